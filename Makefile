@@ -7,7 +7,7 @@ DEVICE ?= cpu
 PYTHON ?= python3.11 python3
 
 # Quick ones first.
-BENCHMARKS = cluster exchange reshard edge_cut parity kill_resume network reader recd_storage recd_reader recd_train recd_clicks recsys_parity torchrec_peer wire sampler \
+BENCHMARKS = cluster exchange reshard edge_cut parity kill_resume network reader recd_storage recd_reader recd_train recd_clicks recsys_parity torchrec_peer wire serving sampler \
 	epoch baseline salient vip large_graph dgl_distributed salient_quality link_prediction ikjt recd_quality
 
 # Without this, a Python started in this folder would take the folder comm for the package of that name.
@@ -18,11 +18,15 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 INSTALLED = .venv/.stamp-$(DEVICE)
 INSTALLED_FOR_DEVELOPMENT = .venv/.stamp-$(DEVICE)-dev
 
+# Settings of the DLRM: its log is small, so regularisation is what it needs most.
+CLICKS = training.epochs=2 training.batch_size=1024 training.schedule.kind=linear model.dropout=0.2 \
+	tables.dim=8 tables.learning_rate=0.005 tables.initial_scale=0.01 tables.weight_decay=1e-4
+
 .PHONY: help demo test lint type bench bench-full install clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo        train GraphSAGE on a real graph and a DLRM on a real click log, each with 2 MPI ranks"
+	@echo "make demo        train GraphSAGE on a real graph and a DLRM on a generated click log, each with 2 MPI ranks"
 	@echo "make test        all tests, on 1, 2 and 4 MPI ranks"
 	@echo "make lint        style: ruff check and ruff format --check"
 	@echo "make type        types: mypy, strict"
@@ -36,14 +40,14 @@ demo: $(INSTALLED)
 	windrow partition examples/tolokers.toml --parts 2 --overwrite
 	mpirun -n 2 windrow train examples/tolokers.toml
 	@echo
-	@echo "== Click log: which garment is clicked? DLRM on 2 ranks, trained on the first days, measured on the last"
-	windrow prepare examples/open_bandit.toml --overwrite
-	mpirun -n 2 windrow train examples/open_bandit.toml
+	@echo "== Click log: 200,000 generated samples of sessions, split by session. DLRM on 2 ranks"
+	windrow generate-log stores/clicks.parquet --samples 200000 --length-scale 0.1 --rows-scale 0.002 \
+		--recipe stores/clicks.toml --overwrite
+	windrow prepare stores/clicks.toml --overwrite
+	mpirun -n 2 windrow train stores/clicks.toml $(CLICKS:%=--set %)
 	@echo
-	@for name in tolokers open_bandit; do \
-		newest=$$(ls -td runs/$$name-*/ | head -n 1); \
-		echo "$$name: the lines above as data in $${newest}metrics.jsonl, curves in $${newest}plot.png"; \
-	done
+	@python examples/compare_runs.py $$(ls -td runs/tolokers-*/ | head -n 1) $$(ls -td runs/clicks-*/ | head -n 1) \
+		--out runs/demo.html
 
 test: $(INSTALLED_FOR_DEVELOPMENT)
 	@python tools/run_tests.py

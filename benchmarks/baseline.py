@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from benchmarks.harness.data_sets import data_option
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Comparison, Findings, Matrix, Measurement, Table
 from benchmarks.harness.workers import run_command
-from windrow.launch.benchmark_result import Comparison, Findings, Matrix, Measurement, Table
 from windrow.training.epoch_cost import communication_share
 from windrow.training.journal import RankRecord, read_rank_records
 from windrow.training.run_folder import RunFolder

@@ -21,8 +21,8 @@ from statistics import median
 from typing import Literal
 
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, Table
 from benchmarks.harness.workers import emulated_cluster, family, is_alive, mpirun
-from windrow.launch.benchmark_result import Aim, Findings, Table
 
 HOSTS = 4
 RATE = "1gbit"

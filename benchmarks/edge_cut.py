@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from benchmarks.harness.data_sets import data_option
 from benchmarks.harness.program import Program, run_benchmark
-from windrow.launch.benchmark_result import Aim, Findings, Table
+from benchmarks.harness.result import Aim, Findings, Table
 from windrow.partition import PartitionOptions, PartitionQuality, measure_quality, partition_graph
 from windrow.partition.refine import Adjacency, symmetric_adjacency
 

@@ -27,19 +27,19 @@ from torch.nn import functional
 from benchmarks.harness.compare import compare
 from benchmarks.harness.data_sets import EGO_TWITTER, POWER_LAW, data_option, load_topology, save_topology
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.comm.loopback import Loopback
 from windrow.comm.random import hash_ids, stream_key
 from windrow.gnn.graph import Graph
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.task import NodeTask
-from windrow.launch.benchmark_result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.book import PartitionBook
 from windrow.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from windrow.launch.benchmark_result import Comparison
+    from benchmarks.harness.result import Comparison
 
 OURS = "windrow"
 FANOUTS = (15, 10, 5)

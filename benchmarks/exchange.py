@@ -17,11 +17,11 @@ import torch
 
 from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, comparison_from_json, comparison_to_json
 from windrow.comm.connect import connect
 from windrow.comm.fetch import fetch_rows
 from windrow.comm.wire import Wire
 from windrow.comm.world import World
-from windrow.launch.benchmark_result import Aim, Findings, comparison_from_json, comparison_to_json
 from windrow.launch.rank_process import keep_freed_memory
 
 RANKS = 2

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.program import Program, run_benchmark
-from windrow.launch.benchmark_result import Aim, Findings
+from benchmarks.harness.result import Aim, Findings
 from windrow.launch.rank_process import keep_freed_memory
 from windrow.recsys.batches.deduplication.ikjt import deduplicate
 from windrow.recsys.batches.jagged import Jagged, pack_windows, select_by_pytorch
@@ -33,7 +33,7 @@ from windrow.recsys.batches.jagged import Jagged, pack_windows, select_by_pytorc
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from windrow.launch.benchmark_result import Comparison
+    from benchmarks.harness.result import Comparison
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
 LENGTHS = (1, 10, 100)

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, Table
 from benchmarks.harness.workers import family, is_alive, mpirun, run_command
 from windrow.comm.errors import DeadlineError, PeerFailedError
-from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.training.checkpoint import Checkpoint, load_latest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

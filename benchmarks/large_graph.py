@@ -21,6 +21,7 @@ import torch
 
 from benchmarks.harness.memory import MemoryWatch
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, Table
 from windrow.caching.selection import cache_capacity, choose_cached
 from windrow.caching.vip import inclusion_probabilities
 from windrow.comm.connect import connect
@@ -31,7 +32,6 @@ from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.synthetic import power_law_communities
 from windrow.gnn.task import NodeTask, TrainingOptions
-from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.launch.partitioning import graph_to_store
 from windrow.partition import PartitionOptions
 from windrow.training.terminal import Progress

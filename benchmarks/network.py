@@ -20,18 +20,18 @@ from numpy.typing import NDArray
 
 from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.comm.connect import connect
 from windrow.comm.errors import RecipeError
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.link_probe import measure_links
 from windrow.comm.links import links_to_json, seconds_per_byte
 from windrow.comm.world import World
-from windrow.launch.benchmark_result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.launch.rank_process import keep_freed_memory
 from windrow.training.terminal import byte_size
 
 if TYPE_CHECKING:
-    from windrow.launch.benchmark_result import Comparison
+    from benchmarks.harness.result import Comparison
 
 SIZES_BYTES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 24, 1 << 26)
 """For each rank in all."""

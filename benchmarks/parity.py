@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional
 
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, Table
 from windrow.comm.connect import connect
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
@@ -25,7 +26,6 @@ from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.seed_order import SeedOrder
 from windrow.gnn.task import NodeTask
-from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.partition import PartitionBook, PartitionOptions, partition_graph
 from windrow.training.trainer import Trainer
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings
 from windrow.comm.loopback import Loopback
-from windrow.launch.benchmark_result import Aim, Findings
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.log.options import FeatureOptions, LogFormat, LogOptions, LogSplitOptions
 from windrow.recsys.log.prepare import prepare_log
@@ -35,7 +35,7 @@ from windrow.recsys.task import RecommendationTask
 from windrow.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from windrow.launch.benchmark_result import Comparison
+    from benchmarks.harness.result import Comparison
 
 OURS, PYARROW = "windrow", "pyarrow"
 AIM = 0.5

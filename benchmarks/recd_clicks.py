@@ -22,8 +22,8 @@ import torch
 
 from benchmarks.harness.compare import mean_and_standard_error
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, Table
 from windrow.comm.loopback import Loopback
-from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.synthetic.generate import generate_log, session_log_recipe

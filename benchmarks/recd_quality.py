@@ -34,9 +34,9 @@ import torch
 from benchmarks.harness.compare import mean_and_standard_error
 from benchmarks.harness.data_sets import DIGINETICA, data_option, read_sessions
 from benchmarks.harness.program import MissingDataError, Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, Table
 from windrow.comm.loopback import Loopback
 from windrow.comm.numpy_files import integer_row, load_arrays
-from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.sampling import NegativeSampler

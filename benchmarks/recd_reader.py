@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 
 from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.program import Program, run_benchmark
-from windrow.launch.benchmark_result import Aim, Findings
+from benchmarks.harness.result import Aim, Findings
 from windrow.launch.rank_process import keep_freed_memory
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.batches.row_groups import ColumnChoice, RowGroups
@@ -36,7 +36,7 @@ from windrow.recsys.log.synthetic.generate import generate_log
 from windrow.recsys.log.synthetic.options import recd
 
 if TYPE_CHECKING:
-    from windrow.launch.benchmark_result import Comparison
+    from benchmarks.harness.result import Comparison
     from windrow.recsys.log.synthetic.options import SessionLogOptions
 
 PLAIN, WINDOW, GROUPS, LEFT_OUT = "plain", "plain, samples shuffled", "groups", "left out"

@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.harness.data_sets import DIGINETICA, data_option, interleaved, prefix_samples, read_sessions
 from benchmarks.harness.program import Program, run_benchmark
-from windrow.launch.benchmark_result import Aim, Findings, Table
+from benchmarks.harness.result import Aim, Findings, Table
 from windrow.recsys.log.clustering.cluster_log import ClusterOptions, cluster_log
 from windrow.recsys.log.synthetic.generate import generate_log
 from windrow.recsys.log.synthetic.options import FeatureGroup, SessionLogOptions, published_statistics, recd

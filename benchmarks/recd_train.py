@@ -22,14 +22,13 @@ import torch
 
 from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.comm.connect import connect
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
-from windrow.launch.benchmark_result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.launch.recommendation_job import recommendation
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
-from windrow.launch.recommendation_tables import log_transforms
 from windrow.partition.tables.plan import Cost
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.batches.deduplication.survey import survey_log
@@ -37,6 +36,7 @@ from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.log.synthetic.generate import generate_log, recipe_groups, session_log_recipe
 from windrow.recsys.log.synthetic.options import recd
+from windrow.recsys.log_tables import log_transforms
 from windrow.recsys.recommender import collections_of
 from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
 from windrow.training.trainer import Trainer

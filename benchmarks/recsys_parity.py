@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, Table
 from windrow.comm.connect import connect
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.comm.random import hash_ids, stream_key
 from windrow.comm.rows import near_equal_split
 from windrow.comm.world import World
-from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.partition.tables.plan import Plan, Replica, Shard, TableSpec
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.batches.batch import Batch

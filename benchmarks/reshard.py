@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, Table
 from benchmarks.harness.workers import mpirun, run_command
 from windrow.comm.connect import connect
-from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.launch.recommendation_job import recommendation
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 from windrow.training.checkpoint import (

@@ -23,6 +23,7 @@ import torch
 
 from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.caching.selection import cache_capacity, choose_cached
 from windrow.caching.vip import inclusion_probabilities
 from windrow.comm.connect import connect
@@ -35,14 +36,13 @@ from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.seed_order import count_steps
 from windrow.gnn.synthetic import power_law_communities
 from windrow.gnn.task import NodeTask
-from windrow.launch.benchmark_result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.launch.partitioning import graph_to_store
 from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.options import PartitionOptions
 from windrow.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from windrow.launch.benchmark_result import Comparison
+    from benchmarks.harness.result import Comparison
 
 HOSTS = 4
 FANOUTS = (15, 10, 5)

@@ -25,12 +25,12 @@ from torch.nn import functional
 
 from benchmarks.harness.compare import mean_and_standard_error
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, Table
 from benchmarks.harness.workers import run_command
 from windrow.gnn.graph import Graph
 from windrow.gnn.metrics import evaluate_predictions
 from windrow.gnn.models import build_model
 from windrow.gnn.readers import read_graph
-from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.launch.recipe import Recipe, load_recipe
 from windrow.training.checkpoint import load_latest
 from windrow.training.run_folder import RunFolder

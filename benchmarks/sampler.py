@@ -26,9 +26,7 @@ from torch import Tensor
 from benchmarks.harness.compare import compare
 from benchmarks.harness.data_sets import EGO_TWITTER, POWER_LAW, data_option, load_topology, save_topology
 from benchmarks.harness.program import Program, run_benchmark
-from windrow.comm.random import Stream, hash_ids, stream_key
-from windrow.gnn.sampler import NeighborSampler
-from windrow.launch.benchmark_result import (
+from benchmarks.harness.result import (
     Aim,
     Comparison,
     Findings,
@@ -37,6 +35,8 @@ from windrow.launch.benchmark_result import (
     comparison_from_json,
     comparison_to_json,
 )
+from windrow.comm.random import Stream, hash_ids, stream_key
+from windrow.gnn.sampler import NeighborSampler
 
 OURS = "windrow"
 FANOUTS = [15, 10, 5]

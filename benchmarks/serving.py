@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Comparison, Findings
 from windrow import recsys
 from windrow.comm.loopback import Loopback
-from windrow.launch.benchmark_result import Aim, Comparison, Findings
 from windrow.recsys.models.options import ModelOptions
 
 NUM_DENSE, NUM_TABLES, DIM, ROWS, SAMPLES = 13, 26, 64, 20_000, 2048

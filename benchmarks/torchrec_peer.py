@@ -29,10 +29,10 @@ from torch.nn import functional
 
 from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, comparison_from_json, comparison_to_json
 from windrow.comm.connect import connect
 from windrow.comm.random import hash_ids, stream_key
 from windrow.comm.world import World
-from windrow.launch.benchmark_result import Aim, Findings, comparison_from_json, comparison_to_json
 from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.tables.plan import Plan, TableSpec
 from windrow.partition.tables.planners import PlanOptions, make_plan
@@ -43,7 +43,7 @@ from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.models.options import ModelOptions
 
 if TYPE_CHECKING:
-    from windrow.launch.benchmark_result import Comparison
+    from benchmarks.harness.result import Comparison
 
 MLPERF_ROWS = (
     40000000, 39060, 17295, 7424, 20265, 3, 7122, 1543, 63, 40000000, 3067956, 405282, 10, 2209, 11938, 155, 4, 976,

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from benchmarks.harness.data_sets import data_option
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, Table
 from windrow.caching.policies import score_vertices
 from windrow.caching.selection import PolicyName, cache_capacity, choose_cached
 from windrow.caching.vip import Demand, find_samplers
@@ -37,7 +38,6 @@ from windrow.gnn.demand import count_accesses
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.seed_order import SeedOrder
 from windrow.gnn.synthetic import power_law_communities
-from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.partition import PartitionBook, PartitionOptions, partition_graph
 
 ALPHAS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)

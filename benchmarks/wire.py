@@ -20,10 +20,10 @@ import torch
 
 from benchmarks.harness.compare import Variant, compare, mean_and_standard_error
 from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.comm.connect import connect
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
-from windrow.launch.benchmark_result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.launch.recommendation_job import recommendation
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe

@@ -61,6 +61,8 @@ class Graph:
     """float32 [E], in the order of `indices`, or None."""
     edge_attr: Tensor | None = None
     """float32 [E, D], features of edges in the order of `indices`, or None."""
+    feature_scaling: Tensor | None = None
+    """float64 [2, F], means and deviations by which the features were made standard; None: they are as they were."""
 
     @property
     def num_vertices(self) -> int:

@@ -26,6 +26,7 @@ __all__ = [
     "float_features",
     "prepare_labels",
     "random_split",
+    "scale_features",
     "split_from_masks",
     "standardise_features",
 ]
@@ -89,7 +90,7 @@ def dense_features(
     return torch.from_numpy(dense)
 
 
-def standardise_features(features: Tensor, how: Standardise) -> None:
+def standardise_features(features: Tensor, how: Standardise) -> Tensor | None:
     """Bring features, floats [N, F], to a common scale, in place: they may fill most of the memory.
 
     "none" leaves them unchanged. "standard" gives each column mean 0 and variance 1; a constant column becomes 0.
@@ -97,21 +98,44 @@ def standardise_features(features: Tensor, how: Standardise) -> None:
     Statistics are taken over all vertices, those of the test split included: features of every vertex are known while
     training (transductive learning), and only their labels are hidden.
 
+    Returns:
+        With "standard", float64 [2, F]: the means, and the deviations, infinite for a constant column. See
+        `scale_features`.
+
     Raises:
         RecipeError: `how` is none of the three.
     """
     if how == "standard":
+        scaling = torch.empty((2, features.shape[1]), dtype=torch.float64)
         for start in range(0, features.shape[1], COLUMNS_PER_CHUNK):
             columns = features[:, start : start + COLUMNS_PER_CHUNK]
             variance, mean = torch.var_mean(columns.double(), dim=0, correction=0)
             constant = columns.amin(dim=0) == columns.amax(dim=0)
-            scale = torch.where(constant, 1.0, variance.sqrt())
-            columns.copy_(((columns - mean) / scale).masked_fill(constant, 0.0))
-    elif how == "rows":
+            scaling[:, start : start + COLUMNS_PER_CHUNK] = torch.stack(
+                [mean, variance.sqrt().masked_fill(constant, torch.inf)]
+            )
+        scale_features(features, scaling)
+        return scaling
+    if how == "rows":
         sums = torch.linalg.vector_norm(features, ord=1, dim=1, keepdim=True)
         features.div_(torch.where(sums > 0, sums, 1.0))
     elif how != "none":
         raise RecipeError(f"standardise is {how!r}; use 'none', 'standard' or 'rows'.")
+    return None
+
+
+def scale_features(features: Tensor, scaling: Tensor, *, back: bool = False) -> None:
+    """Subtract means and divide by deviations, as `standardise_features` returns them, in place; or undo that.
+
+    A column that is constant where the deviation comes from becomes 0, whatever it is here: nothing was learnt of it.
+    """
+    for start in range(0, features.shape[1], COLUMNS_PER_CHUNK):
+        columns = features[:, start : start + COLUMNS_PER_CHUNK]
+        mean, deviation = scaling[:, start : start + COLUMNS_PER_CHUNK]
+        if back:
+            columns.copy_(torch.where(deviation.isinf(), mean, columns * deviation + mean))
+        else:
+            columns.copy_((columns - mean) / deviation)
 
 
 TaskOption = Literal["auto", "single-label", "binary", "multi-label"]

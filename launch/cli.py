@@ -16,6 +16,7 @@ __all__ = ["COMMANDS", "build_parser", "main"]
 DESCRIPTION = "Distributed training of graph neural networks and recommendation models, launched by mpirun."
 EXAMPLES = """\
 examples:
+  windrow init log clicks.parquet
   windrow partition examples/tolokers.toml --parts 2
   windrow explain examples/tolokers.toml
   mpirun -n 2 windrow train examples/tolokers.toml
@@ -31,8 +32,8 @@ examples:
   windrow train --help
 """
 COMMANDS = (
-    *("partition", "cluster-log", "prepare", "generate-log", "groups", "plan", "explain", "train", "predict"),
-    *("evaluate", "export", "cluster", "network", "report", "doctor", "completion"),
+    *("init", "partition", "cluster-log", "prepare", "generate-log", "groups", "plan", "explain", "train", "predict"),
+    *("recommend", "evaluate", "export", "cluster", "network", "report", "doctor", "completion"),
 )
 """In the order in which the help shows them; each is a module of `windrow.launch.commands`."""
 

@@ -61,12 +61,12 @@ def examine(checks: Sequence[Check]) -> tuple[str, bool]:
 
 
 RANK = """
-import json
+import json, os
 from mpi4py import MPI
 from windrow.training.environment import usable_cores
 cores = MPI.COMM_WORLD.allgather(usable_cores())
 if MPI.COMM_WORLD.rank == 0:
-    print(json.dumps([MPI.Get_library_version().partition("\\n")[0], cores]), flush=True)
+    os.write(1, json.dumps([MPI.Get_library_version().partition("\\n")[0], cores]).encode())
 """
 
 
@@ -82,7 +82,10 @@ def look_at_mpi() -> str:
         absent = "no mpirun on the PATH" if launcher is None else "no mpi4py"
         raise UserWarning(f"{absent}: only one rank can train, or ranks of torchrun")
     printed = _output_of(launcher, "-n", "2", sys.executable, "-P", "-c", RANK)
-    library, cores = json.loads(next(line for line in printed.splitlines() if line.startswith("[")))
+    if '["' not in printed:
+        raise RuntimeError(f"ranks of {launcher} do not print")
+    # Two jobs of one rank each may print into one line.
+    library, cores = json.JSONDecoder().raw_decode(printed[printed.index('["') :])[0]
     library = " ".join(library.split())
     if len(cores) != 2:
         raise RuntimeError(f"two ranks of {launcher} do not see each other: mpi4py is for another MPI, {library}")

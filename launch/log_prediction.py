@@ -11,11 +11,14 @@ rank 0        writes them as Parquet, in the order of the log, whole or not at a
 import contextlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import torch
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
 
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError, StoreError
@@ -27,15 +30,13 @@ from windrow.launch.training import make_trainer
 from windrow.partition.atomic_writes import open_atomically
 from windrow.recsys.log.prepare import prepare_rows
 from windrow.recsys.log.store import LogStore
-from windrow.recsys.task import ClickTask
+from windrow.recsys.ranking_evaluation import RankingEvaluator
+from windrow.recsys.task import ClickTask, RecommendationTask
 from windrow.training.checkpoint import WhichCheckpoint
 from windrow.training.run_folder import RunFolder
 from windrow.training.terminal import StageProgress, make_progress
 
-__all__ = ["LogPrediction", "evaluate", "predict_log"]
-
-CHUNK_ROWS = 1 << 20
-"""Rows of a row group, the size that Parquet's readers are made for."""
+__all__ = ["LogPrediction", "evaluate", "predict_log", "recommend"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +77,8 @@ def predict_log(
 
     Memory: all predictions, on every rank.
     """
+    if recipe.model.kind == "two_tower":
+        raise RecipeError("the run recommends items and predicts no labels: see windrow recommend")
     with (
         _new_samples(recipe, files, out) as rows,
         joined_job(recipe.run) as (world, device),
@@ -122,9 +125,44 @@ def evaluate(
         return _click_task(trainer.task).evaluate_on(LogStore.open(rows))
 
 
+def recommend(
+    recipe: RecommendationRecipe,
+    run_folder: RunFolder,
+    *,
+    out: Path,
+    k: int = 20,
+    users: npt.NDArray[np.int64] | None = None,
+    checkpoint: WhichCheckpoint = "best",
+) -> LogPrediction:
+    """Write the best items for users. Collective: every process that the launcher started calls it.
+
+    Args:
+        recipe: of the run of a two_tower model; must agree, as everything else.
+        run_folder: of the run.
+        out: Parquet file to write, or to replace: user, items and their scores, best first.
+        k: items for each user, among those that the log does not know the user to have taken.
+        users: [n] their numbers; None: all.
+        checkpoint: whose weights.
+
+    Raises:
+        WindrowError: as of `predict_log`; or there is no such user.
+    """
+    with joined_job(recipe.run) as (world, device), make_trainer(world, recipe, device) as trainer:
+        evaluator = trainer.task.evaluator if isinstance(trainer.task, RecommendationTask) else None
+        if not isinstance(evaluator, RankingEvaluator):
+            raise RecipeError("the run predicts labels and recommends no items: see windrow predict")
+        epoch = trainer.load_weights(run_folder.path, checkpoint).header.epoch
+        wanted = np.arange(evaluator.num_users) if users is None else users
+        items, scores = evaluator.recommend(wanted, k)
+        if world.rank == 0:
+            _write_items(out, wanted, items, scores, json.dumps({"run": recipe.name, "epoch": epoch}))
+        world.barrier(stage="recommendations")
+    return LogPrediction(out=out, num_samples=len(wanted), epoch=epoch)
+
+
 def _click_task(task: object) -> ClickTask:
     if not isinstance(task, ClickTask):
-        raise RecipeError("the run recommends items and does not predict labels: see windrow recommend")
+        raise RecipeError("labelled samples measure models of clicks: leave out --log")
     return task
 
 
@@ -152,17 +190,32 @@ def _new_samples(recipe: AnyRecipe, files: Sequence[Path], beside: Path) -> Iter
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write(path: Path, labels: Sequence[str], values: torch.Tensor, about: str) -> None:
+def _write(path: Path, labels: Sequence[str], values: Tensor, about: str) -> None:
+    import pyarrow as pa
+
+    columns = {"row": pa.array(np.arange(len(values)))}
+    _write_table(
+        path, columns | {label: pa.array(of.numpy()) for label, of in zip(labels, values.T, strict=True)}, about
+    )
+
+
+def _write_items(path: Path, users: npt.NDArray[np.int64], items: Tensor, scores: Tensor, about: str) -> None:
+    import pyarrow as pa
+
+    lists = {
+        name: pa.FixedSizeListArray.from_arrays(pa.array(values.numpy().reshape(-1)), items.shape[1])
+        for name, values in (("items", items), ("scores", scores))
+    }
+    _write_table(path, {"user": pa.array(users)} | lists, about)
+
+
+def _write_table(path: Path, columns: Mapping[str, Any], about: str) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    kinds = [pa.field("row", pa.int64()), *(pa.field(label, pa.float32()) for label in labels)]
-    schema = pa.schema(kinds, metadata={"windrow": about})
+    table = pa.table(dict(columns)).replace_schema_metadata({"windrow": about})
     try:
-        with open_atomically(path) as file, parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-            for start in range(0, len(values), CHUNK_ROWS):
-                chunk = values[start : start + CHUNK_ROWS].numpy()
-                columns = [pa.array(range(start, start + len(chunk))), *(pa.array(column) for column in chunk.T)]
-                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+        with open_atomically(path) as file:
+            parquet.write_table(table, file, compression="zstd")
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror or error}. Choose another --out.") from error

@@ -36,6 +36,7 @@ from windrow.training.terminal import Progress, StageProgress, duration
 __all__ = ["PartitionJob", "graph_to_store", "partition_to_store", "store_arrays"]
 
 CHUNK_ROWS = 1 << 14
+SHARED = ("indptr", "indices", "labels", "train_ids", "validation_ids", "test_ids", "feature_scaling", *EDGE_ARRAYS)
 
 
 @checked_dataclass
@@ -188,16 +189,12 @@ def store_arrays(
     """What a store of a graph (in the user's order) holds, in the order of the partition.
 
     Returns:
-        Arrays that every rank maps whole: indptr, indices, the ids of the three splits, and labels, weights and
-        features of edges where there are some; and, as chunks of rows so that there is no second copy in memory,
-        features where there are some.
+        Arrays that every rank maps whole: indptr, indices, the ids of the three splits, and where there are some
+        labels, weights and features of edges, and what made features standard; and, as chunks of rows so that there is
+        no second copy in memory, features where there are some.
     """
     topology = dataclasses.replace(graph, features=None).relabel(book)
-    shared = {
-        name: tensor.numpy()
-        for name in ("indptr", "indices", "labels", "train_ids", "validation_ids", "test_ids", *EDGE_ARRAYS)
-        if (tensor := getattr(topology, name)) is not None
-    }
+    shared = {name: tensor.numpy() for name in SHARED if (tensor := getattr(topology, name)) is not None}
     sharded = {} if graph.features is None else {"features": _row_chunks(graph.features, book)}
     return shared, sharded
 

@@ -54,7 +54,7 @@ from windrow.gnn.readers import read_graph
 from windrow.gnn.readers.edge_list import read_vertex_ids
 from windrow.gnn.readers.options import EdgeListOptions
 from windrow.gnn.sampler import Fanout
-from windrow.gnn.vertex_data import SplitOptions
+from windrow.gnn.vertex_data import SplitOptions, scale_features
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import Recipe
 from windrow.partition.atomic_writes import open_atomically
@@ -193,7 +193,7 @@ class _Predictor:
         self._recipe = recipe
         self._options = options
         self._progress = progress
-        graph, self._fingerprint, columns = _open_graph(world, recipe, options, say=progress.write)
+        graph, self._fingerprint, columns = _open_graph(world, recipe, options)
         # The model has learnt from features that were rounded so.
         self._graph = graph if recipe.sampler.storage == "fp32" else graph.stored_as(recipe.sampler.storage)
         self._other = options.graph or options.store
@@ -322,7 +322,7 @@ class _Predictor:
 
 
 def _open_graph(
-    world: World, recipe: Recipe, options: PredictionOptions, *, say: Callable[[str], None]
+    world: World, recipe: Recipe, options: PredictionOptions
 ) -> tuple[PartitionedGraph, str, EdgeListOptions]:
     """The graph to predict, the fingerprint of the run's own, and the columns of the files that it was read from.
 
@@ -336,20 +336,21 @@ def _open_graph(
         graph = PartitionedGraph.open(recipe.store, rank=world.rank, size=world.size)
         return graph, graph.fingerprint, recipe.graph.edge_list
     trained = PartitionStore.open(recipe.store, verify=False)
-    columns = recipe.graph.edge_list
+    columns, own_scaling = recipe.graph.edge_list, None
     if options.store is not None:
         graph = open_store(options.store, world)
-        columns = _columns_of(options.store)
+        columns, own_scaling = _columns_of(options.store), _scaling_of(PartitionStore.open(options.store, verify=False))
     else:
         # A split would be drawn where there are labels, whatever there is of each class.
         changes: dict[str, Any] = {"format": "auto", "random_split": SplitOptions(kind="fractions")}
+        if recipe.graph.standardise == "standard":
+            changes["standardise"] = "none"
         graph = partition(read_graph(replace(recipe.graph, path=str(options.graph), **changes)), world)
-    if recipe.graph.standardise == "standard":
-        say(
-            'windrow: graph.standardise = "standard": features were brought to mean 0 and variance 1 over the vertices '
-            "of this graph, not over those that the model was trained on"
-        )
     check_width(graph, trained.sharded("features", 0).shape[1])
+    # The model knows features by the means and deviations of the graph that it was trained on.
+    for scaling, back in ((own_scaling, True), (_scaling_of(trained), False)):
+        if scaling is not None:
+            scale_features(graph.features, scaling, back=back)
     task, num_classes = cast("Task", trained.metadata["task"]), int(trained.metadata["num_classes"])
     if options.splits and graph.labels is not None and (graph.task != task or graph.num_classes > num_classes):
         raise DataError(
@@ -357,6 +358,13 @@ def _open_graph(
             f"({task}): label it as the run's graph, or leave out --split, which measures"
         )
     return replace(graph, task=task, num_classes=num_classes), str(trained.metadata["fingerprint"]), columns
+
+
+def _scaling_of(store: PartitionStore) -> Tensor | None:
+    """What made the features of a store standard; None: nothing."""
+    if "shared/feature_scaling.npy" not in store.manifest.files:
+        return None
+    return torch.from_numpy(np.array(store.shared("feature_scaling")))
 
 
 def _columns_of(store: Path) -> EdgeListOptions:

@@ -18,15 +18,16 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.hosts import kernel_id
 from windrow.comm.launcher import launched_local_rank
 from windrow.comm.meter import Meter
-from windrow.comm.options import NonNegativeInt, PathOption, PositiveFloat, PositiveInt, checked_dataclass
+from windrow.comm.options import NonNegativeInt, PathOption, PositiveFloat, checked_dataclass
 from windrow.comm.world import World
+from windrow.training.checkpoint import CheckpointOptions
 from windrow.training.environment import usable_cores
 
 __all__ = ["GRAPH_SHAPES", "RECOMMENDATION_SHAPES", "RunOptions", "joined_job", "keep_freed_memory", "keep_shapes"]
 
 
 @checked_dataclass
-class RunOptions:
+class RunOptions(CheckpointOptions):
     """Where and how a run happens."""
 
     seed: NonNegativeInt = 0
@@ -45,15 +46,6 @@ class RunOptions:
     """Check before each collective that all ranks call the same one with arguments that agree; slow."""
     threads: NonNegativeInt = 0
     """Threads per rank for computing; 0 shares this machine's usable cores among its ranks."""
-    checkpoint_every_epochs: PositiveInt = 1
-    """Epochs between two checkpoints; the last epoch always has one."""
-    checkpoint_every_steps: NonNegativeInt = 0
-    """Steps between two checkpoints inside an epoch, for epochs of hours; 0: only at the ends of epochs."""
-    init_from: PathOption | None = None
-    """Folder of another run, whose best weights a new run starts from: for a log that continues the vocabularies of
-    that run's (log.vocabularies_from), tables start with its rows too."""
-    keep_checkpoints: PositiveInt = 2
-    """How many of the latest checkpoints are kept; the best one is kept besides."""
     tensorboard: bool = True
     """Also log to TensorBoard."""
 

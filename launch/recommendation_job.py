@@ -5,7 +5,14 @@ import torch
 from windrow.comm.errors import RecipeError
 from windrow.comm.world import World
 from windrow.launch.recommendation_recipe import RecommendationRecipe
-from windrow.launch.recommendation_tables import (
+from windrow.partition.tables.planners import make_plan
+from windrow.recsys.batches.batch import Batch
+from windrow.recsys.batches.interaction_reader import InteractionReader, Neighbourhoods
+from windrow.recsys.batches.interactions import read_interactions
+from windrow.recsys.batches.sampling import NegativeSampler
+from windrow.recsys.evaluation import METRICS_OF
+from windrow.recsys.log.store import LogStore
+from windrow.recsys.log_tables import (
     bag_configs,
     check_store,
     log_table_specs,
@@ -15,13 +22,6 @@ from windrow.launch.recommendation_tables import (
     sequence_configs,
     set_first_values,
 )
-from windrow.partition.tables.planners import make_plan
-from windrow.recsys.batches.batch import Batch
-from windrow.recsys.batches.interaction_reader import InteractionReader, Neighbourhoods
-from windrow.recsys.batches.interactions import read_interactions
-from windrow.recsys.batches.sampling import NegativeSampler
-from windrow.recsys.evaluation import METRICS_OF
-from windrow.recsys.log.store import LogStore
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.retrieval import RetrievalVectors, TwoTower, two_tower_tables
 from windrow.recsys.ranking_evaluation import RankingEvaluator

@@ -1,5 +1,6 @@
 """A recipe's training run: its model, task and trainer."""
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,9 @@ from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import AnyRecipe, Recipe
 from windrow.partition.book import check_vertex_order
 from windrow.training.callbacks import TensorBoard
+from windrow.training.checkpoint import CheckpointOptions
 from windrow.training.journal import TrainingResult
-from windrow.training.trainer import FitOptions, Trainer
+from windrow.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from windrow.training.task import Task
@@ -44,18 +46,13 @@ def train(
         return trainer.fit(
             run_folder=resume or run_folder or recipe.run.folder,
             resume=resume is not None,
-            fit=FitOptions(
-                evaluate_every=recipe.evaluation.every_epochs,
-                patience=recipe.evaluation.patience_epochs,
-                checkpoint_every_epochs=recipe.run.checkpoint_every_epochs,
-                checkpoint_every_steps=recipe.run.checkpoint_every_steps,
-                keep_checkpoints=recipe.run.keep_checkpoints,
-                init_from=recipe.run.init_from,
-            ),
             name=recipe.name,
             settings=recipe.settings(),
             decisive=recipe.decisive_settings(),
             trace=trace,
+            evaluate_every=recipe.evaluation.every_epochs,
+            patience=recipe.evaluation.patience_epochs,
+            **{field.name: getattr(recipe.run, field.name) for field in dataclasses.fields(CheckpointOptions)},
         )
 
 

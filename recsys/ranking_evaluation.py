@@ -25,7 +25,7 @@ Users without relevant items are left out of means.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Generic, TypeVar
@@ -193,12 +193,7 @@ class RankingEvaluator(_Evaluator[IntArray]):
             raise DataError("neither validation nor test items to measure on: set validation_fraction above 0")
         self._interactions = interactions
         self._neighbourhoods = neighbourhoods
-        # Chunks are cut before they are shared out, so that they are the same on any number of ranks.
-        users = np.flatnonzero(sum(lists.lengths for lists in self._relevant.values()))
-        chunks = [users[start : start + USERS_PER_CHUNK] for start in range(0, len(users), USERS_PER_CHUNK)]
-        shares = near_equal_split(len(chunks), world.size)
-        self._chunks = chunks[shares[world.rank] : shares[world.rank + 1]]
-        self._most_users = max(sum(map(len, chunks[start:stop])) for start, stop in pairwise(shares))
+        self._users = np.flatnonzero(sum(lists.lengths for lists in self._relevant.values()))
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, dict[str, float]]:
@@ -211,18 +206,70 @@ class RankingEvaluator(_Evaluator[IntArray]):
         Raises:
             DataError: a vector is NaN or infinite.
         """
-        mine = np.concatenate([_NO_IDS, *self._chunks])
-        users = self._in_steps(lambda ids: self._look_up(ids, _NO_IDS).queries, mine, self._most_users)
-        of_chunks = users.split([len(chunk) for chunk in self._chunks])
-        bests = [{split: self._start(split, chunk) for split in self._relevant} for chunk in self._chunks]
+        train, validation = self._interactions.train, self._interactions.validation
+        # Validation first: test leaves out what validation does, and more.
+        left_out = {"validation": (train,), "test": (train, validation)}
+        chunks, bests = self._search(self._users, {split: left_out[split] for split in self._relevant}, self._k)
+        return {split: self._measure(split, chunks, [best[split].items for best in bests]) for split in self._relevant}
+
+    @property
+    def num_users(self) -> int:
+        """Users that there are."""
+        return self._interactions.num_users
+
+    @torch.no_grad()
+    def recommend(self, users: IntArray, k: int) -> tuple[Tensor, Tensor]:
+        """Find the best items for users, exactly, among all that they are not known to have taken. Collective.
+
+        Args:
+            users: [n] their numbers; must agree.
+            k: how many items for each.
+
+        Returns:
+            [n, k] int64 items, best first, and [n, k] float32 scores, on the CPU of every rank; item -1 and score -inf
+            where a user has taken all others. Cost: as of `evaluate`.
+
+        Raises:
+            RecipeError: k is less than 1 or more than there are items.
+            DataError: there is no such user.
+        """
+        if not 1 <= k <= self._num_items:
+            raise RecipeError(f"k = {k}: must be 1 .. {self._num_items}, the number of items")
+        if len(users) and not 0 <= users.min() <= users.max() < self._interactions.num_users:
+            wrong = users.min() if users.min() < 0 else users.max()
+            raise DataError(f"there is no user {wrong}: they are 0 .. {self._interactions.num_users - 1}")
+        known = tuple(self._interactions.splits().values())
+        _, bests = self._search(users, {"": known}, k)
+        own = [(best[""].items.cpu(), best[""].scores.float().cpu()) for best in bests]
+        none = (torch.empty(0, k, dtype=torch.int64), torch.empty(0, k))
+        items, scores = (
+            torch.cat(self._world.all_gather(torch.cat([empty, *parts]), stage="recommendations"))
+            for empty, *parts in zip(none, *own, strict=True)
+        )
+        return items.masked_fill(scores == -torch.inf, -1), scores
+
+    def _search(
+        self, users: IntArray, left_out: Mapping[str, Sequence[Lists]], k: int
+    ) -> tuple[list[IntArray], list[dict[str, _Best]]]:
+        """This rank's users, chunk by chunk, and their best items under each name, without those of some lists.
+
+        Chunks are cut before they are shared out, so that they are the same on any number of ranks.
+        """
+        chunks = [users[start : start + USERS_PER_CHUNK] for start in range(0, len(users), USERS_PER_CHUNK)]
+        shares = near_equal_split(len(chunks), self._world.size)
+        most = max(sum(map(len, chunks[start:stop])) for start, stop in pairwise(shares))
+        own = chunks[shares[self._world.rank] : shares[self._world.rank + 1]]
+        mine = np.concatenate([_NO_IDS, *own])
+        vectors = self._in_steps(lambda ids: self._look_up(ids, _NO_IDS).queries, mine, most)
+        of_chunks = vectors.split([len(chunk) for chunk in own])
+        bests = [{name: self._start(lists, chunk) for name, lists in left_out.items()} for chunk in own]
         for first in range(0, self._num_items, ITEMS_PER_BLOCK):
             items = self._item_vectors(_NO_IDS, first, min(first + ITEMS_PER_BLOCK, self._num_items))
             for chunk, best in zip(of_chunks, bests, strict=True):
                 scores = chunk @ items.T
-                # Validation first: test leaves out what validation does, and more.
-                for split in self._relevant:
-                    best[split].update(scores, first, self._k)
-        return {split: self._measure(split, [best[split].items for best in bests]) for split in self._relevant}
+                for name in left_out:
+                    best[name].update(scores, first, k)
+        return own, bests
 
     def _batch(self, queries: IntArray, items: IntArray) -> Batch:
         draws = np.zeros(max(len(queries), len(items)), dtype=np.uint64)
@@ -233,18 +280,17 @@ class RankingEvaluator(_Evaluator[IntArray]):
             row_ids=torch.from_numpy(queries),
         )
 
-    def _start(self, split: str, users: IntArray) -> _Best:
-        past = [self._interactions.train, self._interactions.validation][: 2 if split == "test" else 1]
+    def _start(self, past: Sequence[Lists], users: IntArray) -> _Best:
         entries = [lists.select(users) for lists in past]
         rows = np.concatenate([lists.rows for lists in entries])
         items = np.concatenate([lists.values for lists in entries])
         empty = torch.empty(len(users), 0, device=self._device)
         return _Best(rows, items, empty, empty.to(torch.int64))
 
-    def _measure(self, split: str, recommended: list[Tensor]) -> dict[str, float]:
+    def _measure(self, split: str, chunks: Sequence[IntArray], recommended: Sequence[Tensor]) -> dict[str, float]:
         relevant = self._relevant[split]
-        sums = torch.zeros(len(self._chunks), 3, dtype=torch.float64)
-        for position, (users, items) in enumerate(zip(self._chunks, recommended, strict=True)):
+        sums = torch.zeros(len(chunks), 3, dtype=torch.float64)
+        for position, (users, items) in enumerate(zip(chunks, recommended, strict=True)):
             counted = relevant.lengths[users] > 0
             num_relevant = relevant.lengths[users][counted]
             hits = _find_hits(items.cpu().numpy()[counted], users[counted], relevant)

@@ -119,6 +119,11 @@ class RecommendationTask(Task[Started]):
         self.metric = "" if evaluator is None else evaluator.metric
         self.higher_is_better = evaluator is None or evaluator.higher_is_better
 
+    @property
+    def evaluator(self) -> ModelEvaluator | None:
+        """What measures the model."""
+        return self._evaluator
+
     def start(self, setup: Setup) -> None:
         """Find the tables of the model.
 

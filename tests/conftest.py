@@ -138,6 +138,15 @@ PLANTED_ROWS = 1 << 20
 """Of every table of the planted log: so many that values do not come back by chance."""
 
 
+@pytest.fixture(scope="session")
+def planted_recipes(planted_store: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Files of recipes whose stores hold the planted log: in order of "time", and in that of "sessions"."""
+    folders = {order: tmp_path_factory.mktemp(order) for order in ("time", "sessions")}
+    for order, folder in folders.items():
+        planted_store(folder, order=order)
+    return {order: folder / "planted.toml" for order, folder in folders.items()}
+
+
 def _planted_store(
     folder: Path,
     *,

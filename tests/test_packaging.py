@@ -7,11 +7,15 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
+REQUIREMENTS = ROOT / "requirements"
 FOLDERS = ("comm", "partition", "caching", "training", "gnn", "recsys", "launch")
 
 
@@ -62,6 +66,24 @@ def test_wheel_has_licence_and_command(distributions, wheel_files):
     (wheel,) = distributions.glob("*.whl")
     (entry_points,) = (file for file in wheel_files if file.endswith("entry_points.txt"))
     assert "windrow = windrow.launch.cli:main" in zipfile.ZipFile(wheel).read(entry_points).decode()
+
+
+def test_requirements_are_bounded_and_take_what_is_tested(distributions):
+    """No version comes in that nobody has tried: each has an upper bound, and the pinned versions are within."""
+    (wheel,) = distributions.glob("*.whl")
+    (file,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".dist-info/METADATA"))
+    metadata = message_from_bytes(zipfile.ZipFile(wheel).read(file))
+    assert {"all", "cpu"} <= set(metadata.get_all("Provides-Extra"))
+    pins = dict(
+        re.findall(
+            r"^([\w-]+)==(\S+)$", "\n".join(path.read_text() for path in REQUIREMENTS.glob("*.txt")), re.MULTILINE
+        )
+    )
+    tested = {canonicalize_name(name): version for name, version in pins.items()}
+    for requirement in map(Requirement, metadata.get_all("Requires-Dist")):
+        if "dev" not in str(requirement.marker) and requirement.name != "windrow":
+            assert {bound.operator for bound in requirement.specifier} & {"<", "=="}, requirement
+            assert tested[canonicalize_name(requirement.name)] in requirement.specifier, requirement
 
 
 def test_source_distribution_is_a_whole_checkout(distributions):

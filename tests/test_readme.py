@@ -91,6 +91,13 @@ def test_the_readme_has_the_two_commands():
     assert {"make demo", "make test"} <= commands
 
 
+def test_results_of_the_readme_are_those_of_the_benchmarks():
+    readme, benchmarks = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/benchmarks.md"))
+    rows = [line for line in readme.partition("## Results")[2].partition("\n## ")[0].splitlines() if line[:1] == "|"]
+    assert len(rows) > 10
+    assert set(rows) <= set(benchmarks.splitlines())
+
+
 @pytest.mark.parametrize(("document", "command"), COMMANDS)
 def test_command_exists(document, command):
     words = shlex.split(command.partition(" > ")[0])

@@ -35,6 +35,7 @@ from typing import Any, Literal
 import torch
 
 from windrow.comm.errors import StoreError
+from windrow.comm.options import NonNegativeInt, PathOption, PositiveInt, checked_dataclass
 from windrow.comm.world import World
 from windrow.partition.atomic_writes import PARTIAL_PATTERN, write_atomically
 from windrow.training.shard_files import ShardReader, StateTensor, StoredTables, check_shard_files, write_shard_file
@@ -44,6 +45,7 @@ __all__ = [
     "FORMAT_VERSION",
     "Checkpoint",
     "CheckpointHeader",
+    "CheckpointOptions",
     "WhichCheckpoint",
     "begin_checkpoint",
     "best_checkpoint",
@@ -71,6 +73,22 @@ NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 WhichCheckpoint = Literal["best", "latest"]
 """That of the best epoch on the validation split, or the last one that is intact."""
+
+
+@checked_dataclass
+class CheckpointOptions:
+    """When checkpoints are saved, how many are kept, and which weights a run starts from."""
+
+    checkpoint_every_epochs: PositiveInt = 1
+    """Epochs between two checkpoints; the last epoch always has one, and so has the best."""
+    checkpoint_every_steps: NonNegativeInt = 0
+    """Steps between two checkpoints inside an epoch, for epochs of hours; 0: only at the ends of epochs."""
+    keep_checkpoints: PositiveInt = 2
+    """How many of the latest checkpoints are kept; the best one is kept besides."""
+    init_from: PathOption | None = None
+    """Folder of another run, whose best weights a new run starts from (the last ones, where it was never measured).
+    Of a log that continues its vocabularies (log.vocabularies_from), tables start with its rows and their optimiser
+    state; rows and tables that it lacks, with first values."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,14 +11,17 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
 import torch
+from pydantic import ConfigDict, Field
 
 from windrow.comm.meter import Traffic
+from windrow.comm.options import NonNegativeInt
 from windrow.comm.world import World
 
 __all__ = [
+    "STRICT",
     "EpochCost",
     "RankCost",
     "cache_hit_rate",
@@ -31,6 +34,11 @@ __all__ = [
     "peak_memory_bytes",
 ]
 
+STRICT = ConfigDict(extra="forbid", strict=True)
+"""How pydantic reads a record from a line of JSON: nothing unknown, nothing converted. Constructors do not check."""
+
+Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankCost:
@@ -41,30 +49,32 @@ class RankCost:
 
     host: str = ""
     """Name of the machine."""
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     """Wall-clock seconds."""
-    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    stage_seconds: Mapping[str, Seconds] = field(default_factory=dict)
     """Seconds per stage; stages that overlap add up to more than `seconds`."""
-    waiting_seconds: Mapping[str, float] = field(default_factory=dict)
+    waiting_seconds: Mapping[str, Seconds] = field(default_factory=dict)
     """Seconds spent waiting in collectives of each stage, for the network or for other ranks."""
-    bytes_sent: Mapping[str, list[int]] = field(default_factory=dict)
+    bytes_sent: Mapping[str, list[NonNegativeInt]] = field(default_factory=dict)
     """Stage -> bytes sent to each rank. What rank p sent to q is what q received from p."""
-    bytes_received: Mapping[str, list[int]] = field(default_factory=dict)
+    bytes_received: Mapping[str, list[NonNegativeInt]] = field(default_factory=dict)
     """Stage -> bytes received from each rank."""
-    bytes_reduced: int = 0
+    bytes_reduced: NonNegativeInt = 0
     """Bytes of the tensors that were summed over all ranks, each counted once."""
-    rows_local: int = 0
+    rows_local: NonNegativeInt = 0
     """Rows that this rank needed and had itself. Of a graph: distinct rows of features of each minibatch. Of a click
     log: for each id of this rank's samples the rows that it names, one in each shard (so one in every table that is
     not cut by columns)."""
-    rows_cached: int = 0
+    rows_cached: NonNegativeInt = 0
     """Rows, of the same kind, that another rank owns and of which this one kept a copy. Only graphs have such rows."""
-    rows_remote: int = 0
+    rows_remote: NonNegativeInt = 0
     """Rows, of the same kind, that this rank needed and another had."""
-    peak_memory_bytes: int = 0
+    peak_memory_bytes: NonNegativeInt = 0
     """Largest resident set of the process since it started."""
-    peak_gpu_memory_bytes: int = 0
+    peak_gpu_memory_bytes: NonNegativeInt = 0
     """Most memory of tensors on its GPU since it started; 0 without a GPU."""
+
+    __pydantic_config__: ClassVar = STRICT
 
     def __add__(self, other: "RankCost") -> "RankCost":
         """The cost of two parts of an epoch, one after the other, on the same number of ranks."""

@@ -17,17 +17,19 @@ lacks has its default: no row was found in a cache.
 import contextlib
 import json
 import math
+import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from windrow.comm.errors import StoreError
 from windrow.partition.atomic_writes import write_atomically
-from windrow.training.epoch_cost import RankCost
+from windrow.training.epoch_cost import STRICT, RankCost
 from windrow.training.run_folder import create_run_folder, next_run_folder, open_run_folder, write_json
 from windrow.training.terminal import byte_size, count, terminal_columns
 
@@ -45,6 +47,7 @@ __all__ = [
     "RankRecord",
     "TrainingResult",
     "best_record",
+    "first_epoch_dwarfs_others",
     "new_figure",
     "read_rank_records",
     "read_records",
@@ -83,6 +86,8 @@ class EpochRecord:
     bytes_fetched: int = 0
     """Bytes of those rows on the wire."""
 
+    __pydantic_config__: ClassVar = STRICT
+
 
 def best_record(records: Iterable[EpochRecord]) -> EpochRecord | None:
     """The epoch with the best validation metric; None where nothing was evaluated.
@@ -98,6 +103,16 @@ def best_record(records: Iterable[EpochRecord]) -> EpochRecord | None:
     return best[1] if best else None
 
 
+LARGE_RATIO = 4.0
+"""Of the first epoch's time to the median of the others, from which on an axis that shows both flattens the others."""
+
+
+def first_epoch_dwarfs_others(records: Sequence[EpochRecord]) -> bool:
+    """Whether the first epoch, which compiles, took so long that the others could not be told apart beside it."""
+    others = [record.seconds for record in records[1:]]
+    return bool(others) and records[0].seconds > LARGE_RATIO * statistics.median(others)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankRecord:
     """One epoch, rank by rank."""
@@ -106,6 +121,16 @@ class RankRecord:
     """Epochs finished, this one included: the first has 1."""
     ranks: tuple[RankCost, ...]
     """One for each rank."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    def __post_init__(self) -> None:
+        for place, rank in enumerate(self.ranks):
+            for stage, row in rank.bytes_sent.items():
+                if len(row) != len(self.ranks):
+                    raise ValueError(
+                        f"bytes_sent of rank {place} in {stage!r} has {len(row)} numbers for {len(self.ranks)} ranks"
+                    )
 
 
 Record = TypeVar("Record", EpochRecord, RankRecord)
@@ -178,16 +203,18 @@ def _read_lines(path: Path, kind: type[Record]) -> list[Record]:
     if not path.exists():
         return []
     finished = path.read_text(encoding="utf-8").split("\n")[:-1]
+    parser = TypeAdapter[Record](kind)
     found: list[Record] = []
     for number, line in enumerate(finished, start=1):
         try:
-            values = json.loads(line)
-            if kind is RankRecord:
-                values["ranks"] = tuple(RankCost(**rank) for rank in values["ranks"])
-            found.append(kind(**values))
-        except (KeyError, TypeError, ValueError) as error:
-            what = f": {error}" if isinstance(error, ValueError) else f": not the record of an epoch: {line[:100]!r}"
-            raise StoreError(f"{path}, line {number}{what}. Remove that line.") from error
+            found.append(parser.validate_json(line))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "line"
+            raise StoreError(
+                f"{path}, line {number}: not the record of an epoch: {place}: {first['msg']}, got "
+                f"{first['input']!r:.100}. Remove that line."
+            ) from error
     return found
 
 
@@ -251,11 +278,16 @@ def _draw_metric(axes: "Axes", records: Sequence[EpochRecord]) -> None:
         told = {"validation": best.validation, "test": best.test}
         parts = [f"{split} {value:.4f}" for split, value in told.items() if value is not None]
         axes.set_title(f"Best epoch: {', '.join(parts)}")
-        axes.legend(loc="lower right" if best.higher_is_better else "upper right", edgecolor="none")
+        # Below the axes: wherever it stood inside, it would cover some run's curve.
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, frameon=False)
     axes.set_ylabel(METRIC_NAMES.get(name, name))
 
 
 def _draw_seconds(axes: "Axes", records: Sequence[EpochRecord]) -> None:
+    title = "Seconds per stage"
+    if first_epoch_dwarfs_others(records):
+        first, *records = records
+        title += f"\n(epoch {first.epoch}, which compiles, took {first.seconds:.3g} s)"
     stages = list(dict.fromkeys(stage for record in records for stage in record.stage_seconds))
     epochs = np.array([record.epoch for record in records])
     bottom = np.zeros(len(records))
@@ -266,7 +298,7 @@ def _draw_seconds(axes: "Axes", records: Sequence[EpochRecord]) -> None:
         bottom += height
     axes.plot(epochs, [record.seconds for record in records], color="black", linewidth=1.0, label="whole epoch")
     axes.set_ylim(bottom=0)
-    axes.set_title("Seconds per stage")
+    axes.set_title(title)
     axes.set_ylabel("seconds (each stage: its slowest rank)")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, reverse=True)
 

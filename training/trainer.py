@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Meter, Stopwatch
-from windrow.comm.options import NonNegativeInt, PathOption, PositiveInt, checked_dataclass
+from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.comm.random import Stream, stream_key
 from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
@@ -31,6 +31,7 @@ from windrow.training.callbacks import Callback
 from windrow.training.checkpoint import (
     Checkpoint,
     CheckpointHeader,
+    CheckpointOptions,
     WhichCheckpoint,
     best_checkpoint,
     check_fits,
@@ -62,22 +63,13 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @checked_dataclass
-class FitOptions:
+class FitOptions(CheckpointOptions):
     """When to measure, stop and save."""
 
     evaluate_every: PositiveInt = 1
     """Epochs between two evaluations; the last epoch is always evaluated."""
     patience: NonNegativeInt = 0
     """Stop when validation has not improved for this many epochs; 0: never."""
-    checkpoint_every_epochs: PositiveInt = 1
-    """Epochs between two checkpoints; the last epoch always has one, and so has the best."""
-    checkpoint_every_steps: NonNegativeInt = 0
-    """Steps between two checkpoints inside an epoch, for epochs of hours; 0: only at the ends of epochs."""
-    keep_checkpoints: PositiveInt = 2
-    """How many of the latest checkpoints are kept; the best one is kept besides."""
-    init_from: PathOption | None = None
-    """Folder of another run, whose best weights a new run starts from (the last ones, where it was never measured).
-    Tables start with its rows and their optimiser state; rows and tables that it lacks, with first values."""
 
 
 class Trainer:
@@ -337,12 +329,11 @@ class Trainer:
         *,
         run_folder: Path | str | None = None,
         resume: Literal["auto"] | bool = False,
-        fit: FitOptions | None = None,
         name: str = "run",
         settings: Mapping[str, Any] | None = None,
         decisive: Mapping[str, Any] | None = None,
         trace: bool = False,
-        **changes: Any,
+        **options: Any,
     ) -> TrainingResult:
         """Train all epochs: evaluate, print, write records and checkpoints into a run folder. Collective.
 
@@ -350,12 +341,11 @@ class Trainer:
             run_folder: where; None for the next free ``runs/<name>-<n>``.
             resume: whether to go on with the run in that folder, from its latest intact checkpoint; "auto": where there
                 is one.
-            fit: when to measure, stop and save.
-            changes: fields of `FitOptions` that take the place of those in `fit`.
             name: of the run, for its folder and its plot.
             settings: all of the run, nested dictionaries for recipe.toml; None: the trainer's options.
             decisive: those that the outcome depends on: a run is resumed under the same only. None: `settings`.
             trace: whether to write a timeline of the first epochs (`windrow.training.timeline`).
+            options: fields of `FitOptions`: when to measure, stop and save.
 
         Returns:
             The figures at the best validation epoch, the same on every rank.
@@ -365,9 +355,7 @@ class Trainer:
             DataError: the loss became NaN or infinite.
         """
         described = {"seed": self.seed, "training": dataclasses.asdict(self.options)} if settings is None else settings
-        run = _Run(
-            self, dataclasses.replace(fit or FitOptions(), **changes), described if decisive is None else decisive
-        )
+        run = _Run(self, FitOptions(**options), described if decisive is None else decisive)
         folder = None if run_folder is None else Path(run_folder)
         if resume and folder is None:
             raise RecipeError("resume needs the folder of the run: give run_folder")
@@ -475,9 +463,8 @@ class _Run:
         source = self._options.init_from
         if source is None:
             return
-        which: WhichCheckpoint = "latest"
-        if self._world.rank == 0 and best_checkpoint(RunFolder(Path(source)).checkpoint_folder) is not None:
-            which = "best"
+        has_best = best_checkpoint(RunFolder(source).checkpoint_folder) is not None
+        which: WhichCheckpoint = "best" if has_best else "latest"
         which = self._world.broadcast_object(which, root=0, stage="checkpoint")
         found = self._trainer.load_weights(source, which, grown=True)
         if self._world.rank == 0:

@@ -13,8 +13,8 @@ from statistics import fmean, stdev
 import torch
 
 from benchmarks.harness.memory import peak_memory_bytes, reset_peak_memory
+from benchmarks.harness.result import Comparison, Measurement
 from windrow.comm.world import World
-from windrow.launch.benchmark_result import Comparison, Measurement
 
 __all__ = ["Variant", "compare", "mean_and_standard_error"]
 

@@ -5,11 +5,12 @@ python -m benchmarks.harness.markdown [FOLDER]
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from benchmarks.harness.result import BenchmarkResult, read_result
 from windrow.comm.errors import DataError, WindrowError
-from windrow.launch.benchmark_result import BenchmarkResult, Comparison, read_result
 from windrow.partition.atomic_writes import write_atomically
 
 __all__ = ["PAGE", "main", "read_results", "results_page"]
@@ -55,7 +56,7 @@ def read_results(folder: Path) -> list[BenchmarkResult]:
 
 
 def results_page(results: Sequence[BenchmarkResult]) -> str:
-    """The page as Markdown: one table of all, then figures, aims and comparisons of each, in this order."""
+    """The page as Markdown: one table of all, then aims, figures, comparisons and tables of each, in this order."""
     overview = _table(
         ("benchmark", "aims met", "figures", "date", "commit", "hardware"),
         [
@@ -95,13 +96,17 @@ def _section(result: BenchmarkResult) -> str:
     parts.append("\n".join(f"- {'met' if aim.met else '**missed**'}: {aim.text}" for aim in result.aims.values()))
     parts.append(_table(("figure", "value"), [(key, f"{value:.6g}") for key, value in result.figures.items()]))
     for setting, comparison in result.comparisons.items():
-        parts += [f"{setting}, seconds per {comparison.per}:", _comparison(comparison)]
+        parts += [f"{setting}, seconds per {comparison.per}:", _rows(comparison.rows())]
+    for title, table in result.tables.items():
+        parts += [f"{title}:", _rows(table.to_rows())]
+    for title, matrix in result.matrices.items():
+        numbers = [{"from": place} | dict(enumerate(row)) for place, row in enumerate(matrix.values)]
+        parts += [f"{title}, {matrix.unit} (from rank, to rank):", _rows(numbers)]
     return "\n" + "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _comparison(comparison: Comparison) -> str:
-    rows = comparison.rows()
-    return _table(tuple(rows[0]), [tuple(_number(value) for value in row.values()) for row in rows])
+def _rows(rows: Sequence[Mapping[Any, object]]) -> str:
+    return _table([str(name) for name in rows[0]], [[_number(value) for value in row.values()] for row in rows])
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

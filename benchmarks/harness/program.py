@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.result import BenchmarkResult, Findings, check_writable, write_result
 from benchmarks.harness.workers import DEFAULT_DEADLINE_S, emulated_cluster, mpirun, run_worker
 from windrow.comm.errors import WindrowError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.benchmark_result import BenchmarkResult, Findings, check_writable, write_result
 from windrow.training.environment import git_commit, hardware_line, package_versions
 from windrow.training.terminal import table
 

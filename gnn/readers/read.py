@@ -1,6 +1,7 @@
 """One door for every format on disk."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from windrow.comm.errors import DataError, RecipeError
@@ -48,7 +49,7 @@ def read_graph(options: GraphOptions) -> Graph:
             raise
         raise DataError(f"{options.path}: {error}") from error
     if graph.features is not None:
-        standardise_features(graph.features, options.standardise)
+        graph = replace(graph, feature_scaling=standardise_features(graph.features, options.standardise))
     return graph
 
 

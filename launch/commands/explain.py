@@ -18,8 +18,8 @@ from windrow.launch.recipe_file import read_recipe
 
 if TYPE_CHECKING:
     from windrow.comm.links import Links
+    from windrow.gnn.epoch_estimate import StepWork
     from windrow.gnn.partitioned import PartitionedGraph
-    from windrow.launch.epoch_estimate import StepWork
     from windrow.launch.recipe import Recipe
     from windrow.launch.recommendation_recipe import RecommendationRecipe
 
@@ -89,11 +89,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _explain_deduplication(recipe: "RecommendationRecipe", arguments: argparse.Namespace) -> int:
-    from windrow.launch.explain_deduplication import describe_deduplication, explain_deduplication
-    from windrow.launch.log_survey import open_and_survey
+    from windrow.recsys.explain_deduplication import describe_deduplication, explain_deduplication
+    from windrow.recsys.log_survey import open_and_survey
 
     ranks = 1 if arguments.ranks is None else arguments.ranks
-    store, found = open_and_survey(recipe, ranks=ranks, max_rows=arguments.rows)
+    store, found = open_and_survey(recipe, ranks=ranks, seed=recipe.run.seed, max_rows=arguments.rows)
     explained = explain_deduplication(recipe, store, found, ranks=ranks)
     print(f"{recipe.name}: {describe_deduplication(explained, found, recipe)}")
     write_json(arguments.json, asdict(explained))
@@ -101,8 +101,8 @@ def _explain_deduplication(recipe: "RecommendationRecipe", arguments: argparse.N
 
 
 def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
+    from windrow.gnn.explain_caches import USUAL_ALPHAS, describe_explanation, explain, write_explanation_plot
     from windrow.gnn.partitioned import PartitionedGraph
-    from windrow.launch.explain_caches import USUAL_ALPHAS, describe_explanation, explain, write_explanation_plot
     from windrow.partition.store import PartitionStore
 
     parts = PartitionStore.open(recipe.store, verify=False).manifest.num_parts
@@ -116,8 +116,15 @@ def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
     work, computed = None, ""
     if links is not None:
         work, computed = _work(graph, recipe, links, arguments.ranks_per_machine)
-    found = explain(graph, recipe, alphas=arguments.alphas or USUAL_ALPHAS, links=links, work=work)
-    print(f"{recipe.name}: {describe_explanation(found, recipe, network=network, computed=computed)}")
+    found = explain(
+        graph,
+        recipe.sampling,
+        pipelined=recipe.pipeline.depth > 0,
+        alphas=arguments.alphas or USUAL_ALPHAS,
+        links=links,
+        work=work,
+    )
+    print(f"{recipe.name}: {describe_explanation(found, recipe.sampling, network=network, computed=computed)}")
     if arguments.plot is not None:
         with writing(arguments.plot, "--plot"):
             write_explanation_plot(found, arguments.plot, title=recipe.name)
@@ -155,7 +162,7 @@ def _work(
     """What a step costs on a machine like this one, and where that was measured."""
     import torch
 
-    from windrow.launch.epoch_estimate import measure_step_work
+    from windrow.gnn.epoch_estimate import measure_step_work
     from windrow.launch.known_links import ranks_on_one_host
     from windrow.training.environment import usable_cores
 
@@ -166,7 +173,8 @@ def _work(
     device = wanted if wanted.type == "cpu" or torch.cuda.is_available() else torch.device("cpu")
     cores = usable_cores()
     threads = recipe.run.threads or max(1, cores // sharing)
-    work = measure_step_work(graph, recipe, device, threads=threads, slower=max(1.0, sharing * threads / cores))
+    slower = max(1.0, sharing * threads / cores)
+    work = measure_step_work(graph, recipe.model, recipe.sampling, device, threads=threads, slower=slower)
     where = "measured here" if device == wanted else "measured here on a CPU, for want of a GPU"
     ranks = "1 rank" if sharing == 1 else f"{sharing} ranks"
     return work, f"{where} with {cores} {'core' if cores == 1 else 'cores'} for {ranks}"

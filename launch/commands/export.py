@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out.is_dir():
         raise StoreError(f"--out {arguments.out} is a folder: name a file in it")
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
-    from windrow.launch.recommendation_tables import sequence_tables
+    from windrow.recsys.log_tables import sequence_tables
     from windrow.recsys.tables.import_export import export_safetensors, export_torchrec
     from windrow.training.checkpoint import load_best, load_latest, tables_folder
     from windrow.training.shard_files import ShardReader, check_shard_files

@@ -48,12 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow groups")
     read_recipe(arguments.recipe, arguments.overrides, kind="log")
-    from windrow.launch.explain_deduplication import describe_groups
-    from windrow.launch.log_survey import groups_for, open_and_survey
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
+    from windrow.recsys.explain_deduplication import describe_groups
+    from windrow.recsys.log_survey import groups_for, open_and_survey
 
     recipe = load_recommendation_recipe(arguments.recipe, arguments.overrides)
-    _, found = open_and_survey(recipe, ranks=arguments.ranks, max_rows=arguments.rows)
+    _, found = open_and_survey(recipe, ranks=arguments.ranks, seed=recipe.run.seed, max_rows=arguments.rows)
     groups = groups_for(recipe, found)
     print(f"{recipe.name}: {describe_groups(groups, found, recipe, ranks=arguments.ranks)}")
     figures = {

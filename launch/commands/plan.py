@@ -37,9 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise RecipeError(f"--ranks {arguments.ranks}: expected at least 1")
     read_recipe(arguments.recipe, arguments.overrides, kind="log")
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
-    from windrow.launch.recommendation_tables import check_store, log_table_specs, plan_tables
     from windrow.partition.tables.plan_file import describe_plan, write_plan
     from windrow.recsys.log.store import LogStore
+    from windrow.recsys.log_tables import check_store, log_table_specs, plan_tables
 
     recipe = load_recommendation_recipe(arguments.recipe, arguments.overrides)
     if recipe.log.format == "interactions":

@@ -33,9 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow prepare")
     read_recipe(arguments.recipe, arguments.overrides, kind="log")
-    from windrow.launch.log_survey import log_summary
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
     from windrow.recsys.log.prepare import prepare_log
+    from windrow.recsys.log_survey import log_summary
     from windrow.training.terminal import StageProgress, duration, make_progress
 
     recipe = load_recommendation_recipe(arguments.recipe, arguments.overrides)

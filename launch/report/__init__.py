@@ -1,1 +1,1 @@
-"""The report: one HTML page from run folders and benchmark results; `page.build_page` makes it."""
+"""The report: one HTML page from run folders; `page.build_page` makes it."""

@@ -2,19 +2,17 @@
 
 import math
 import operator
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from windrow.launch.report.panel import INK, Panel, Section, chart, looks, plain, series_colour
 from windrow.launch.report.read_run import ReportedRun
-from windrow.training.journal import METRIC_NAMES, EpochRecord
+from windrow.training.journal import METRIC_NAMES, EpochRecord, first_epoch_dwarfs_others
 
 __all__ = ["curves_section"]
 
 LARGE_RATIO = 4.0
-"""Of the largest to the smallest value, from which on a curve is also shown on a logarithmic axis; and of the first
-epoch's time to the median of the others, from which on it is shown so at first."""
+"""Of the largest to the smallest value, from which on a curve is also shown on a logarithmic axis."""
 
 OfRecord = Callable[[EpochRecord], float | None]
 
@@ -80,11 +78,11 @@ def _seconds_panel(runs: Sequence[ReportedRun]) -> Panel:
     views = _scaled_views(
         runs, lambda record: record.seconds, "seconds, evaluation included", layout={"yaxis_rangemode": "tozero"}
     )
-    first_dwarfs_others = any(_first_dwarfs_others(run.records) for run in runs)
+    logarithmic_first = any(first_epoch_dwarfs_others(run.records) for run in runs)
     return Panel(
         title="Time per epoch",
         description=f"Line chart of the seconds per epoch of {_names(runs)}.",
-        views=dict(reversed(views.items())) if first_dwarfs_others else views,
+        views=dict(reversed(views.items())) if logarithmic_first else views,
     )
 
 
@@ -97,7 +95,7 @@ def _other_figures(runs: Sequence[ReportedRun]) -> Panel:
         for label, (title, value) in values.items()
     }
     return Panel(
-        title="Other figures",
+        title="Other metrics",
         description=f"Line chart by epoch of whatever else was measured, for {_names(runs)}.",
         views=views,
     )
@@ -133,12 +131,6 @@ def _scaled(points: Sequence[Mapping[str, Any]], title: str, **options: Any) -> 
 def _chart(points: Sequence[Mapping[str, Any]], title: str, **options: Any) -> Any:
     hover = "%{fullData.name}<br>epoch %{x}: %{y:.6~g}"
     return chart("line", points, x="epoch", y=title, hover=hover, **options)
-
-
-def _first_dwarfs_others(records: Sequence[EpochRecord]) -> bool:
-    """Whether the first epoch, which compiles, would press all others to the ground of a linear axis."""
-    others = [record.seconds for record in records[1:]]
-    return bool(others) and records[0].seconds > LARGE_RATIO * statistics.median(others)
 
 
 def _names(runs: Sequence[ReportedRun]) -> str:

@@ -100,12 +100,12 @@ MOST_LETTERS = 120
 
 
 def comparison_section(runs: Sequence[ReportedRun]) -> Section:
-    """The figures of at least two runs beside each other, and the settings in which they differ."""
+    """The metrics of at least two runs beside each other, and the settings in which they differ."""
     return Section(
         name="comparison",
         title="Side by side",
         lead="What came out, and which settings are not the same (recipe.toml). Bold: not what the first run has.",
-        panels=[Panel(title="Figures", table=_figures_table(runs)), *_differences_panels(runs)],
+        panels=[Panel(title="Metrics", table=_figures_table(runs)), *_differences_panels(runs)],
         packed=True,
     )
 
@@ -169,7 +169,7 @@ def _settings_beside(runs: Sequence[ReportedRun], settings: Sequence[Mapping[str
 def _figures_table(runs: Sequence[ReportedRun]) -> Table:
     rows = [[name, *(figure(run) for run in runs)] for name, figure in _figures().items()]
     kept = [row for row in rows if any(cell != ABSENT for cell in row[1:])]
-    return Table(header=("figure", *(run.name for run in runs)), rows=kept)
+    return Table(header=("metric", *(run.name for run in runs)), rows=kept)
 
 
 def _figures() -> dict[str, Callable[[ReportedRun], str]]:
@@ -187,7 +187,7 @@ def _figures() -> dict[str, Callable[[ReportedRun], str]]:
         "bytes fetched per epoch": lambda run: byte_size(statistics.fmean(r.bytes_fetched for r in run.records)),
         "ranks": lambda run: ABSENT if run.num_ranks is None else str(run.num_ranks),
         "bytes between ranks per epoch": _traffic,
-        "rows found at home": lambda run: _share(run, home_share),
+        "local rows": lambda run: _share(run, home_share),
         "hit rate of the cache": lambda run: _share(run, cache_hit_rate),
         "training time in communication": lambda run: _share(run, waiting_share),
         "peak memory, largest rank": lambda run: _largest([cost.peak_memory_bytes for cost in run.costs]),

@@ -10,8 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.benchmark_result import BenchmarkResult
-from windrow.launch.report.benchmarks import benchmark_sections
 from windrow.launch.report.curves import curves_section
 from windrow.launch.report.overview import comparison_section, headline, settings_table
 from windrow.launch.report.panel import TEMPLATE, Panel, Section
@@ -31,12 +29,11 @@ __all__ = ["build_page"]
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
-def build_page(runs: Sequence[ReportedRun], results: Sequence[BenchmarkResult], *, made: datetime | None = None) -> str:
+def build_page(runs: Sequence[ReportedRun], *, made: datetime | None = None) -> str:
     """Draw everything.
 
     Args:
-        runs: any number, each with another name.
-        results: of benchmarks, any number.
+        runs: at least one, each with another name.
         made: when, for the page's foot; now by default.
 
     Raises:
@@ -57,7 +54,7 @@ def build_page(runs: Sequence[ReportedRun], results: Sequence[BenchmarkResult], 
     # A browser reads every line end as this one before it compares the script with its hash.
     plotly_script = str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
     compared = [comparison_section(runs)] if len(runs) > 1 else []
-    curves = [curves_section(runs)] if runs else []
+    overall = [*compared, curves_section(runs)]
     kinds = (
         stages_section,
         communication_section,
@@ -66,9 +63,8 @@ def build_page(runs: Sequence[ReportedRun], results: Sequence[BenchmarkResult], 
         memory_section,
         placement_section,
     )
-    by_kind = [kind(runs) for kind in kinds] if runs else []
-    measured = benchmark_sections(results)
-    sections = [*compared, *curves, *by_kind, *measured]
+    by_kind = [kind(runs) for kind in kinds]
+    sections = [*overall, *by_kind]
     page_script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -78,11 +74,10 @@ def build_page(runs: Sequence[ReportedRun], results: Sequence[BenchmarkResult], 
         lstrip_blocks=True,
     )
     return environment.get_template("page.html.j2").render(
-        title=_title(runs, results),
+        title=_title(runs),
         headlines=[headline(run) for run in runs],
-        overall=[*compared, *curves],
+        overall=overall,
         by_kind=by_kind,
-        measured=measured,
         sections=sections,
         settings=[(run.name, settings_table(run.recipe)) for run in runs],
         made=(made or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
@@ -98,8 +93,8 @@ def build_page(runs: Sequence[ReportedRun], results: Sequence[BenchmarkResult], 
     )
 
 
-def _title(runs: Sequence[ReportedRun], results: Sequence[BenchmarkResult]) -> str:
-    names = [_run_title(run) for run in runs] + [result.benchmark for result in results]
+def _title(runs: Sequence[ReportedRun]) -> str:
+    names = [_run_title(run) for run in runs]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

@@ -1,4 +1,4 @@
-"""Figures of what each rank holds: parts of a graph, or rectangles of embedding tables.
+"""Figures of what each rank holds: parts of a graph, or shards of embedding tables.
 
 Parts of a graph are bars, each cut into the ranks' shares. Embedding tables are bars, cut into the pieces that ranks
 hold.

@@ -1,4 +1,4 @@
-"""What ranks did, from ranks.jsonl: seconds per stage, waiting, bytes between ranks, rows found at home, memory.
+"""What ranks did, from ranks.jsonl: seconds per stage, waiting, bytes between ranks, local rows, memory.
 
 Each is a section of the page with a panel per run.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from windrow.launch.report.panel import INK, MUTED, Panel, byte_unit, chart, exact_bytes, per_run, plain, series_colour
 from windrow.launch.report.read_run import ReportedRun, mean_traffic, traffic_stages, waiting_share, waiting_stages
 from windrow.training.epoch_cost import RankCost, cache_hit_rate, home_share
-from windrow.training.journal import EpochRecord
+from windrow.training.journal import EpochRecord, first_epoch_dwarfs_others
 from windrow.training.terminal import byte_size
 
 __all__ = [
@@ -28,9 +28,6 @@ __all__ = [
 NO_RANKS = "this run has no ranks.jsonl, which older versions did not write"
 NOT_RECORDED = f"Not recorded: {NO_RANKS}."
 
-ENOUGH_EPOCHS = 3
-"""From so many epochs on there is a view without the first, which compiles and so dwarfs the others."""
-
 MOST_RANKS_TO_CHOOSE = 64
 """Of more ranks each one's bars would make the page too large."""
 
@@ -40,13 +37,14 @@ def _stages_panel(run: ReportedRun, title: str) -> Panel:
     stages = list(dict.fromkeys(stage for record in run.records for stage in record.stage_seconds))
     if not stages:
         return Panel(title=title, missing="metrics.jsonl has no seconds of stages.")
-    views = {"slowest rank of each stage": _stages_view(slowest, stages)}
-    if len(slowest) >= ENOUGH_EPOCHS:
-        later = dict(list(slowest.items())[1:])
-        views["slowest rank, without the first epoch"] = _stages_view(later, stages)
+    apart = run.records[0] if first_epoch_dwarfs_others(run.records) else None
+    shown = {epoch: record for epoch, record in slowest.items() if record is not apart}
+    views = {"slowest rank of each stage": _stages_view(shown, stages)}
+    if apart is not None:
+        views["slowest rank, with the first epoch"] = _stages_view(slowest, stages)
     ranks = run.num_ranks or 0
     for rank in range(min(ranks, MOST_RANKS_TO_CHOOSE)):
-        own = {epoch: costs[rank] for epoch, costs in run.rank_epochs.items() if rank < len(costs)}
+        own = {epoch: costs[rank] for epoch, costs in run.rank_epochs.items() if rank < len(costs) and epoch in shown}
         if own:
             host = list(own.values())[-1].host
             views[f"rank {rank} ({host})" if host else f"rank {rank}"] = _stages_view(own, stages)
@@ -55,6 +53,10 @@ def _stages_panel(run: ReportedRun, title: str) -> Panel:
         note = f"Ranks cannot be chosen: {NO_RANKS}."
     elif ranks > MOST_RANKS_TO_CHOOSE:
         note = f"Of {ranks} ranks the first {MOST_RANKS_TO_CHOOSE} can be chosen; ranks.jsonl has them all."
+    if apart is not None:
+        note = (
+            f"Epoch {apart.epoch}, which compiles, took {apart.seconds:.3g} s and has a view of its own. {note}".strip()
+        )
     return Panel(
         title=title,
         description=f"Stacked bars of the seconds that each epoch of {run.name} spent in {', '.join(stages)}.",
@@ -145,14 +147,14 @@ def _locality_panel(run: ReportedRun, title: str) -> Panel:
         return Panel(title=title, missing=NOT_RECORDED)
     share = home_share(run.costs)
     if share is None:
-        return Panel(title=title, missing="No rows were asked for.")
+        return Panel(title=title, missing="No rows were requested.")
     hits = cache_hit_rate(run.costs)
     note = f"{share:.2%} over all ranks and epochs."
     if hits is not None:
         note += f" Of the rows of other ranks, {hits:.2%} were in the cache."
     return Panel(
         title=title,
-        description=f"Share of rows found at home in {run.name}: {share:.1%} over all ranks and epochs.",
+        description=f"Share of local rows in {run.name}: {share:.1%} over all ranks and epochs.",
         views={"by rank, all epochs": _locality_by_rank(run), "by epoch": _locality_by_epoch(run)},
         note=note,
     )
@@ -162,11 +164,11 @@ locality_section = partial(
     per_run,
     panel=_locality_panel,
     name="locality",
-    title="Rows found at home",
+    title="Local rows",
     lead="Of the rows of features or embeddings that a rank needed, the share that it had itself: its own ones, "
     "and copies in its cache where it has one (ranks.jsonl). The rest travelled.",
 )
-"""The share of rows found at home, by rank and by epoch."""
+"""The share of local rows, by rank and by epoch."""
 
 
 def _locality_by_rank(run: ReportedRun) -> Any:
@@ -294,7 +296,7 @@ def _traffic_panel(run: ReportedRun, title: str) -> Panel:
         )
     stages = traffic_stages(run.rank_epochs)
     if not stages:
-        reason = "one rank trained alone" if run.num_ranks == 1 else "all that was needed was at home"
+        reason = "one rank trained alone" if run.num_ranks == 1 else "all that was needed was local"
         return Panel(title=title, missing=f"No bytes went from rank to rank: {reason}.")
     everything = mean_traffic(run.rank_epochs, stages)
     size = run.num_ranks

@@ -4,7 +4,6 @@ What each rank did in each epoch (ranks.jsonl) is checked, and summed up as pane
 """
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import numpy as np
 from windrow.comm.errors import StoreError
 from windrow.launch.settings import read_toml
 from windrow.training.epoch_cost import RankCost, communication_share
-from windrow.training.journal import EpochRecord, RankRecord, best_record, read_rank_records, read_records
+from windrow.training.journal import EpochRecord, best_record, read_rank_records, read_records
 from windrow.training.run_folder import open_run_folder
 
 __all__ = [
@@ -33,17 +32,6 @@ __all__ = [
 
 RankEpochs = Mapping[int, Sequence[RankCost]]
 """Epoch -> what each rank did in it, by rank."""
-
-
-def _read_rank_epochs(path: Path) -> dict[int, tuple[RankCost, ...]]:
-    """Read a ranks.jsonl, which need not exist: epoch -> its ranks."""
-    records = read_rank_records(path)
-    for number, record in enumerate(records, start=1):
-        try:
-            _check(record)
-        except (AttributeError, TypeError, ValueError) as error:
-            raise StoreError(f"{path}, line {number}: {error}. Remove that line.") from error
-    return {record.epoch: record.ranks for record in records}
 
 
 def waiting_share(ranks: Sequence[RankCost]) -> float | None:
@@ -73,7 +61,7 @@ def _by_amount(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def mean_traffic(epochs: RankEpochs, stages: Iterable[str]) -> list[list[float]]:
     """Bytes from rank to rank in an epoch, [from, to], of these stages together, on average over the epochs.
 
-    Epochs with another number of ranks than the last one are passed over.
+    Epochs with another number of ranks than the last one are skipped.
     """
     size = len(list(epochs.values())[-1])
     wanted, nothing = list(stages), [0] * size
@@ -85,30 +73,6 @@ def mean_traffic(epochs: RankEpochs, stages: Iterable[str]) -> list[list[float]]
     sent = np.asarray(matrices, np.float64).reshape(len(matrices), size, len(wanted), size)
     means: list[list[float]] = sent.sum(axis=2).mean(axis=0).tolist()
     return means
-
-
-def _check(record: RankRecord) -> None:
-    if not record.ranks:
-        raise ValueError("it names no ranks")
-    for place, rank in enumerate(record.ranks):
-        for stage, row in rank.bytes_sent.items():
-            if len(row) != len(record.ranks):
-                raise ValueError(
-                    f"bytes_sent of rank {place} in {stage!r} has {len(row)} numbers for {len(record.ranks)} ranks"
-                )
-        if not isinstance(rank.host, str):
-            raise TypeError(f"expected the name of a host for rank {place}, got {rank.host!r}")
-        counts = [rank.rows_local, rank.rows_cached, rank.rows_remote, rank.bytes_reduced]
-        memory = [rank.peak_memory_bytes, rank.peak_gpu_memory_bytes]
-        seconds = [rank.seconds, *rank.stage_seconds.values(), *rank.waiting_seconds.values()]
-        traffic = [number for row in rank.bytes_sent.values() for number in row]
-        wrong = [value for value in (*counts, *memory, *seconds, *traffic) if not _is_amount(value)]
-        if wrong:
-            raise ValueError(f"expected numbers from 0 on for rank {place}, got {wrong[0]!r}")
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,6 +167,8 @@ def read_run(path: Path, *, name: str) -> ReportedRun:
                 f"{path}: no epoch of this run is finished yet, so there is nothing to show. Wait for the first line "
                 f"of {folder.metrics_file.name}, or give another run."
             )
+        # A run killed between two files may have written one line more about its ranks.
+        finished = {record.epoch for record in records}
         starts = _read_json(folder.environment_file, list, "a list of starts")
         return ReportedRun(
             name=name,
@@ -210,17 +176,16 @@ def read_run(path: Path, *, name: str) -> ReportedRun:
             recipe=read_toml(folder.recipe_file),
             starts=[start for start in starts or () if isinstance(start, dict)],
             records=records,
-            rank_epochs=_known_epochs(_read_rank_epochs(folder.ranks_file), records),
+            rank_epochs={
+                one.epoch: one.ranks
+                for one in read_rank_records(folder.ranks_file)
+                if one.ranks and one.epoch in finished
+            },
             placement=_read_json(folder.placement_file, dict, "an object"),
             finished=folder.summary_file.is_file(),
         )
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(f"{path}: cannot be read: {error}. Give the folder of a run of yours.") from error
-
-
-def _known_epochs(epochs: RankEpochs, records: Sequence[EpochRecord]) -> RankEpochs:
-    """Those of finished epochs, in order: a run killed between two files may have written one line more."""
-    return {record.epoch: epochs[record.epoch] for record in records if record.epoch in epochs}
 
 
 def _parts_needed(path: Path, all_paths: Sequence[Path]) -> int:

@@ -16,19 +16,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.recsys.batches.prefetch import prefetch
-from windrow.recsys.log.conform import list_lengths
 from windrow.recsys.log.files import check_replaceable, file_labels, repeated_files, resolve_files
 from windrow.recsys.log.options import (
     SPLITS,
-    DenseTransform,
     FeatureOptions,
     LogOptions,
     LogSplitOptions,
@@ -37,15 +32,11 @@ from windrow.recsys.log.options import (
     split_by_time,
 )
 from windrow.recsys.log.readers import read_log
+from windrow.recsys.log.sample_mapper import SampleMapper, read_vocabularies
 from windrow.recsys.log.staging import StagedColumn, StagedLog, StagingWriter, staged_columns, text_types
 from windrow.recsys.log.store import (
-    DENSE_COLUMN,
-    LABEL_COLUMN,
     MANIFEST_NAME,
     ROW_GROUP_ROWS,
-    SAMPLE_WEIGHT_COLUMN,
-    SESSION_COLUMN,
-    TIME_COLUMN,
     VOCABULARIES,
     WEIGHTS_SUFFIX,
     FeatureEntry,
@@ -59,9 +50,11 @@ from windrow.recsys.log.store import (
     describe_store_file,
     plain_settings,
 )
-from windrow.recsys.log.vocabulary import MISSING_ROW, UNSEEN_ROW, Vocabulary, hashed_rows
 
-__all__ = ["Progress", "SampleMapper", "are_text", "prepare", "prepare_log", "prepare_rows", "read_vocabularies"]
+if TYPE_CHECKING:
+    from windrow.comm.world import World
+
+__all__ = ["Progress", "are_text", "prepare", "prepare_log", "prepare_rows"]
 
 Progress = Callable[[str, float], None]
 """Called with the name of a stage and the share of it that is done, 0 to 1."""
@@ -179,7 +172,13 @@ def prepare_log(
 
 
 def prepare_rows(
-    store: Path, paths: Sequence[Path], like: LogStore, *, overwrite: bool = False, progress: Progress | None = None
+    store: Path,
+    paths: Sequence[Path],
+    like: LogStore,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    world: "World | None" = None,
 ) -> LogStore:
     """Map samples that came later, labelled or not, as the samples of another store were: to predict or to measure.
 
@@ -190,6 +189,7 @@ def prepare_rows(
         like: gives rules, vocabularies and moments.
         overwrite: replace an existing store.
         progress: told how far it is.
+        world: see `prepare`.
 
     Returns:
         The store, opened: all samples are its test split, in their order.
@@ -198,6 +198,8 @@ def prepare_rows(
         StoreError: as of `prepare_log`; or `like` is from before stores kept their rules.
         DataError: a column is missing or a value does not fit; the message names file, row and cure.
     """
+    if _is_done_by_rank_0(world):
+        return LogStore.open(store)
     check_replaceable(store, overwrite=overwrite, what="prepared log", marker=MANIFEST_NAME)
     report = progress or (lambda *_: None)
     log = like.log_options(tuple(paths))
@@ -223,6 +225,7 @@ def prepare_rows(
         entries = _split_entries(writers, mapper)
         shutil.rmtree(work)
         _write_manifest(folder, log, mapper, entries, {}, origin={**like.manifest.origin, "log": plain_settings(log)})
+    _tell_others(world)
     return LogStore.open(store)
 
 
@@ -236,9 +239,10 @@ def prepare(
     split: LogSplitOptions | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
+    world: "World | None" = None,
     **options: Any,
 ) -> LogStore:
-    """`prepare_log`, with what files tell by themselves left out. One process does this, before ranks train.
+    """`prepare_log`, with what files tell by themselves left out.
 
     Args:
         paths: files, or patterns with * and ?.
@@ -250,6 +254,8 @@ def prepare(
         split: which samples train, validate and test; None: 80, 10 and 10 percent at random.
         overwrite: replace an existing store.
         progress: told how far it is.
+        world: all its ranks call this: rank 0 prepares the log, the others wait, for the world's deadline at most, and
+            open it. None: one process prepares it. A large log is better prepared before ranks are started.
         options: other fields of `windrow.recsys.log.options.LogOptions`, such as ``label_kind``, ``sample_weight``,
             ``dense_transform``, ``time``, or ``format`` where the name of the file does not tell it.
 
@@ -259,6 +265,11 @@ def prepare(
     Raises:
         WindrowError: as `prepare_log`.
     """
+    if store is None:
+        first = resolve_files((Path(paths if isinstance(paths, Path | str) else paths[0]).absolute(),))[0]
+        store = Path("stores", first.name.split(".")[0])
+    if _is_done_by_rank_0(world):
+        return LogStore.open(Path(store))
     given = (paths,) if isinstance(paths, Path | str) else paths
     files = resolve_files(tuple(Path(path).absolute() for path in given))
     log_format = options.pop("format", "parquet" if files[0].suffix in (".parquet", ".pq") else "csv")
@@ -273,8 +284,23 @@ def prepare(
         features=features,
         **options,
     )
-    folder = Path("stores", files[0].name.split(".")[0]) if store is None else Path(store)
-    return prepare_log(folder.absolute(), log, split or LogSplitOptions(), overwrite=overwrite, progress=progress)
+    split = split or LogSplitOptions()
+    prepared = prepare_log(Path(store).absolute(), log, split, overwrite=overwrite, progress=progress)
+    _tell_others(world)
+    return prepared
+
+
+def _is_done_by_rank_0(world: "World | None") -> bool:
+    """Whether this is another rank, which has waited for rank 0."""
+    if world is None or world.rank == 0:
+        return False
+    _tell_others(world)
+    return True
+
+
+def _tell_others(world: "World | None") -> None:
+    if world is not None:
+        world.barrier(stage="preparing the log")
 
 
 def _list_columns(path: Path) -> frozenset[str]:
@@ -398,164 +424,6 @@ def _split_code(cuts: Cuts) -> str:
     if cuts is None:
         return "split"
     return f"(CASE WHEN time < {cuts[0]} THEN 0 WHEN time < {cuts[1]} THEN 1 ELSE 2 END)"
-
-
-COUNTED = ("missing", "unseen", "truncated", "ids")
-
-
-class SampleMapper:
-    """Maps staged rows to samples.
-
-    Args:
-        log: the rules.
-        vocabularies: of the tables that have one.
-        moments: mean and deviation of each dense column over the training split, for "standard".
-
-    Attributes:
-        counts: of what was mapped so far, for each feature and split what `COUNTED` names.
-        dense_missing: missing values of each dense column.
-        positives: by split, [L] samples of label 1 of each binary label.
-        are_text: by feature, whether its values were text.
-    """
-
-    def __init__(
-        self, log: LogOptions, vocabularies: Mapping[str, Vocabulary], moments: Mapping[str, tuple[float, float]]
-    ) -> None:
-        self._log = log
-        self._vocabularies = dict(vocabularies)
-        self.moments = dict(moments)
-        self.counts: dict[str, dict[str, dict[str, int]]] = {name: {} for name in log.features}
-        self.dense_missing = dict.fromkeys(log.dense, 0)
-        self.positives: dict[str, npt.NDArray[np.int64]] = {}
-        self.are_text: dict[str, bool] = {}
-
-    def table_rows(self, feature: str) -> int:
-        """Rows of the table that a feature's ids belong to."""
-        options = self._log.features[feature]
-        if options.ids == "vocabulary":
-            return self._vocabularies[self._log.table_of(feature)].rows
-        assert options.rows is not None
-        return options.rows
-
-    def map(self, rows: Any, split: str) -> Any:
-        """Map some rows.
-
-        Args:
-            rows: ``pyarrow.RecordBatch`` of the staged log, all of one split.
-            split: its name.
-
-        Returns:
-            ``pyarrow.RecordBatch`` with the columns of a prepared log.
-        """
-        import pyarrow as pa
-
-        staged = dict(zip(rows.schema.names, rows.columns, strict=True))
-        columns: dict[str, Any] = {}
-        if self._log.labels:
-            labels = np.column_stack([staged[f"label.{name}"].to_numpy() for name in self._log.labels])
-            if self._log.label_kind == "binary":
-                self.positives[split] = self.positives.get(split, 0) + np.count_nonzero(labels, axis=0)
-            num_labels = labels.shape[1]
-            flat = pa.array(labels.reshape(-1))
-            columns[LABEL_COLUMN] = flat if num_labels == 1 else pa.FixedSizeListArray.from_arrays(flat, num_labels)
-        if self._log.sample_weight:
-            columns[SAMPLE_WEIGHT_COLUMN] = staged["weight"]
-        if self._log.dense:
-            columns[DENSE_COLUMN] = self._dense(staged, rows.num_rows)
-        for name, options in self._log.features.items():
-            kind = staged[f"id.{name}"].type
-            self.are_text[name] = pa.types.is_string(kind.value_type if options.multi_hot else kind)
-            if options.multi_hot:
-                columns |= self._lists(name, options, staged, split)
-            else:
-                columns[name] = self._single(name, staged[f"id.{name}"], split)
-        for name in (TIME_COLUMN, SESSION_COLUMN):
-            if name in staged:
-                columns[name] = staged[name]
-        return pa.RecordBatch.from_pydict(columns)
-
-    def _dense(self, staged: Mapping[str, Any], num_rows: int) -> Any:
-        import pyarrow as pa
-
-        matrix = np.empty((num_rows, len(self._log.dense)), np.float32)
-        for place, name in enumerate(self._log.dense):
-            column = staged[f"dense.{name}"]
-            missing = column.is_null().to_numpy(zero_copy_only=False)
-            values = column.fill_null(0).to_numpy()
-            moments = self.moments.get(name, (0.0, 1.0))
-            transformed = _transform_dense(values, self._log.dense_transform, moments)
-            matrix[:, place] = np.where(missing, 0, transformed)
-            self.dense_missing[name] += column.null_count
-        return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), len(self._log.dense))
-
-    def _single(self, name: str, values: Any, split: str) -> Any:
-        import pyarrow as pa
-
-        ids = self._ids(name, values)
-        self._count(name, split, missing=values.null_count, ids=ids)
-        return pa.array(ids)
-
-    def _lists(self, name: str, options: FeatureOptions, staged: Mapping[str, Any], split: str) -> dict[str, Any]:
-        import pyarrow as pa
-
-        lists = staged[f"id.{name}"]
-        ids = self._ids(name, lists.flatten())
-        lengths = list_lengths(lists)
-        missing = int(np.count_nonzero(lengths == 0))
-        kept = np.minimum(lengths, options.max_length or len(ids))
-        chosen = _last_of_each(lengths, kept)
-        ids = ids[chosen]
-        self._count(name, split, missing=missing, ids=ids, truncated=int(lengths.sum() - kept.sum()))
-        offsets = pa.array(np.concatenate([[0], np.cumsum(kept)]).astype(np.int32))
-        found = {name: pa.ListArray.from_arrays(offsets, pa.array(ids))}
-        if options.weights:
-            weights = staged[f"weights.{name}"].flatten().to_numpy(zero_copy_only=False)[chosen]
-            found[name + WEIGHTS_SUFFIX] = pa.ListArray.from_arrays(offsets, pa.array(weights, pa.float32()))
-        return found
-
-    def _ids(self, name: str, values: Any) -> npt.NDArray[np.int64]:
-        """Row of each value; 0 for a null."""
-        options = self._log.features[name]
-        table = self._log.table_of(name)
-        if options.ids == "rows":
-            numbers: npt.NDArray[np.int64] = values.to_numpy()
-            return numbers
-        known = values.drop_null() if values.null_count else values
-        if options.ids == "hash":
-            assert options.rows is not None
-            found = hashed_rows(known, table, options.rows)
-        else:
-            found = self._vocabularies[table].rows_of(known)
-        if not values.null_count:
-            return found
-        ids = np.full(len(values), MISSING_ROW, np.int64)
-        ids[values.is_valid().to_numpy(zero_copy_only=False)] = found
-        return ids
-
-    def _count(self, name: str, split: str, *, missing: int, ids: npt.NDArray[np.int64], truncated: int = 0) -> None:
-        has_unseen = self._log.features[name].ids == "vocabulary"
-        unseen = int(np.count_nonzero(ids == UNSEEN_ROW)) if has_unseen else 0
-        before = self.counts[name].get(split, dict.fromkeys(COUNTED, 0))
-        found = zip(COUNTED, (missing, unseen, truncated, len(ids)), strict=True)
-        self.counts[name][split] = {counted: before[counted] + number for counted, number in found}
-
-
-def _transform_dense(
-    values: npt.NDArray[np.float32], transform: DenseTransform, moments: tuple[float, float]
-) -> npt.NDArray[np.float32]:
-    """Computed in float64: log(1 + max(x, 0)), or (x - mean) / deviation."""
-    if transform == "log1p":
-        return np.log1p(np.maximum(values, 0).astype(np.float64)).astype(np.float32)
-    if transform == "standard":
-        return ((values.astype(np.float64) - moments[0]) / moments[1]).astype(np.float32)
-    return values
-
-
-def _last_of_each(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Mark the last `kept` elements of each list."""
-    from_end = np.repeat(np.cumsum(lengths), lengths) - np.arange(int(lengths.sum()))
-    chosen: npt.NDArray[np.bool_] = from_end <= np.repeat(kept, lengths)
-    return chosen
 
 
 def _map_rows(
@@ -706,19 +574,3 @@ def _check_one_type(staged: Path, table: str, features: tuple[str, ...], before:
             f"features {', '.join(features)} share table {table!r}, but hold {' and '.join(sorted(found))}: give their "
             "columns one type, or the features a table each"
         )
-
-
-def read_vocabularies(files: Mapping[str, Path]) -> dict[str, Vocabulary]:
-    """The vocabularies of tables, from their files."""
-    return {table: Vocabulary.of(_read_values(path)) for table, path in files.items()}
-
-
-def _read_values(path: Path) -> Any:
-    """The values of a vocabulary in the order of their rows."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    column = parquet.read_table(path, columns=["value"])["value"]
-    # One array: positions in it are rows of the table. Text of a billion bytes and more needs wide offsets.
-    wide = pa.types.is_string(column.type)
-    return (column.cast(pa.large_string()) if wide else column).combine_chunks()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.compare import Variant, compare, mean_and_standard_error
+from benchmarks.harness.result import Comparison
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
-from windrow.launch.benchmark_result import Comparison
 
 PAUSE_S = 0.02
 BLOCK_BYTES = 64 << 20

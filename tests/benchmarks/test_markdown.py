@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.markdown import main, read_results, results_page
+from benchmarks.harness.result import Aim, BenchmarkResult, Comparison, Matrix, Measurement, Table, write_result
 from windrow.comm.errors import DataError, StoreError
-from windrow.launch.benchmark_result import Aim, BenchmarkResult, Comparison, Measurement, write_result
 
 
 @pytest.fixture
@@ -17,6 +17,8 @@ def result() -> BenchmarkResult:
         figures={"speed_over_wire_ratio": 0.123456789},
         aims={"fast": Aim("speed >= 0.1", True), "small": Aim("bytes <= 10", False)},
         comparisons={"4 ranks": Comparison(baseline="a|b", variants=measured)},
+        tables={"More": Table(columns=("what", "number"), rows=(("x", 2.5),))},
+        matrices={"sent": Matrix(unit="bytes", values=((0.0, 5e6), (4e6, 0.0)))},
         benchmark="exchange",
         form="short",
         date="2026-11-21T20:50:48Z",
@@ -43,6 +45,9 @@ def test_the_page_names_everything(result: BenchmarkResult) -> None:
         "| speed_over_wire_ratio | 0.123457 |",
         "| a\\|b | 2 | 2 | baseline |  |  |",
         "| c | 1 | 1 | 2.00 [2.00, 2.00] | 4 | 4 |",
+        "| x | 2.5 |",
+        "| from | 0 | 1 |",
+        "| 1 | 4e+06 | 0 |",
     }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.program import Program
-from windrow.launch.benchmark_result import read_result
+from benchmarks.harness.result import read_result
 
 SCRIPT = '''
 """A small benchmark."""
@@ -27,8 +27,8 @@ from windrow.comm.connect import connect
 from windrow.comm.errors import DataError
 from benchmarks.harness.compare import compare
 from benchmarks.harness.program import MissingDataError, run_benchmark
-from windrow.launch.benchmark_result import Aim, Findings, Table
-from windrow.launch.benchmark_result import comparison_from_json, comparison_to_json
+from benchmarks.harness.result import Aim, Findings, Table
+from benchmarks.harness.result import comparison_from_json, comparison_to_json
 
 
 def add_options(parser):

@@ -91,10 +91,10 @@ def test_programs_for_graphs_run(recipes: Path, program: str, made: str) -> None
 
 # -------------------------------------------------------------------------------------------------- recommendation.md
 
-RECIPE, LIBFM, SEQUENCES, SELF_ATTENTION, TRANSFORMS, TABLE, PLAN_FILE, PLAN_SECTION, PRETRAINED = (
+RECIPE, LIBFM, SEQUENCES, SELF_ATTENTION, TRANSFORMS, TABLE, PLAN_FILE, PLAN_SECTION, LABELS, DAILY, PRETRAINED = (
     tomllib.loads(text) for text in blocks("recommendation.md", "toml")
 )
-WRITE_LOG, READ_SAFETENSORS, LOAD_IN_TORCHREC, WRITE_ROWS, SAVE_MODEL = blocks("recommendation.md", "python")
+WRITE_LOG, SERVE, READ_SAFETENSORS, LOAD_IN_TORCHREC, WRITE_ROWS, SAVE_MODEL = blocks("recommendation.md", "python")
 
 
 def merged(recipe: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
@@ -116,7 +116,9 @@ def train(recipe: dict[str, Any], run_folder: str) -> None:
     assert main(["train", "recipe.toml", "--run-folder", run_folder]) == 0
 
 
-@pytest.mark.parametrize("change", [{}, LIBFM, SEQUENCES, SELF_ATTENTION, TRANSFORMS, TABLE, PLAN_SECTION, PRETRAINED])
+@pytest.mark.parametrize(
+    "change", [{}, LIBFM, SEQUENCES, SELF_ATTENTION, TRANSFORMS, TABLE, PLAN_SECTION, LABELS, DAILY, PRETRAINED]
+)
 def test_recipes_of_logs_are_accepted(change: dict[str, Any], tmp_path: Path) -> None:
     values = {"name": "mine", **merged(RECIPE, change)}
     make_recommendation_recipe(values, source="recommendation.md", base=tmp_path)
@@ -138,6 +140,8 @@ def test_tables_come_out_and_go_in(prepared: Path) -> None:
     train(RECIPE, "runs/mine-1")
     assert main(["export", "runs/mine-1", "--out", "runs/tables.safetensors"]) == 0
     assert main(["export", "runs/mine-1", "--format", "torchrec", "--out", "runs/tables.pt"]) == 0
+    assert main(["export", "runs/mine-1", "--format", "model", "--out", "runs/served"]) == 0
+    assert run(SERVE)["probabilities"].shape == (2,)
     first_values = run(READ_SAFETENSORS)["first_values"]
     names = run(LOAD_IN_TORCHREC)
     item = names["collection"].embedding_bags["item"].weight

@@ -16,6 +16,7 @@ from windrow.gnn.vertex_data import (
     float_features,
     prepare_labels,
     random_split,
+    scale_features,
     split_from_masks,
     standardise_features,
 )
@@ -55,9 +56,14 @@ def test_standard_in_chunks_of_columns_equals_numpy_and_a_constant_becomes_0():
     deviation = np.where(np.arange(150) == 7, 1, features.std(0, dtype=np.float64))
     expected = (features - features.mean(0, dtype=np.float64)) / deviation
     scaled = torch.from_numpy(features.copy())
-    standardise_features(scaled, "standard")
+    scaling = standardise_features(scaled, "standard")
     assert np.allclose(scaled.numpy(), expected, atol=1e-5)
     assert not scaled[:, 7].any()
+    again = torch.from_numpy(features.copy())
+    scale_features(again, scaling)
+    assert torch.equal(again, scaled)
+    scale_features(again, scaling, back=True)
+    assert np.allclose(again.numpy(), features, atol=1e-5)
 
 
 def test_rows_divides_by_the_sum_of_magnitudes():

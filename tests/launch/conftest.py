@@ -1,4 +1,4 @@
-"""Fixtures: data small enough to train on in no time, made-up run folders, a benchmark's result."""
+"""Fixtures: data small enough to train on in no time, made-up run folders."""
 
 import json
 from collections.abc import Callable
@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 
-from windrow.launch.benchmark_result import Aim, BenchmarkResult, Comparison, Matrix, Measurement, Table
 from windrow.training import journal
 from windrow.training.journal import EpochRecord
 from windrow.training.run_folder import create_run_folder, write_json
 
-HOSTILE = '<img src=x onerror="alert(1)">&amp;</script><script>alert(2)</script>%{y}'
-"""What a name in a file may say: it must be shown as it is."""
 STAGES = {"graph": ("sample", "fetch", "forward", "backward", "evaluate"), "log": tuple("abcdefghij")}
 
 
@@ -25,20 +22,11 @@ def few_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
 
 
-@pytest.fixture(scope="session")
-def planted_recipes(planted_store: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Files of recipes whose stores hold the planted log: in order of "time", and in that of "sessions"."""
-    folders = {order: tmp_path_factory.mktemp(order) for order in ("time", "sessions")}
-    for order, folder in folders.items():
-        planted_store(folder, order=order)
-    return {order: folder / "planted.toml" for order, folder in folders.items()}
-
-
 @pytest.fixture
 def make_run(tmp_path: Path) -> Callable[..., Path]:
     """Write a run folder: ``make_run("graph", "one", ranks=2, epochs=3, old=False)``."""
 
-    def make(kind: str, name: str, *, ranks: int = 2, epochs: int = 3, old: bool = False, **recipe: Any) -> Path:
+    def make(kind: str, name: str, /, *, ranks: int = 2, epochs: int = 3, old: bool = False, **recipe: Any) -> Path:
         path = tmp_path / name
         folder = create_run_folder(path, {**_run_recipe(kind, ranks), **recipe})
         lines = [json.dumps(asdict(_record(kind, epoch))) for epoch in range(1, epochs + 1)]
@@ -52,29 +40,6 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return make
-
-
-@pytest.fixture
-def result() -> BenchmarkResult:
-    """A benchmark with everything: an aim met and one missed, comparisons, a byte matrix, a table."""
-    seconds = {"raw": (1.0, 1.1, 0.9), "ours": (0.5, 0.56, 0.44), HOSTILE: (2.0, 2.1, 2.2)}
-    comparison = Comparison(
-        baseline="raw", variants={name: Measurement(seconds=each) for name, each in seconds.items()}
-    )
-    return BenchmarkResult(
-        benchmark="exchange",
-        form="short",
-        date="2026-01-02T03:04:05Z",
-        command="python benchmarks/exchange.py --short",
-        commit="abc",
-        hardware="2 cores of something",
-        packages={"python": "3.11.0"},
-        figures={"ours_over_raw_ratio": 2.0},
-        aims={"fast": Aim("twice as fast", met=True), "faster": Aim("ten times as fast", met=False)},
-        comparisons={"rows of 64 bytes": comparison, "rows of 4096 bytes": comparison},
-        tables={"More": Table(columns=("what", "number"), rows=(("a", 1), (HOSTILE, 2.5)))},
-        matrices={"bytes sent": Matrix(unit="bytes", values=((0.0, 5e6), (4e6, 0.0)))},
-    )
 
 
 def _run_recipe(kind: str, ranks: int) -> dict[str, Any]:

@@ -42,6 +42,7 @@ def test_only_what_is_essential_and_missing_stops_training(error: Exception, wor
     [
         (None, UserWarning, "no mpirun on the PATH: only one rank"),
         ("echo 'no slots left' >&2; exit 1", RuntimeError, "no slots left"),
+        ("true", RuntimeError, "do not print"),
         ('shift 2; "$@" & "$@"; wait', RuntimeError, "do not see each other: mpi4py is for another MPI"),
         ("""echo '["Some MPI", [1, 1]]'""", UserWarning, "binds ranks to 1 and 1 cores"),
         ("""echo '["Some MPI", [8, 8]]'""", None, "two ranks see each other, with 8 and 8 cores"),

@@ -11,9 +11,9 @@ from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
+from windrow.gnn.explain_caches import explain
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.readers import read_graph
-from windrow.launch.explain_caches import explain
 from windrow.launch.partitioning import PartitionJob, graph_to_store, partition_to_store
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.training import make_trainer
@@ -77,7 +77,7 @@ def test_the_size_of_copies_is_the_one_that_they_have(recipe: Recipe) -> None:
     asked = make_recipe(changed, source="r.toml", base=Path("/"))
     partition_to_store(PartitionJob.of(asked))
     graph = PartitionedGraph.open(asked.store, rank=0, size=2, read_features=False)
-    explained = explain(graph, asked).chosen.remote_rows
+    explained = explain(graph, asked.sampling).chosen.remote_rows
     assert explained > 1
 
     def body(world: World) -> tuple[str, list[dict[str, int]], int]:

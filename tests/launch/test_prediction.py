@@ -28,7 +28,8 @@ from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 from windrow.launch import prediction
-from windrow.launch.partitioning import graph_to_store
+from windrow.launch.cli import main
+from windrow.launch.partitioning import PartitionJob, graph_to_store, partition_to_store
 from windrow.launch.prediction import PredictionOptions, PredictionResult, predict, prediction_file
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
@@ -86,6 +87,16 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(journal, "write_plot", lambda *_, **__: None)
         train(make(folder), run_folder=folder / "run")
     return folder
+
+
+def test_a_run_is_measured_as_in_training(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(prepared / "run"), "--json", str(prepared / "figures.json")]) == 0
+    measured = json.loads((prepared / "figures.json").read_text())
+    summary = json.loads((prepared / "run" / "summary.json").read_text())
+    assert measured["test"][summary["metric"]] == pytest.approx(summary["test"])
+    assert "validation" in capsys.readouterr().out
+    assert main(["evaluate", str(prepared / "run"), "--log", "today.csv"]) == 2
+    assert "is for the run of a model of clicks" in capsys.readouterr().err
 
 
 def predicted(recipe: Recipe, run: Path, out: Path, **options: Any) -> PredictionResult:
@@ -218,6 +229,31 @@ def test_vertices_of_another_graph(prepared: Path, tmp_path: Path) -> None:
         about = json.loads(parquet.read_schema(out).metadata[b"windrow"])
         assert about["graph"] == str(*options.values())
         assert "accuracy" not in about
+
+
+def test_features_of_another_graph_are_scaled_as_those_of_the_runs(tmp_path: Path) -> None:
+    trained, other = make_graph(), new_graph()
+    assert trained.features is not None
+    assert other.features is not None
+    trained.features[:, 2] = 4
+    other.features.mul_(3).add_(1)
+    for name, graph in (("graph", trained), ("other", other)):
+        assert graph.labels is not None
+        save_graph(tmp_path / f"{name}.npz", graph, y=graph.labels.numpy())
+    reading = {"standardise": "standard", "random_split": {"kind": "fractions"}}
+    recipe = make(tmp_path, graph=reading, training={"epochs": 1}, partition={"num_parts": 1})
+    partition_to_store(PartitionJob.of(recipe))
+    train(recipe, run_folder=tmp_path / "run")
+    from_other = make(tmp_path, store="store-other", graph={"path": "other.npz", **reading}, partition={"num_parts": 1})
+    partition_to_store(PartitionJob.of(from_other))
+    deviation = trained.features.std(0, correction=0)
+    scaled = (other.features - trained.features.mean(0)) / deviation
+    scaled[:, 2] = 0
+    expected = expected_logits(recipe, tmp_path / "run", dataclasses.replace(other, features=scaled))
+    out = tmp_path / "p.parquet"
+    for options in ({"graph": tmp_path / "other.npz"}, {"store": tmp_path / "store-other"}):
+        predicted(recipe, tmp_path / "run", out, **options)
+        assert_single_label(table(out), expected)
 
 
 def test_another_graph_is_measured_where_a_split_is_asked_for(prepared: Path, tmp_path: Path) -> None:

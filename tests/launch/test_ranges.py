@@ -41,6 +41,11 @@ TRAINING: dict[str, list[Any]] = {
     "accumulate": [0],
     "autocast": ["fp16"],
 }
+CHECKPOINTS: dict[str, list[Any]] = {
+    "checkpoint_every_epochs": [0],
+    "checkpoint_every_steps": [-1],
+    "keep_checkpoints": [0],
+}
 TABLES: dict[str, list[Any]] = {
     "dim": [0],
     "optimizer": ["adamw"],
@@ -69,13 +74,7 @@ RANGES: dict[type, dict[str, list[Any]]] = {
     },
     FeatureGroup: {"mean_length": [0.9], "unchanged": [-0.1, 1.1], "shifted": [1.1], "empty": [1.1]},
     FeatureOptions: {"ids": ["names"], "rows": [0], "min_count": [0], "max_length": [0], "separator": ["", "||"]},
-    FitOptions: {
-        "evaluate_every": [0],
-        "patience": [-1],
-        "checkpoint_every_epochs": [0],
-        "checkpoint_every_steps": [-1],
-        "keep_checkpoints": [0],
-    },
+    FitOptions: CHECKPOINTS | {"evaluate_every": [0], "patience": [-1]},
     GNNOptions: {
         "kind": ["sage"],
         "hidden": [0],
@@ -137,16 +136,8 @@ RANGES: dict[type, dict[str, list[Any]]] = {
         "every_epochs": [0],
         "patience_epochs": [-1],
     },
-    RunOptions: {
-        "seed": [-1],
-        "backend": ["ucx"],
-        "device": ["tpu"],
-        "deadline_s": [0.0, math.nan],
-        "threads": [-1],
-        "checkpoint_every_epochs": [0],
-        "checkpoint_every_steps": [-1],
-        "keep_checkpoints": [0],
-    },
+    RunOptions: CHECKPOINTS
+    | {"seed": [-1], "backend": ["ucx"], "device": ["tpu"], "deadline_s": [0.0, math.nan], "threads": [-1]},
     SamplerOptions: {"fanouts": [[]], "order": ["none"], "storage": ["fp8"]},
     ScheduleOptions: {"kind": ["cosin"], "warmup_steps": [-1], "final_fraction": [-0.1, 1.5]},
     SessionFeature: {"rows": [0], "skew": [-1.0, math.inf]},

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pyarrow import parquet
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.launcher import launched_rank
 from windrow.comm.loopback import Loopback
 from windrow.comm.random import hash_ids
+from windrow.launch.cli import main
 from windrow.launch.recommendation_job import recommendation
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.launch.training import make_trainer, train
@@ -215,6 +217,15 @@ def test_a_two_tower_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (result.test or 0) > 0.7
     assert 0 < result.figures["test ndcg@12"] <= 1
     assert "test ndcg" in capsys.readouterr().out
+    (tmp_path / "wanted.csv").write_text("user\n7\n0\n")
+    assert main(["recommend", str(tmp_path / "run"), "--k", "5", "--users", str(tmp_path / "wanted.csv")]) == 0
+    found = parquet.read_table(tmp_path / "run" / "recommendations.parquet").to_pydict()
+    assert found["user"] == [7, 0]
+    taken = set(items[users == 7].tolist())
+    assert not taken & set(found["items"][0])
+    assert found["scores"][0] == sorted(found["scores"][0], reverse=True)
+    assert main(["predict", str(tmp_path / "run")]) == 2
+    assert "see windrow recommend" in capsys.readouterr().err
 
 
 def test_sequences_have_tables_of_their_own(tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]) -> None:

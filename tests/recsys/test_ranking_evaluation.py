@@ -96,6 +96,35 @@ def test_many_blocks_equal_all_scores_at_once_on_any_number_of_ranks(spmd, monke
     check([*found, *(Loopback.run(size, partial(evaluate, batch_size=5))[0] for size in (1, 3, 9))])
 
 
+def test_recommendations_are_the_best_of_what_is_new_to_users(spmd, monkeypatch):
+    monkeypatch.setattr(ranking_evaluation, "USERS_PER_CHUNK", 8)
+    monkeypatch.setattr(ranking_evaluation, "ITEMS_PER_BLOCK", 7)
+    users = np.array([36, 3, 3, 5, *range(20)])
+
+    def body(world):
+        neighbourhoods = Neighbourhoods.of(INTERACTIONS, seed=0)
+        evaluator = RankingEvaluator(world, vectors, INTERACTIONS, neighbourhoods, k=K, batch_size=5)
+        with pytest.raises(DataError, match="there is no user 37"):
+            evaluator.recommend(np.array([37]), 3)
+        with pytest.raises(RecipeError, match="k = 51"):
+            evaluator.recommend(users, 51)
+        return evaluator.recommend(users, 3), evaluator.recommend(users, NUM_ITEMS)
+
+    known = np.logical_or.reduce([dense(lists) for lists in INTERACTIONS.splits().values()])[users]
+    queries = torch.stack(
+        [
+            USERS[u] + (ITEMS[m].mean(0) if m.any() else 0)
+            for u, m in zip(users, torch.from_numpy(dense(INTERACTIONS.train)[users]), strict=True)
+        ]
+    )
+    scores = np.where(known, -np.inf, (queries @ ITEMS.T).numpy())
+    order = np.argsort(-scores, axis=1)
+    for (items, found), (everything, _) in spmd(body):
+        np.testing.assert_array_equal(items, order[:, :3])
+        np.testing.assert_allclose(found, np.take_along_axis(scores, order[:, :3], axis=1), rtol=1e-5)
+        assert ((everything == -1).sum(1).numpy() == known.sum(1)).all()
+
+
 NOTHING = item_lists_from_pairs(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), NUM_USERS)
 
 

@@ -282,7 +282,7 @@ def test_a_line_of_an_older_version_has_no_cache(tmp_path: Path) -> None:
     values = asdict(RANK)
     del values["rows_cached"]
     path = tmp_path / "ranks.jsonl"
-    path.write_text(json.dumps({"epoch": 1, "ranks": [values]}) + "\n")
+    path.write_text(json.dumps({"epoch": 1, "ranks": [values, values]}) + "\n")
     assert read_rank_records(path)[0].ranks[0] == replace(RANK, rows_cached=0)
 
 

@@ -7,9 +7,9 @@ import pytest
 from windrow.comm.errors import PlanError, RecipeError, StoreError
 from windrow.launch.cli import build_parser
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
-from windrow.launch.recommendation_tables import log_table_specs, plan_tables
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
+from windrow.recsys.log_tables import log_table_specs, plan_tables
 
 RECIPE = """
 store = "store"

@@ -5,16 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from windrow.comm.errors import RecipeError, StoreError
-from windrow.launch.benchmark_result import BenchmarkResult, write_result
+from windrow.comm.errors import StoreError
 from windrow.launch.cli import build_parser
-
-
-@pytest.fixture
-def result_file(result: BenchmarkResult, tmp_path: Path) -> Path:
-    path = tmp_path / "results" / "exchange.json"
-    write_result(result, path)
-    return path
 
 
 def report_with(*arguments: object) -> int:
@@ -23,29 +15,18 @@ def report_with(*arguments: object) -> int:
 
 
 def test_a_page_is_written_and_named(
-    make_run: Callable[[str, str], Path], result_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make_run: Callable[[str, str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "page.html"
     runs = [make_run("graph", "one"), make_run("graph", "two")]
-    assert report_with(*runs, "--benchmarks", result_file, "--out", out) == 0
+    assert report_with(*runs, "--out", out) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith(f"{out}: 2 runs, 1 benchmark result, 4")
+    assert shown.startswith(f"{out}: 2 runs, 4")
     assert shown.endswith(" MiB\n")
-    assert "<title>one (graph-recipe), two (graph-recipe), exchange · windrow report" in out.read_text()
-
-
-def test_a_folder_of_results_alone(
-    result_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert report_with("--benchmarks", result_file.parent) == 0
-    assert capsys.readouterr().out.startswith("report.html: 1 benchmark result, ")
-    assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert "<title>one (graph-recipe), two (graph-recipe) · windrow report" in out.read_text()
 
 
 def test_what_cannot_be_reported(make_run: Callable[[str, str], Path], tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="nothing to show"):
-        report_with()
     run = make_run("graph", "one")
     with pytest.raises(StoreError, match="is a folder: name a file in it"):
         report_with(run, "--out", tmp_path)

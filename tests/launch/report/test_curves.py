@@ -39,7 +39,7 @@ def test_runs_share_a_figure_and_have_colours_of_their_own(run_of: RunOf) -> Non
     assert [trace.line.color for trace in loss.data] == [f"var(--series-{n})" for n in range(3)]
     assert [trace.mode for trace in loss.data] == ["lines+markers", "lines+markers", "lines"]
     titles = [panel.title for panel in section.panels]
-    assert titles == ["Training loss", "ROC-AUC", "normalised entropy", "Time per epoch", "Other figures"]
+    assert titles == ["Training loss", "ROC-AUC", "normalised entropy", "Time per epoch", "Other metrics"]
     metric, other = (panel.views["linear"] for panel in section.panels[1:3])
     assert [trace.name for trace in metric.data[:2]] == ["one, validation", "one, test"]
     assert "two" not in " ".join(trace.name for trace in metric.data)

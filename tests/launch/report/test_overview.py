@@ -65,7 +65,7 @@ def test_what_differs_is_shown_and_marked(run_of: RunOf) -> None:
     assert settings.table.rows == [["training.epochs", "3", "9", "3"]]
     assert settings.table.marked == {(0, 2)}
     assert figures.table is not None
-    assert figures.table.header == ("figure", "one", "two", "three")
+    assert figures.table.header == ("metric", "one", "two", "three")
 
 
 def test_figures_of_each_run(run_of: RunOf) -> None:
@@ -77,7 +77,7 @@ def test_figures_of_each_run(run_of: RunOf) -> None:
     assert rows["training loss, last epoch"] == ["0.33333", "0.33333"]
     assert rows["time per epoch (median)"] == ["1.00 s", "1.00 s"]
     assert rows["bytes between ranks per epoch"] == ["5.9 KiB", "-"]
-    assert rows["rows found at home"] == ["14.3%", "-"]
+    assert rows["local rows"] == ["14.3%", "-"]
     assert "hit rate of the cache" not in rows
     assert rows["training time in communication"] == ["20.0%", "-"]
     assert rows["peak memory, largest rank"] == ["512 MiB", "-"]

@@ -63,21 +63,28 @@ def test_an_old_run_says_why_there_is_nothing(run_of: RunOf) -> None:
 
 def test_the_slowest_rank_first_then_each_one(run_of: RunOf) -> None:
     (panel,) = stages_section([run_of("graph", "one", ranks=2, epochs=3)]).panels
-    assert list(panel.views) == [
-        "slowest rank of each stage",
-        "slowest rank, without the first epoch",
-        "rank 0 (host0)",
-        "rank 1 (host1)",
-    ]
-    slowest, later, first_rank, _ = panel.views.values()
+    assert list(panel.views) == ["slowest rank of each stage", "rank 0 (host0)", "rank 1 (host1)"]
+    slowest, first_rank, _ = panel.views.values()
     *bars, line = slowest.data
     assert [bar.name for bar in bars] == ["sample", "fetch", "forward", "backward", "evaluate"]
     assert list(bars[0].y) == [0.2, 0.1, 0.2 / 3]
     assert (line.name, list(line.y)) == ("whole epoch", [2.0, 1.0, 2 / 3])
-    assert list(later.data[0].x) == [2, 3]
     assert list(first_rank.data[0].y) == [0.1, 0.05, 0.1 / 3]
     assert list(first_rank.data[-1].y) == [1.9, 0.95, 1.9 / 3]
     assert (panel.title, panel.note) == ("", "")
+
+
+def test_a_first_epoch_that_dwarfs_the_others_has_a_view_of_its_own(run_of: RunOf) -> None:
+    run = run_of("graph", "one", ranks=1, epochs=3)
+    records = [replace(run.records[0], seconds=9.0), *run.records[1:]]
+    (panel,) = stages_section([replace(run, records=records)]).panels
+    epochs = {name: list(view.data[0].x) for name, view in panel.views.items()}
+    assert epochs == {
+        "slowest rank of each stage": [2, 3],
+        "slowest rank, with the first epoch": [1, 2, 3],
+        "rank 0 (host0)": [2, 3],
+    }
+    assert panel.note == "Epoch 1, which compiles, took 9 s and has a view of its own."
 
 
 def test_of_very_many_ranks_the_first_can_be_chosen_and_runs_are_named(run_of: RunOf) -> None:
@@ -151,7 +158,7 @@ def test_a_cache_has_a_bar_and_a_curve(panel_of: PanelOf) -> None:
 
 
 def test_ranks_without_rows(panel_of: PanelOf) -> None:
-    assert panel_of(locality_section, (RankCost(), RankCost())).missing == "No rows were asked for."
+    assert panel_of(locality_section, (RankCost(), RankCost())).missing == "No rows were requested."
     panel = panel_of(locality_section, (RankCost(), RankCost(rows_local=3, rows_remote=1)))
     assert [list(curve.y) for curve in panel.views["by epoch"].data] == [[75]] * 3
 
@@ -195,7 +202,7 @@ def test_of_many_ranks_a_heat_map_shows_less() -> None:
 
 def test_a_rank_that_sends_nothing_says_so(panel_of: PanelOf) -> None:
     assert "one rank trained alone" in panel_of(traffic_section, (RankCost(),)).missing
-    assert "all that was needed was at home" in panel_of(traffic_section, (RankCost(), RankCost())).missing
+    assert "all that was needed was local" in panel_of(traffic_section, (RankCost(), RankCost())).missing
 
 
 # --------------------------------------------------------------------------------------------------------------- memory

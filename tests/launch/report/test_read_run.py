@@ -67,7 +67,6 @@ def test_ranks_of_an_epoch_that_is_not_finished_are_left_out(make_run: MakeRun) 
         ("metrics.jsonl", "", "no epoch of this run is finished yet.*give another run"),
         ("metrics.jsonl", "nonsense\n", "metrics.jsonl, line 1: .*Remove that line"),
         ("metrics.jsonl", "\udcff\n", "one: cannot be read"),
-        ("ranks.jsonl", '{"epoch": 1, "ranks": []}\n', "ranks.jsonl, line 1: it names no ranks"),
         ("placement.json", "{", "placement.json: not valid JSON"),
         ("placement.json", "[1]", "placement.json: expected an object"),
         ("environment.json", "{}", "environment.json: expected a list"),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.recsys.log.options import FeatureOptions, LogOptions
-from windrow.recsys.log.prepare import SampleMapper
+from windrow.recsys.log.sample_mapper import SampleMapper
 from windrow.recsys.log.vocabulary import Vocabulary, hash_text, table_key
 
 WORDS = ["a", "b", "c"]

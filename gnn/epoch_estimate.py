@@ -24,12 +24,10 @@ from torch import Tensor
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.links import Links
 from windrow.comm.wire import make_codec
-from windrow.gnn.cache_choice import seed_order
-from windrow.gnn.models import GNN, build_model
+from windrow.gnn.cache_choice import Sampling, seed_order
+from windrow.gnn.models import GNN, ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.task import loss_sum
-from windrow.launch.recipe import Recipe
 from windrow.training.dropout import DropoutContext
 
 __all__ = ["ID_BYTES", "EpochTime", "StepWork", "estimate_epoch", "measure_step_work"]
@@ -112,13 +110,20 @@ MADE_UP_ROWS = 1 << 16
 
 
 def measure_step_work(
-    graph: PartitionedGraph, recipe: Recipe, device: torch.device, *, threads: int, slower: float = 1.0
+    graph: PartitionedGraph,
+    model: ModelOptions,
+    sampling: Sampling,
+    device: torch.device,
+    *,
+    threads: int,
+    slower: float = 1.0,
 ) -> StepWork:
-    """Run a few minibatches of the recipe: sample, gather, forward, backward, update. Nothing is learnt or kept.
+    """Run a few minibatches: sample, gather, forward, backward, update. Nothing is learnt or kept.
 
     Args:
         graph: its topology, training vertices and labels; of its features only shape and dtype count.
-        recipe: all of its sections that training looks at.
+        model: what is computed.
+        sampling: how minibatches are made, and how gradients travel.
         device: where the model computes.
         threads: of a rank for computing.
         slower: how much longer the processor takes where ranks compete for it.
@@ -129,9 +134,9 @@ def measure_step_work(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        bench = _Bench(graph, recipe, device)
+        bench = _Bench(graph, model, sampling, device)
         parts = graph.book.num_parts
-        orders = [seed_order(graph, part, recipe.sampling) for part in range(parts)]
+        orders = [seed_order(graph, part, sampling) for part in range(parts)]
         begun = time.perf_counter()
         for index in range(MINIBATCHES + 1):
             order = orders[index % parts]
@@ -150,7 +155,8 @@ class _Bench:
     """Where minibatches are run, and how long they took."""
 
     graph: PartitionedGraph
-    recipe: Recipe
+    options: ModelOptions
+    sampling: Sampling
     device: torch.device
     processor_s: list[float] = field(default_factory=list)
     device_s: list[float] = field(default_factory=list)
@@ -158,20 +164,13 @@ class _Bench:
     def __post_init__(self) -> None:
         width = self.graph.features.shape[1]
         self._model: GNN = build_model(
-            self.recipe.model, in_features=width, out_features=self.graph.num_outputs, seed=self.recipe.run.seed
+            self.options, in_features=width, out_features=self.graph.num_outputs, seed=self.sampling.seed
         ).to(self.device)
-        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=self.recipe.training.learning_rate)
-        self._sampler = NeighborSampler(
-            self.graph.indptr,
-            self.graph.indices,
-            self.recipe.sampler.fanouts,
-            seed=self.recipe.run.seed,
-            original_ids=self.graph.original_ids,
-            source_degrees=self._model.needs_source_degrees,
-        )
+        self._optimizer = torch.optim.AdamW(self._model.parameters())
+        self._sampler = self.graph.sampler(self.sampling.sampler.fanouts, self._model, seed=self.sampling.seed)
         generator = torch.Generator().manual_seed(0)
         made_up = torch.randn(min(MADE_UP_ROWS, self.graph.num_vertices), width, generator=generator)
-        self._rows = make_codec(self.recipe.sampler.storage).encode(made_up)
+        self._rows = make_codec(self.sampling.sampler.storage).encode(made_up)
 
     def run(self, seeds: Tensor, step: int, *, share: float, counts: bool) -> None:
         """Do a step as training does it; `share` of the loss is what its gradients are of."""
@@ -182,7 +181,7 @@ class _Bench:
         gathered = self._now()
         if len(seeds) > 0:
             row_ids = self.graph.original_ids[minibatch.input_ids].to(self.device)
-            dropout = DropoutContext(seed=self.recipe.run.seed, epoch=0, step=step, row_ids=row_ids)
+            dropout = DropoutContext(seed=self.sampling.seed, epoch=0, step=step, row_ids=row_ids)
             logits = self._model(blocks, rows, dropout)
             loss = loss_sum(self.graph.task, logits, self.graph.labels_of(seeds).to(self.device))
             self._optimizer.zero_grad()
@@ -196,7 +195,7 @@ class _Bench:
         """Medians of what counted."""
         processor = slower * median(self.processor_s)
         device = median(self.device_s)
-        codec = make_codec(self.recipe.wire.sums)
+        codec = make_codec(self.sampling.wire.sums)
         gradient_bytes = sum(
             codec.wire_row_bytes(weight.shape, weight.dtype)
             for weight in self._model.parameters()

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windrow.comm.errors import StoreError
-from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.partition.tables.plan import Plan, TableSpec
 from windrow.partition.tables.planners import make_plan
 from windrow.recsys.batches.transforms import Transforms
 from windrow.recsys.log.store import LogStore, plain_settings
+from windrow.recsys.recipe_sections import RecommendationSections
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.tables.import_export import load_pretrained
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, check_names
@@ -34,7 +34,7 @@ OWN_COPY = "_sequence"
 """Ends the name of a table that pools some features and not others: the two kinds of lookup have tables each."""
 
 
-def check_store(recipe: RecommendationRecipe, store: LogStore) -> None:
+def check_store(recipe: RecommendationSections, store: LogStore) -> None:
     """Refuse a store that was prepared for other features, or with other settings.
 
     Where the files of the log are does not matter: they may have moved.
@@ -68,7 +68,7 @@ def check_store(recipe: RecommendationRecipe, store: LogStore) -> None:
                 )
 
 
-def log_transforms(recipe: RecommendationRecipe, store: LogStore) -> Transforms:
+def log_transforms(recipe: RecommendationSections, store: LogStore) -> Transforms:
     """What is done to the ids of a log while it is read, and the features that come out.
 
     Raises:
@@ -77,7 +77,7 @@ def log_transforms(recipe: RecommendationRecipe, store: LogStore) -> Transforms:
     return Transforms(recipe.transforms, store.features, store.dense)
 
 
-def bag_configs(recipe: RecommendationRecipe, store: LogStore) -> list[EmbeddingBagConfig]:
+def bag_configs(recipe: RecommendationSections, store: LogStore) -> list[EmbeddingBagConfig]:
     """The tables whose rows are pooled, in the order in which features name them."""
     return [
         EmbeddingBagConfig(
@@ -88,7 +88,7 @@ def bag_configs(recipe: RecommendationRecipe, store: LogStore) -> list[Embedding
     ]
 
 
-def sequence_configs(recipe: RecommendationRecipe, store: LogStore) -> list[EmbeddingConfig]:
+def sequence_configs(recipe: RecommendationSections, store: LogStore) -> list[EmbeddingConfig]:
     """The tables whose rows come one by one; with the same vocabulary as a pooled one, a table has its own weights."""
     pooled = {config.name for config in bag_configs(recipe, store)}
     return [
@@ -103,7 +103,7 @@ def sequence_configs(recipe: RecommendationRecipe, store: LogStore) -> list[Embe
     ]
 
 
-def sequence_tables(recipe: RecommendationRecipe) -> set[str]:
+def sequence_tables(recipe: RecommendationSections) -> set[str]:
     """Names of the tables whose rows come one by one, from the recipe alone."""
     log, sequences = recipe.log, set(recipe.model.sequences)
     pooled = {log.table_of(feature) for feature in log.features if feature not in sequences}
@@ -111,7 +111,7 @@ def sequence_tables(recipe: RecommendationRecipe) -> set[str]:
     return {table + OWN_COPY if table in pooled else table for table in found}
 
 
-def log_table_specs(recipe: RecommendationRecipe, store: LogStore) -> list[TableSpec]:
+def log_table_specs(recipe: RecommendationSections, store: LogStore) -> list[TableSpec]:
     """What planners have to know of all tables: sizes, and ids per sample as counted in the training split."""
     specs = table_specs([*bag_configs(recipe, store), *sequence_configs(recipe, store)], recipe.tables)
     rows = store.split("train").rows
@@ -120,7 +120,7 @@ def log_table_specs(recipe: RecommendationRecipe, store: LogStore) -> list[Table
     return [replace(spec, lookups_per_sample=sum(mean_ids.get(name, 1.0) for name in spec.features)) for spec in specs]
 
 
-def plan_tables(recipe: RecommendationRecipe, store: LogStore, world_size: int) -> Plan:
+def plan_tables(recipe: RecommendationSections, store: LogStore, world_size: int) -> Plan:
     """Where the tables live, as the recipe's section [plan] says.
 
     Raises:
@@ -164,7 +164,7 @@ def set_first_values(
         )
 
 
-def _features_by_table(recipe: RecommendationRecipe, store: LogStore) -> dict[str, tuple[int, list[str]]]:
+def _features_by_table(recipe: RecommendationSections, store: LogStore) -> dict[str, tuple[int, list[str]]]:
     found: dict[str, tuple[int, list[str]]] = {}
     for feature in log_transforms(recipe, store).features:
         found.setdefault(feature.table, (feature.rows, []))[1].append(feature.name)

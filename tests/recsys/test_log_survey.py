@@ -1,4 +1,4 @@
-"""windrow.launch.log_survey: the log of a recipe in the batches of its training, counted one by one; its tables."""
+"""windrow.recsys.log_survey: the log of a recipe in the batches of its training, counted one by one; its tables."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ import pytest
 from pyarrow import parquet
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.launch.log_survey import StepCounter, groups_for, log_summary, open_and_survey
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
 from windrow.recsys.log.prepare import prepare_log
+from windrow.recsys.log_survey import StepCounter, groups_for, log_summary, open_and_survey
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def recipe_file(planted_recipes):
 
 def test_batches_are_those_of_training(recipe_file):
     recipe = load_recommendation_recipe(recipe_file, ["training.batch_size=300", "run.seed=5"])
-    store, found = open_and_survey(recipe, ranks=2)
+    store, found = open_and_survey(recipe, ranks=2, seed=recipe.run.seed)
     reader = BatchReader(store, "train", rank=0, size=2, batch_size=300, lanes=4, seed=5)
     with reader.batches(0) as batches:
         first = next(batches)
@@ -30,13 +30,14 @@ def test_batches_are_those_of_training(recipe_file):
     assert len(found.as_read.batches) == 4
     assert {batch.num_samples for batch in found.as_read.batches} == {150}
     assert (found.batch_size, found.pieces) == (150, 2)
-    _, found = open_and_survey(load_recommendation_recipe(recipe_file, ["training.batch_size=9999"]), ranks=1)
+    recipe = load_recommendation_recipe(recipe_file, ["training.batch_size=9999"])
+    _, found = open_and_survey(recipe, ranks=1, seed=5)
     assert found.batch_size == found.split_samples == found.as_read.num_samples
 
 
 def test_groups_are_those_that_are_planted(recipe_file):
     recipe = load_recommendation_recipe(recipe_file)
-    _, found = open_and_survey(recipe, ranks=1, max_rows=2000)
+    _, found = open_and_survey(recipe, ranks=1, seed=recipe.run.seed, max_rows=2000)
     assert found.num_samples < 2500
     assert groups_for(recipe, found) == (("user",), ("cart", "sellers"), ("history",), ("tags",))
 
@@ -49,19 +50,19 @@ def test_what_is_refused(recipe_file, planted_store, tmp_path):
         ({"ranks": 5}, "5 ranks share 4 lanes"),
     ):
         with pytest.raises(RecipeError, match=words):
-            open_and_survey(recipe, **options)
+            open_and_survey(recipe, **options, seed=0)
     with pytest.raises(StoreError, match="windrow prepare"):
-        open_and_survey(load_recommendation_recipe(recipe_file, ["log.dense=[]"]), ranks=1)
+        open_and_survey(load_recommendation_recipe(recipe_file, ["log.dense=[]"]), ranks=1, seed=0)
     with pytest.raises(StoreError, match="no prepared log"):
-        open_and_survey(load_recommendation_recipe(recipe_file, ["store=elsewhere"]), ranks=1)
+        open_and_survey(load_recommendation_recipe(recipe_file, ["store=elsewhere"]), ranks=1, seed=recipe.run.seed)
     planted_store(tmp_path, session=False)
     with pytest.raises(StoreError, match=r"has no sessions.*session = "):
-        open_and_survey(load_recommendation_recipe(tmp_path / "planted.toml"), ranks=1)
+        open_and_survey(load_recommendation_recipe(tmp_path / "planted.toml"), ranks=1, seed=recipe.run.seed)
     (tmp_path / "places.toml").write_text(
         '[log]\npaths = ["a.npz"]\nformat = "interactions"\n[model]\nkind = "two_tower"\n'
     )
     with pytest.raises(RecipeError, match=r"interactions.*no sessions"):
-        open_and_survey(load_recommendation_recipe(tmp_path / "places.toml"), ranks=1)
+        open_and_survey(load_recommendation_recipe(tmp_path / "places.toml"), ranks=1, seed=recipe.run.seed)
 
 
 GROUPS = (("cart", "sellers"), ("history",))
@@ -93,7 +94,7 @@ def means(batches, group):
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("deduplicated", [False, True])
 def test_against_counting(recipe, ranks, deduplicated):
-    store, found = open_and_survey(recipe, ranks=ranks)
+    store, found = open_and_survey(recipe, ranks=ranks, seed=recipe.run.seed)
     counts = StepCounter(recipe, store, found, ranks=ranks, groups=GROUPS).count(
         found.clustered, deduplicated=deduplicated
     )
@@ -130,7 +131,7 @@ def test_against_counting(recipe, ranks, deduplicated):
 
 
 def test_what_is_in_no_group_is_no_part_of_it(recipe):
-    store, found = open_and_survey(recipe, ranks=1)
+    store, found = open_and_survey(recipe, ranks=1, seed=recipe.run.seed)
     counts = StepCounter(recipe, store, found, ranks=1, groups=()).count(found.clustered, deduplicated=True)
     assert (counts.list_values, counts.items, counts.group_rows, counts.padded_bytes) == (0, 0, 0, 0)
     assert counts.lookups == pytest.approx(sum(found.clustered.num_ids(name) for name in found.features))

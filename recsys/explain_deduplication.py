@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.log_survey import StepCounter, groups_for
-from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.recsys.batches.deduplication.options import WORTHWHILE_FACTOR
 from windrow.recsys.batches.deduplication.survey import LogSurvey
 from windrow.recsys.log.store import LogStore
+from windrow.recsys.log_survey import StepCounter, groups_for
+from windrow.recsys.recipe_sections import RecommendationSections
 from windrow.training.terminal import byte_size, count, table
 
 __all__ = [
@@ -99,7 +99,7 @@ class DeduplicationExplanation:
 
 
 def explain_deduplication(
-    recipe: RecommendationRecipe, store: LogStore, found: LogSurvey, *, ranks: int
+    recipe: RecommendationSections, store: LogStore, found: LogSurvey, *, ranks: int
 ) -> DeduplicationExplanation:
     """Work out what each step would save of a prepared log, by what was found in it for so many ranks.
 
@@ -175,7 +175,9 @@ SELDOM = 0.5
 """A log whose batches have less than this share of a clustered log's samples per session is better clustered."""
 
 
-def describe_deduplication(explained: DeduplicationExplanation, found: LogSurvey, recipe: RecommendationRecipe) -> str:
+def describe_deduplication(
+    explained: DeduplicationExplanation, found: LogSurvey, recipe: RecommendationSections
+) -> str:
     """Lay out what each step would save: about the log, the table of steps, and where it does not pay."""
     whose = "proposed, the recipe has none" if explained.proposed else "of the recipe"
     head = [*_head(found, explained.ranks), f"{groups_line(explained.groups)}   # {whose}", ""]
@@ -186,7 +188,7 @@ def describe_deduplication(explained: DeduplicationExplanation, found: LogSurvey
 
 
 def describe_groups(
-    groups: Sequence[Sequence[str]], found: LogSurvey, recipe: RecommendationRecipe, *, ranks: int
+    groups: Sequence[Sequence[str]], found: LogSurvey, recipe: RecommendationSections, *, ranks: int
 ) -> str:
     """Lay out what repeats, feature by feature, and the groups that are proposed, with the line for the recipe."""
     features = [
@@ -247,7 +249,7 @@ def _meanings(found: LogSurvey) -> list[str]:
     ]
 
 
-def _row(saving: Saving, explained: DeduplicationExplanation, recipe: RecommendationRecipe) -> dict[str, object]:
+def _row(saving: Saving, explained: DeduplicationExplanation, recipe: RecommendationSections) -> dict[str, object]:
     show = byte_size if saving.unit == "bytes" else count
     switch = "on" if getattr(recipe.deduplication, saving.switch) else "off"
     saved = (saving.without - saving.clustered) * explained.steps
@@ -267,7 +269,7 @@ def _factor(without: float, left: float) -> str:
     return f"{without / left:.3g} x" if left else ""
 
 
-def _notes(explained: DeduplicationExplanation, found: LogSurvey, recipe: RecommendationRecipe) -> list[str]:
+def _notes(explained: DeduplicationExplanation, found: LogSurvey, recipe: RecommendationSections) -> list[str]:
     lines = [
         f"without, with   in one step, {_ranks(explained.ranks)} together; with: of a clustered log",
         "as read         the factor in batches that training reads from the store as it is",
@@ -305,7 +307,7 @@ def _named(factors: Mapping[str, float]) -> str:
     return ", ".join(f"{name} ({factor:.2f})" for name, factor in factors.items())
 
 
-def _cure(found: LogSurvey, recipe: RecommendationRecipe) -> str:
+def _cure(found: LogSurvey, recipe: RecommendationSections) -> str:
     """What brings samples of a session together; empty where they are."""
     steps = []
     if not found.is_clustered:

@@ -1,4 +1,4 @@
-"""windrow.launch.explain_deduplication: what each step would save, and what is said about a log."""
+"""windrow.recsys.explain_deduplication: what each step would save, and what is said about a log."""
 
 import dataclasses
 import json
@@ -7,16 +7,16 @@ import tomllib
 import pytest
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.explain_deduplication import describe_deduplication, describe_groups, explain_deduplication
-from windrow.launch.log_survey import groups_for, open_and_survey
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
+from windrow.recsys.explain_deduplication import describe_deduplication, describe_groups, explain_deduplication
+from windrow.recsys.log_survey import groups_for, open_and_survey
 
 GROUPS = 'deduplication.groups=[["cart", "sellers"], ["history"]]'
 
 
 def explain(recipe_file, *overrides, ranks=2):
     recipe = load_recommendation_recipe(recipe_file, overrides)
-    store, found = open_and_survey(recipe, ranks=ranks)
+    store, found = open_and_survey(recipe, ranks=ranks, seed=recipe.run.seed)
     return explain_deduplication(recipe, store, found, ranks=ranks), found
 
 
@@ -112,7 +112,7 @@ def test_what_depends_on_ranks_and_model(planted_recipes):
 def test_groups_can_be_pasted(planted_recipes):
     for order, recipe_file in planted_recipes.items():
         recipe = load_recommendation_recipe(recipe_file)
-        _, found = open_and_survey(recipe, ranks=1)
+        _, found = open_and_survey(recipe, ranks=1, seed=recipe.run.seed)
         groups = groups_for(recipe, found)
         text = describe_groups(groups, found, recipe, ranks=1)
         pasted = tomllib.loads(text[text.index("[deduplication]") :].split("\n\n")[0])["deduplication"]
@@ -126,7 +126,7 @@ def test_groups_can_be_pasted(planted_recipes):
 
 def test_nothing_to_hold_once(planted_recipes):
     recipe = load_recommendation_recipe(planted_recipes["time"])
-    _, found = open_and_survey(recipe, ranks=1)
+    _, found = open_and_survey(recipe, ranks=1, seed=recipe.run.seed)
     text = describe_groups((), found, recipe, ranks=1)
     assert "no feature has a factor above 1.5: there is nothing to hold once" in text
     assert "groups =" not in text

@@ -1,4 +1,4 @@
-"""windrow.launch.benchmark_result: statistics, checks; any result comes back equal, a damaged file is named."""
+"""benchmarks.harness.result: statistics, checks; any result comes back equal, a damaged file is named."""
 
 import json
 import math
@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.comm.errors import StoreError
-from windrow.launch.benchmark_result import (
+from benchmarks.harness.result import (
     Aim,
     BenchmarkResult,
     Comparison,
@@ -25,6 +24,7 @@ from windrow.launch.benchmark_result import (
     result_to_json,
     write_result,
 )
+from windrow.comm.errors import StoreError
 
 
 def result(**changes: object) -> BenchmarkResult:

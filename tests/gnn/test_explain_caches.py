@@ -1,4 +1,4 @@
-"""windrow.launch.explain_caches: against each part's own ranking; curves fall, marks stand where they belong."""
+"""windrow.gnn.explain_caches: against each part's own ranking; curves fall, marks stand where they belong."""
 
 import dataclasses
 import json
@@ -8,19 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from windrow.caching.selection import CacheOptions
 from windrow.comm.links import Links, NetworkDescription, described_links
-from windrow.gnn.cache_choice import rank_part
+from windrow.comm.wire import WireOptions
+from windrow.gnn.cache_choice import Sampling, rank_part
+from windrow.gnn.epoch_estimate import EpochTime, StepWork, estimate_epoch
+from windrow.gnn.explain_caches import Explanation, SizeEstimate, describe_explanation, explain, write_explanation_plot
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.synthetic import community_graph
-from windrow.launch.epoch_estimate import EpochTime, StepWork, estimate_epoch
-from windrow.launch.explain_caches import (
-    Explanation,
-    SizeEstimate,
-    describe_explanation,
-    explain,
-    write_explanation_plot,
-)
-from windrow.launch.recipe import Recipe, make_recipe
 from windrow.partition.book import PartitionBook
 
 PARTS = 4
@@ -34,15 +30,16 @@ def graph() -> PartitionedGraph:
     return PartitionedGraph.from_graph(made, PartitionBook.from_assignment(np.arange(800) % PARTS, PARTS), 0)
 
 
-def recipe(memory_rows: float = 100, **changes: Any) -> Recipe:
-    sections = {
-        "graph": {"path": "g.npz"},
-        "model": {"num_layers": 2},
-        "sampler": {"fanouts": [3, 2]},
-        "training": {"batch_size": 80, "epochs": 5},
-        "cache": {"memory_gib": memory_rows * ROW_BYTES / 2**30},
+def sampling(memory_rows: float = 100, **changes: Any) -> Sampling:
+    given = {
+        "sampler": SamplerOptions(fanouts=(3, 2)),
+        "cache": CacheOptions(memory_gib=memory_rows * ROW_BYTES / 2**30),
+        "wire": WireOptions(),
+        "batch_size": 80,
+        "epochs": 5,
+        "seed": 0,
     }
-    return make_recipe({"name": "r", "store": "s", **sections, **changes}, source="r.toml", base=Path.cwd())
+    return Sampling(**(given | changes))
 
 
 def network(rate: str) -> Links:
@@ -59,7 +56,7 @@ def check(found: Explanation) -> None:
 
 
 def test_rows_bytes_and_memory_without_a_network(graph: PartitionedGraph) -> None:
-    found = explain(graph, recipe(), alphas=(0.0, 0.25, 50.0))
+    found = explain(graph, sampling(), alphas=(0.0, 0.25, 50.0))
     check(found)
     assert 50.0 not in [one.alpha for one in found.sizes]
     quarter = next(one for one in found.sizes if one.alpha == 0.25)
@@ -73,21 +70,21 @@ def test_rows_bytes_and_memory_without_a_network(graph: PartitionedGraph) -> Non
 
 
 def test_short_wires_make_short_copies(graph: PartitionedGraph) -> None:
-    found = explain(graph, recipe(sampler={"fanouts": [3, 2]}, wire={"vectors": "fp16"}), alphas=(0.0,))
+    found = explain(graph, sampling(wire=WireOptions(vectors="fp16")), alphas=(0.0,))
     assert (found.row_bytes, found.wire_row_bytes) == (ROW_BYTES, ROW_BYTES // 2)
     assert (found.automatic.kept_rows, found.automatic.memory_bytes) == (200, 100 * ROW_BYTES)
     assert found.sizes[0].remote_bytes == pytest.approx(found.sizes[0].remote_rows * (8 + ROW_BYTES // 2))
 
 
 def test_the_recipe_may_have_chosen(graph: PartitionedGraph) -> None:
-    found = explain(graph, recipe(cache={"alpha": 0.77, "policy": "degree"}), alphas=(0.0,))
+    found = explain(graph, sampling(cache=CacheOptions(alpha=0.77, policy="degree")), alphas=(0.0,))
     check(found)
     assert (found.chosen.alpha, found.chosen.kept_rows) == (0.77, 154)
     assert found.automatic.alpha > 0.77
 
 
 def test_the_knee_is_where_the_network_is_hidden(graph: PartitionedGraph) -> None:
-    asked = recipe()
+    asked = sampling()
     knees = []
     for rate in ("250kbit", "1mbit", "10gbit"):
         found = explain(graph, asked, alphas=(0.0,), links=network(rate), work=WORK)
@@ -103,8 +100,8 @@ def test_the_knee_is_where_the_network_is_hidden(graph: PartitionedGraph) -> Non
 
 def test_time_is_that_of_the_rows_of_a_step(graph: PartitionedGraph) -> None:
     links = network("10mbit")
-    found = explain(graph, recipe(), alphas=(0.0,), links=links, work=WORK)
-    asked = np.stack([rank_part(graph, part, recipe().sampling).expected_rows([0])[0] for part in range(PARTS)])
+    found = explain(graph, sampling(), alphas=(0.0,), links=links, work=WORK)
+    asked = np.stack([rank_part(graph, part, sampling()).expected_rows([0])[0] for part in range(PARTS)])
     expected = estimate_epoch(WORK, links, asked / found.steps, ROW_BYTES, steps=found.steps)
     time = found.sizes[0].time
     assert time is not None
@@ -115,13 +112,13 @@ def test_time_is_that_of_the_rows_of_a_step(graph: PartitionedGraph) -> None:
 
 def test_without_a_pipeline_every_row_counts(graph: PartitionedGraph) -> None:
     links = network("4mbit")
-    with_one = explain(graph, recipe(), links=links, work=WORK)
-    without = explain(graph, recipe(pipeline={"depth": 0}), links=links, work=WORK)
+    with_one = explain(graph, sampling(), links=links, work=WORK)
+    without = explain(graph, sampling(), pipelined=False, links=links, work=WORK)
     assert without.knee.alpha > with_one.knee.alpha
 
 
 def test_numbers_go_into_json(graph: PartitionedGraph) -> None:
-    found = explain(graph, recipe(), links=network("4mbit"), work=WORK)
+    found = explain(graph, sampling(), links=network("4mbit"), work=WORK)
     back = json.loads(json.dumps(dataclasses.asdict(found)))
     assert back["sizes"][0]["remote_rows"] == found.sizes[0].remote_rows
     assert found.knee.time is not None
@@ -138,14 +135,13 @@ def uneven() -> PartitionedGraph:
     return PartitionedGraph.from_graph(made, book, 0)
 
 
-def surveyed(memory_rows: float = 1e6, epochs: int = 5, **changes: Any) -> Recipe:
-    sections = {"sampler": {"fanouts": [2, 1]}, "training": {"batch_size": 30, "epochs": epochs}}
-    return recipe(memory_rows, **(sections | changes))
+def surveyed(memory_rows: float = 1e6, epochs: int = 5) -> Sampling:
+    return sampling(memory_rows, sampler=SamplerOptions(fanouts=(2, 1)), batch_size=30, epochs=epochs)
 
 
 def test_parts_are_those_of_their_own_ranking(uneven: PartitionedGraph) -> None:
     found = explain(uneven, surveyed(), alphas=[0.5, 0.0])
-    rankings = [rank_part(uneven, part, surveyed().sampling) for part in range(UNEVEN_PARTS)]
+    rankings = [rank_part(uneven, part, surveyed()) for part in range(UNEVEN_PARTS)]
     sizes = {one.alpha: one for one in found.sizes}
     for alpha, capacity in ((0.5, 150), (0.0, 0)):
         assert sizes[alpha].remote_rows == pytest.approx(sum(one.expected_rows([capacity]).sum() for one in rankings))
@@ -167,7 +163,7 @@ def test_the_automatic_size(uneven: PartitionedGraph) -> None:
     plenty = explain(uneven, surveyed(epochs=500))
     assert plenty.automatic is plenty.everything
     short = explain(uneven, surveyed(memory_rows=100)).automatic
-    rankings = [rank_part(uneven, part, surveyed().sampling) for part in range(UNEVEN_PARTS)]
+    rankings = [rank_part(uneven, part, surveyed()) for part in range(UNEVEN_PARTS)]
     assert (short.kept_rows, short.alpha) == (100, pytest.approx(100 * UNEVEN_PARTS / 900))
     assert short.remote_rows == pytest.approx(sum(one.expected_rows([100]).sum() for one in rankings))
     worth_it = explain(uneven, surveyed(epochs=1))
@@ -176,7 +172,7 @@ def test_the_automatic_size(uneven: PartitionedGraph) -> None:
     assert explain(uneven, surveyed(memory_rows=0)).automatic.kept_rows == 0
 
 
-RECIPE = recipe(sampler={"fanouts": [7, 5]}, cache={"memory_gib": 0.25})
+SAMPLING = sampling(sampler=SamplerOptions(fanouts=(7, 5)), cache=CacheOptions(memory_gib=0.25))
 
 
 def size(alpha: float, rows: float, *, timed: bool) -> SizeEstimate:
@@ -217,7 +213,7 @@ def rows_of(text: str) -> list[str]:
 
 
 def test_without_a_network_it_says_how_to_get_one() -> None:
-    text = describe_explanation(explanation(timed=False), RECIPE, network="", computed="")
+    text = describe_explanation(explanation(timed=False), SAMPLING, network="", computed="")
     assert text.startswith("4,000 vertices in 4 parts; 12 steps an epoch\nfanouts 7, 5; cache policy vip\n")
     assert "an epoch needs 600k rows; a row takes 40 B at home, 20 B in a cache and on the wire" in text
     assert "mpirun -n 4 windrow network" in text
@@ -233,16 +229,18 @@ def test_without_a_network_it_says_how_to_get_one() -> None:
 
 def test_shares_are_of_alpha_0_whether_it_is_shown_or_not() -> None:
     found = explanation(timed=False)
-    text = describe_explanation(dataclasses.replace(found, sizes=found.sizes[1:]), RECIPE, network="", computed="")
+    text = describe_explanation(dataclasses.replace(found, sizes=found.sizes[1:]), SAMPLING, network="", computed="")
     assert ["25 %" in row for row in rows_of(text)] == [True, False]
 
 
 def test_with_a_network_both_times_are_shown() -> None:
-    text = describe_explanation(explanation(timed=True), RECIPE, network="net.toml", computed="measured here")
+    text = describe_explanation(explanation(timed=True), SAMPLING, network="net.toml", computed="measured here")
     assert "network: net.toml; a step is 25 ms of work, measured here" in text
     assert rows_of(text)[0].split()[-3:] == ["4", "7.5", "4.5"]
     assert "within 1 % of the shortest" in text
-    text = describe_explanation(explanation(timed=True, device_s=0.003), RECIPE, network="n", computed="measured here")
+    text = describe_explanation(
+        explanation(timed=True, device_s=0.003), SAMPLING, network="n", computed="measured here"
+    )
     assert "25 ms of work of the processor and 3 ms of the GPU" in text
 
 

@@ -1,18 +1,21 @@
-"""windrow.launch.epoch_estimate: the longer of two rows; the work of a step is measured."""
+"""windrow.gnn.epoch_estimate: the longer of two rows; the work of a step is measured."""
 
-from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 
+from windrow.caching.selection import CacheOptions
 from windrow.comm.link_model import predict_all_reduce
 from windrow.comm.links import NetworkDescription, described_links
-from windrow.gnn.models import build_model
+from windrow.comm.wire import WireOptions
+from windrow.gnn.cache_choice import Sampling
+from windrow.gnn.epoch_estimate import EpochTime, StepWork, estimate_epoch, measure_step_work
+from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.synthetic import community_graph
-from windrow.launch.epoch_estimate import EpochTime, StepWork, estimate_epoch, measure_step_work
-from windrow.launch.recipe import Recipe, make_recipe
 from windrow.partition.book import PartitionBook
 
 LINKS = described_links(NetworkDescription(nodes=2, rate="8mbit", latency_us=10.0))
@@ -65,31 +68,27 @@ def graph() -> PartitionedGraph:
     return PartitionedGraph.from_graph(made, PartitionBook.from_assignment(assignment, 3), 0)
 
 
-def recipe(**sections: dict[str, object]) -> Recipe:
-    given = {"model": {"num_layers": 2, "hidden": 8}, "sampler": {"fanouts": [3, 2]}, **sections}
-    return make_recipe(
-        {"name": "r", "store": "s", "graph": {"path": "g.npz"}, **given}, source="r.toml", base=Path.cwd()
-    )
+def sampling(batch_size: int, storage: Literal["fp32", "bf16"] = "fp32") -> Sampling:
+    sampler = SamplerOptions(fanouts=(3, 2), storage=storage)
+    return Sampling(sampler=sampler, cache=CacheOptions(), wire=WireOptions(), batch_size=batch_size, epochs=1, seed=0)
 
 
 def test_a_step_takes_time_and_has_gradients() -> None:
-    one = graph()
-    asked = recipe(training={"batch_size": 30})
+    one, options = graph(), ModelOptions(num_layers=2, hidden=8)
     threads = torch.get_num_threads()
-    work = measure_step_work(one, asked, CPU, threads=1)
+    work = measure_step_work(one, options, sampling(30), CPU, threads=1)
     assert torch.get_num_threads() == threads
     assert work.processor_s > 0
     assert work.device_s == 0
-    model = build_model(asked.model, in_features=6, out_features=3, seed=0)
+    model = build_model(options, in_features=6, out_features=3, seed=0)
     assert work.gradient_bytes == 4 * sum(weight.numel() for weight in model.parameters())
 
     # More parts than seeds in a step: some ranks have none.
-    few = recipe(training={"batch_size": 2}, sampler={"fanouts": [3, 2], "storage": "bf16"})
-    assert measure_step_work(graph(), few, CPU, threads=1).processor_s > 0
+    assert measure_step_work(one, options, sampling(2, "bf16"), CPU, threads=1).processor_s > 0
 
 
 def test_ranks_that_share_a_core_take_longer() -> None:
-    asked = recipe(training={"batch_size": 100}, model={"num_layers": 2, "hidden": 64})
-    alone = measure_step_work(graph(), asked, CPU, threads=1)
-    crowded = measure_step_work(graph(), asked, CPU, threads=1, slower=1000.0)
+    options = ModelOptions(num_layers=2, hidden=64)
+    alone = measure_step_work(graph(), options, sampling(100), CPU, threads=1)
+    crowded = measure_step_work(graph(), options, sampling(100), CPU, threads=1, slower=1000.0)
     assert crowded.processor_s > 10 * alone.processor_s

@@ -1,6 +1,6 @@
-"""Predict what caches of several sizes would save a graph recipe in rows, bytes and seconds, without training.
+"""Predict what caches of several sizes would save in rows, bytes and seconds, without training.
 
-One process counts, for all parts of the graph, what each size leaves to be asked for; `windrow.launch.epoch_estimate`
+One process counts, for all parts of the graph, what each size leaves to be asked for; `windrow.gnn.epoch_estimate`
 makes seconds of it.
 """
 
@@ -21,10 +21,9 @@ from windrow.caching.selection import (
 )
 from windrow.caching.vip import find_samplers
 from windrow.comm.links import Links
-from windrow.gnn.cache_choice import rank_part, row_sizes
+from windrow.gnn.cache_choice import Sampling, rank_part, row_sizes
+from windrow.gnn.epoch_estimate import ID_BYTES, EpochTime, StepWork, estimate_epoch
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.launch.epoch_estimate import ID_BYTES, EpochTime, StepWork, estimate_epoch
-from windrow.launch.recipe import Recipe
 from windrow.training.journal import COLOURS, new_figure
 from windrow.training.terminal import byte_size, count, table
 
@@ -98,8 +97,9 @@ class Explanation:
 
 def explain(
     graph: PartitionedGraph,
-    recipe: Recipe,
+    sampling: Sampling,
     *,
+    pipelined: bool = True,
     alphas: Sequence[float] = USUAL_ALPHAS,
     links: Links | None = None,
     work: StepWork | None = None,
@@ -108,7 +108,8 @@ def explain(
 
     Args:
         graph: topology and training vertices; of its features only shape and dtype count.
-        recipe: as it would be trained.
+        sampling: as it would be trained.
+        pipelined: whether the network works while minibatches are sampled and computed.
         alphas: replication factors to show; those that would keep everything anyway are left out.
         links: of a network with one rank for each part; None where it is not known.
         work: of a step; None where the network is not known.
@@ -117,15 +118,16 @@ def explain(
         That of `windrow.gnn.cache_choice.rank_part` for every part, one after another; memory for one at a time.
     """
     parts, vertices = graph.book.num_parts, graph.num_vertices
-    row_bytes, wire_row_bytes = row_sizes(recipe.sampler, recipe.wire, graph.features)
+    row_bytes, wire_row_bytes = row_sizes(sampling.sampler, sampling.wire, graph.features)
     remote = [vertices - graph.book.part_size(part) for part in range(parts)]
     full = max(remote) * parts / vertices
     shown = [alpha for alpha in alphas if alpha < full]
     on_curve = (full * np.linspace(0.0, 1.0, CURVE_POINTS) ** 2).tolist()
-    given = [] if isinstance(recipe.cache.alpha, str) else [recipe.cache.alpha]
+    cache = sampling.cache
+    given = [] if isinstance(cache.alpha, str) else [cache.alpha]
     tried = [*shown, *on_curve, *given]
     by_alpha = [cache_capacity(alpha, vertices, parts) for alpha in tried]
-    affordable = rows_that_fit(recipe.cache.memory_gib, wire_row_bytes)
+    affordable = rows_that_fit(cache.memory_gib, wire_row_bytes)
 
     # Behind the sizes asked for stand the two that depend on the part: what is worth it and fits, and everything.
     kept = np.empty((len(tried) + 2, parts), np.int64)
@@ -133,8 +135,8 @@ def explain(
     samplers = find_samplers(graph.indptr.numpy(), graph.indices.numpy())
     worthwhile, input_rows, steps = [], 0.0, 0
     for part in range(parts):
-        ranking = rank_part(graph, part, recipe.sampling, samplers=samplers)
-        worthwhile.append(ranking.worthwhile(recipe.training.epochs))
+        ranking = rank_part(graph, part, sampling, samplers=samplers)
+        worthwhile.append(ranking.worthwhile(sampling.epochs))
         capacities = [*by_alpha, min(worthwhile[-1], affordable), remote[part]]
         kept[:, part] = [ranking.num_kept(capacity) for capacity in capacities]
         asked[:, part] = ranking.expected_rows(capacities)
@@ -158,10 +160,9 @@ def explain(
 
     estimates = [estimate(place, alpha) for place, alpha in enumerate(tried)]
     worth_it = [one for one in estimates[len(shown) : len(shown) + CURVE_POINTS] if one.kept_rows <= max(worthwhile)]
-    pipelined = recipe.pipeline.depth > 0
     knee = _knee(worth_it, pipelined=pipelined)
     everything = estimate(-1, full)
-    affordable_everywhere = automatic_capacities(worthwhile, remote, wire_row_bytes, recipe.cache.memory_gib)
+    affordable_everywhere = automatic_capacities(worthwhile, remote, wire_row_bytes, cache.memory_gib)
     automatic = everything
     if affordable_everywhere != remote:
         automatic = estimate(-2, max(affordable_everywhere) * parts / vertices)
@@ -192,18 +193,18 @@ def _knee(curve: Sequence[SizeEstimate], *, pipelined: bool) -> SizeEstimate:
     return curve[knee_of_curve([one.kept_rows for one in curve], [one.remote_rows for one in curve])]
 
 
-def describe_explanation(found: Explanation, recipe: Recipe, *, network: str, computed: str) -> str:
+def describe_explanation(found: Explanation, sampling: Sampling, *, network: str, computed: str) -> str:
     """Lay out an explanation: a few lines about the job, the table of sizes, and what its marks mean.
 
     Args:
         found: what is expected.
-        recipe: what was explained.
+        sampling: that it is of.
         network: which network times are of; empty where none is known.
         computed: where a step's work was measured.
     """
-    fanouts = ", ".join(map(str, recipe.sampler.fanouts))
+    fanouts = ", ".join(map(str, sampling.sampler.fanouts))
     head = [f"{found.num_vertices:,} vertices in {found.num_parts} parts; {found.steps:,} steps an epoch"]
-    head.append(f"fanouts {fanouts}; cache policy {recipe.cache.policy}")
+    head.append(f"fanouts {fanouts}; cache policy {sampling.cache.policy}")
     head.append(
         f"an epoch needs {count(found.input_rows)} rows; a row takes {byte_size(found.row_bytes)} at home, "
         f"{byte_size(found.wire_row_bytes)} in a cache and on the wire, its id 8 B more"
@@ -220,7 +221,7 @@ def describe_explanation(found: Explanation, recipe: Recipe, *, network: str, co
             f"  mpirun -n {found.num_parts} windrow network"
         )
     body = table([_row(one, found) for one in found.sizes])
-    return "\n".join([*head, "", body, "", *_notes(found, recipe)])
+    return "\n".join([*head, "", body, "", *_notes(found, sampling.cache.memory_gib)])
 
 
 def _row(one: SizeEstimate, found: Explanation) -> dict[str, object]:
@@ -244,7 +245,7 @@ def _row(one: SizeEstimate, found: Explanation) -> dict[str, object]:
     return row | {"": ", ".join(name for name, size in marks.items() if size.alpha == one.alpha)}
 
 
-def _notes(found: Explanation, recipe: Recipe) -> list[str]:
+def _notes(found: Explanation, memory_gib: float) -> list[str]:
     knee = (
         "the least alpha whose epoch is within 1 % of the shortest"
         if found.knee.time is not None
@@ -253,7 +254,7 @@ def _notes(found: Explanation, recipe: Recipe) -> list[str]:
     return [
         "remote rows, bytes: asked for by all ranks together in an epoch of training; kept rows, memory: of one rank",
         f"knee    {knee}",
-        f'auto    what cache.alpha = "auto" keeps with cache.memory_gib = {recipe.cache.memory_gib:g}',
+        f'auto    what cache.alpha = "auto" keeps with cache.memory_gib = {memory_gib:g}',
         "all     every rank keeps every row, and there is no exchange",
         "recipe  what training with this recipe keeps",
     ]

@@ -1,4 +1,4 @@
-"""windrow.launch.recommendation_tables: which tables a recipe and its log make."""
+"""windrow.recsys.log_tables: which tables a recipe and its log make."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +13,10 @@ from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
-from windrow.launch.recommendation_tables import (
+from windrow.partition.tables.planners import plan_with_planner
+from windrow.recsys.log.prepare import prepare_log
+from windrow.recsys.log.store import LogStore
+from windrow.recsys.log_tables import (
     bag_configs,
     check_store,
     log_table_specs,
@@ -23,9 +26,6 @@ from windrow.launch.recommendation_tables import (
     sequence_tables,
     set_first_values,
 )
-from windrow.partition.tables.planners import plan_with_planner
-from windrow.recsys.log.prepare import prepare_log
-from windrow.recsys.log.store import LogStore
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions

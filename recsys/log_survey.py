@@ -11,15 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from windrow.comm.errors import RecipeError, from_here
-from windrow.launch.recommendation_recipe import RecommendationRecipe
-from windrow.launch.recommendation_tables import (
-    bag_configs,
-    check_store,
-    log_transforms,
-    plan_of,
-    plan_tables,
-    sequence_configs,
-)
 from windrow.partition.tables.plan import Cost
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
@@ -29,6 +20,8 @@ from windrow.recsys.batches.deduplication.survey import LogSurvey, SurveyedBatch
 from windrow.recsys.batches.deduplication.survey_sample import SAMPLE_ROWS
 from windrow.recsys.log.staging import SHARD_ROWS
 from windrow.recsys.log.store import LogStore
+from windrow.recsys.log_tables import bag_configs, check_store, log_transforms, plan_of, plan_tables, sequence_configs
+from windrow.recsys.recipe_sections import RecommendationSections
 from windrow.recsys.sharded.layout import make_layout
 from windrow.recsys.sharded.packing import MessageFormat
 from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
@@ -44,13 +37,14 @@ BATCHES_AS_READ = 4
 
 
 def open_and_survey(
-    recipe: RecommendationRecipe, *, ranks: int, max_rows: int | None = None
+    recipe: RecommendationSections, *, ranks: int, seed: int, max_rows: int | None = None
 ) -> tuple[LogStore, LogSurvey]:
     """Open the prepared log of a recipe and look at it, as so many ranks would train from it.
 
     Args:
         recipe: as it would be trained.
         ranks: how many would train.
+        seed: of the run.
         max_rows: about the most samples to look at; None for as many as rates need to be right within 1 %.
 
     Raises:
@@ -69,7 +63,7 @@ def open_and_survey(
     check_store(recipe, store)
     found = survey_log(
         store,
-        _batches_as_read(recipe, store, ranks),
+        _batches_as_read(recipe, store, ranks, seed),
         batch_size=recipe.training.batch_size,
         lanes=recipe.training.lanes,
         size=ranks,
@@ -80,7 +74,7 @@ def open_and_survey(
     return store, found
 
 
-def groups_for(recipe: RecommendationRecipe, found: LogSurvey) -> tuple[tuple[str, ...], ...]:
+def groups_for(recipe: RecommendationSections, found: LogSurvey) -> tuple[tuple[str, ...], ...]:
     """Propose groups: those that save most in clustered batches."""
     log, tables = recipe.log, recipe.tables
     # A feature that transforms make has a table of its own name.
@@ -89,7 +83,7 @@ def groups_for(recipe: RecommendationRecipe, found: LogSurvey) -> tuple[tuple[st
     return propose_groups(found, costs)
 
 
-def _batches_as_read(recipe: RecommendationRecipe, store: LogStore, ranks: int) -> Iterator[Batch]:
+def _batches_as_read(recipe: RecommendationSections, store: LogStore, ranks: int, seed: int) -> Iterator[Batch]:
     """Batches of rank 0 in which nothing is held once."""
     training = recipe.training
     reader = BatchReader(
@@ -101,7 +95,7 @@ def _batches_as_read(recipe: RecommendationRecipe, store: LogStore, ranks: int) 
         lanes=training.lanes,
         shuffle=training.shuffle,
         shuffle_rows=training.shuffle_rows,
-        seed=recipe.run.seed,
+        seed=seed,
         memory_bytes=training.reader_memory_bytes,
         transforms=log_transforms(recipe, store),
     )
@@ -153,7 +147,7 @@ class StepCounter:
     """
 
     def __init__(
-        self, recipe: RecommendationRecipe, store: LogStore, found: LogSurvey, *, ranks: int, groups: Groups
+        self, recipe: RecommendationSections, store: LogStore, found: LogSurvey, *, ranks: int, groups: Groups
     ) -> None:
         self._found = found
         self._ranks = ranks

@@ -1,0 +1,195 @@
+"""From conforming columns of a log to samples: dense values transformed, values mapped to rows of tables, counted."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.recsys.log.conform import list_lengths
+from windrow.recsys.log.options import DenseTransform, FeatureOptions, LogOptions
+from windrow.recsys.log.store import (
+    DENSE_COLUMN,
+    LABEL_COLUMN,
+    SAMPLE_WEIGHT_COLUMN,
+    SESSION_COLUMN,
+    TIME_COLUMN,
+    WEIGHTS_SUFFIX,
+)
+from windrow.recsys.log.vocabulary import MISSING_ROW, UNSEEN_ROW, Vocabulary, hashed_rows
+
+__all__ = ["SampleMapper", "read_vocabularies"]
+
+COUNTED = ("missing", "unseen", "truncated", "ids")
+
+
+class SampleMapper:
+    """Maps staged rows to samples.
+
+    Args:
+        log: the rules.
+        vocabularies: of the tables that have one.
+        moments: mean and deviation of each dense column over the training split, for "standard".
+
+    Attributes:
+        counts: of what was mapped so far, for each feature and split what `COUNTED` names.
+        dense_missing: missing values of each dense column.
+        positives: by split, [L] samples of label 1 of each binary label.
+        are_text: by feature, whether its values were text.
+    """
+
+    def __init__(
+        self, log: LogOptions, vocabularies: Mapping[str, Vocabulary], moments: Mapping[str, tuple[float, float]]
+    ) -> None:
+        self._log = log
+        self._vocabularies = dict(vocabularies)
+        self.moments = dict(moments)
+        self.counts: dict[str, dict[str, dict[str, int]]] = {name: {} for name in log.features}
+        self.dense_missing = dict.fromkeys(log.dense, 0)
+        self.positives: dict[str, npt.NDArray[np.int64]] = {}
+        self.are_text: dict[str, bool] = {}
+
+    def table_rows(self, feature: str) -> int:
+        """Rows of the table that a feature's ids belong to."""
+        options = self._log.features[feature]
+        if options.ids == "vocabulary":
+            return self._vocabularies[self._log.table_of(feature)].rows
+        assert options.rows is not None
+        return options.rows
+
+    def map(self, rows: Any, split: str) -> Any:
+        """Map some rows.
+
+        Args:
+            rows: ``pyarrow.RecordBatch`` of the staged log, all of one split.
+            split: its name.
+
+        Returns:
+            ``pyarrow.RecordBatch`` with the columns of a prepared log.
+        """
+        import pyarrow as pa
+
+        staged = dict(zip(rows.schema.names, rows.columns, strict=True))
+        columns: dict[str, Any] = {}
+        if self._log.labels:
+            labels = np.column_stack([staged[f"label.{name}"].to_numpy() for name in self._log.labels])
+            if self._log.label_kind == "binary":
+                self.positives[split] = self.positives.get(split, 0) + np.count_nonzero(labels, axis=0)
+            num_labels = labels.shape[1]
+            flat = pa.array(labels.reshape(-1))
+            columns[LABEL_COLUMN] = flat if num_labels == 1 else pa.FixedSizeListArray.from_arrays(flat, num_labels)
+        if self._log.sample_weight:
+            columns[SAMPLE_WEIGHT_COLUMN] = staged["weight"]
+        if self._log.dense:
+            columns[DENSE_COLUMN] = self._dense(staged, rows.num_rows)
+        for name, options in self._log.features.items():
+            kind = staged[f"id.{name}"].type
+            self.are_text[name] = pa.types.is_string(kind.value_type if options.multi_hot else kind)
+            if options.multi_hot:
+                columns |= self._lists(name, options, staged, split)
+            else:
+                columns[name] = self._single(name, staged[f"id.{name}"], split)
+        for name in (TIME_COLUMN, SESSION_COLUMN):
+            if name in staged:
+                columns[name] = staged[name]
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _dense(self, staged: Mapping[str, Any], num_rows: int) -> Any:
+        import pyarrow as pa
+
+        matrix = np.empty((num_rows, len(self._log.dense)), np.float32)
+        for place, name in enumerate(self._log.dense):
+            column = staged[f"dense.{name}"]
+            missing = column.is_null().to_numpy(zero_copy_only=False)
+            values = column.fill_null(0).to_numpy()
+            moments = self.moments.get(name, (0.0, 1.0))
+            transformed = _transform_dense(values, self._log.dense_transform, moments)
+            matrix[:, place] = np.where(missing, 0, transformed)
+            self.dense_missing[name] += column.null_count
+        return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), len(self._log.dense))
+
+    def _single(self, name: str, values: Any, split: str) -> Any:
+        import pyarrow as pa
+
+        ids = self._ids(name, values)
+        self._count(name, split, missing=values.null_count, ids=ids)
+        return pa.array(ids)
+
+    def _lists(self, name: str, options: FeatureOptions, staged: Mapping[str, Any], split: str) -> dict[str, Any]:
+        import pyarrow as pa
+
+        lists = staged[f"id.{name}"]
+        ids = self._ids(name, lists.flatten())
+        lengths = list_lengths(lists)
+        missing = int(np.count_nonzero(lengths == 0))
+        kept = np.minimum(lengths, options.max_length or len(ids))
+        chosen = _last_of_each(lengths, kept)
+        ids = ids[chosen]
+        self._count(name, split, missing=missing, ids=ids, truncated=int(lengths.sum() - kept.sum()))
+        offsets = pa.array(np.concatenate([[0], np.cumsum(kept)]).astype(np.int32))
+        found = {name: pa.ListArray.from_arrays(offsets, pa.array(ids))}
+        if options.weights:
+            weights = staged[f"weights.{name}"].flatten().to_numpy(zero_copy_only=False)[chosen]
+            found[name + WEIGHTS_SUFFIX] = pa.ListArray.from_arrays(offsets, pa.array(weights, pa.float32()))
+        return found
+
+    def _ids(self, name: str, values: Any) -> npt.NDArray[np.int64]:
+        """Row of each value; 0 for a null."""
+        options = self._log.features[name]
+        table = self._log.table_of(name)
+        if options.ids == "rows":
+            numbers: npt.NDArray[np.int64] = values.to_numpy()
+            return numbers
+        known = values.drop_null() if values.null_count else values
+        if options.ids == "hash":
+            assert options.rows is not None
+            found = hashed_rows(known, table, options.rows)
+        else:
+            found = self._vocabularies[table].rows_of(known)
+        if not values.null_count:
+            return found
+        ids = np.full(len(values), MISSING_ROW, np.int64)
+        ids[values.is_valid().to_numpy(zero_copy_only=False)] = found
+        return ids
+
+    def _count(self, name: str, split: str, *, missing: int, ids: npt.NDArray[np.int64], truncated: int = 0) -> None:
+        has_unseen = self._log.features[name].ids == "vocabulary"
+        unseen = int(np.count_nonzero(ids == UNSEEN_ROW)) if has_unseen else 0
+        before = self.counts[name].get(split, dict.fromkeys(COUNTED, 0))
+        found = zip(COUNTED, (missing, unseen, truncated, len(ids)), strict=True)
+        self.counts[name][split] = {counted: before[counted] + number for counted, number in found}
+
+
+def _transform_dense(
+    values: npt.NDArray[np.float32], transform: DenseTransform, moments: tuple[float, float]
+) -> npt.NDArray[np.float32]:
+    """Computed in float64: log(1 + max(x, 0)), or (x - mean) / deviation."""
+    if transform == "log1p":
+        return np.log1p(np.maximum(values, 0).astype(np.float64)).astype(np.float32)
+    if transform == "standard":
+        return ((values.astype(np.float64) - moments[0]) / moments[1]).astype(np.float32)
+    return values
+
+
+def _last_of_each(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Mark the last `kept` elements of each list."""
+    from_end = np.repeat(np.cumsum(lengths), lengths) - np.arange(int(lengths.sum()))
+    chosen: npt.NDArray[np.bool_] = from_end <= np.repeat(kept, lengths)
+    return chosen
+
+
+def read_vocabularies(files: Mapping[str, Path]) -> dict[str, Vocabulary]:
+    """The vocabularies of tables, from their files."""
+    return {table: Vocabulary.of(_read_values(path)) for table, path in files.items()}
+
+
+def _read_values(path: Path) -> Any:
+    """The values of a vocabulary in the order of their rows."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    column = parquet.read_table(path, columns=["value"])["value"]
+    # One array: positions in it are rows of the table. Text of a billion bytes and more needs wide offsets.
+    wide = pa.types.is_string(column.type)
+    return (column.cast(pa.large_string()) if wide else column).combine_chunks()
