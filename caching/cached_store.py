@@ -233,13 +233,6 @@ class CachedStore:
             asked = IdRequest(self.wire, request.remote, request.remote_counts, self.offsets[self.world.rank])
         return RowGather(self, request, asked)
 
-    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Gather rows [n, ...] in the order of `ids`, all stages one after another. Collective: every rank calls it.
-
-        See `plan` for the ids, of which there may be none, and `RowGather.finish` for `out`.
-        """
-        return self.start(self.plan(ids)).finish(out)
-
 
 class RowGather:
     """Rows on their way to this rank; made by `CachedStore.start`.
