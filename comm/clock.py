@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from windrow.comm.meter import trace_clock_ns
 from windrow.comm.world import World
@@ -119,33 +118,25 @@ def measure_clock_offset(world: World, *, ping_pongs: int = PING_PONGS) -> Clock
     if world.rank == 0:
         for peer in range(1, world.size):
             for _ in range(ping_pongs):
-                _receive(world, peer, 1)
+                _exchange(world, peer, receive=1)
                 arrived_ns = trace_clock_ns()
-                _send(world, peer, [arrived_ns, trace_clock_ns()])
+                _exchange(world, peer, send=[arrived_ns, trace_clock_ns()])
         return ClockOffset(at_ns=trace_clock_ns(), offset_ns=0, uncertainty_ns=0)
     return _best_offset([_ping_pong(world) for _ in range(ping_pongs)])
 
 
 def _ping_pong(world: World) -> _PingPong:
     sent_ns = trace_clock_ns()
-    _send(world, 0, [0])
-    arrived_ns, left_ns = _receive(world, 0, 2)
+    _exchange(world, 0, send=[0])
+    arrived_ns, left_ns = _exchange(world, 0, receive=2)
     return _PingPong(sent_ns, arrived_ns, left_ns, trace_clock_ns())
 
 
-def _send(world: World, peer: int, values: list[int]) -> None:
-    world.start_exchange(_only(world, peer, torch.tensor(values)), _only(world, peer, _nothing()), stage=STAGE).wait()
-
-
-def _receive(world: World, peer: int, count: int) -> list[int]:
-    values = torch.empty(count, dtype=torch.int64)
-    world.start_exchange(_only(world, peer, _nothing()), _only(world, peer, values), stage=STAGE).wait()
-    return [int(value) for value in values.tolist()]
-
-
-def _only(world: World, peer: int, tensor: Tensor) -> list[Tensor]:
-    return [tensor if rank == peer else _nothing() for rank in range(world.size)]
-
-
-def _nothing() -> Tensor:
-    return torch.empty(0, dtype=torch.int64)
+def _exchange(world: World, peer: int, *, send: Sequence[int] = (), receive: int = 0) -> list[int]:
+    """Send numbers to one rank, and wait for so many of its own."""
+    sends, receives = ([torch.empty(0, dtype=torch.int64)] * world.size for _ in range(2))
+    sends[peer] = torch.tensor(send, dtype=torch.int64)
+    receives[peer] = torch.empty(receive, dtype=torch.int64)
+    world.start_exchange(sends, receives, stage=STAGE).wait()
+    found: list[int] = receives[peer].tolist()
+    return found

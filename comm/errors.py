@@ -91,4 +91,4 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
     """The cure of a name that is none of those known: "Did you mean 'epochs'?", or all names where none is near."""
     names = list(known)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"Did you mean {nearest[0]!r}?" if nearest else f"There are: {', '.join(names)}."
+    return f"Did you mean {nearest[0]!r}?" if nearest else f"There are: {', '.join(names) or 'none'}."

@@ -76,7 +76,7 @@ def _with_collectives(alone: Links, exchange: Samples, reduction: Samples) -> Li
         alone,
         shared_seconds_per_byte=curve.seconds_per_unit / sent if is_shared else 0.0,
         all_to_all=CollectiveCost(
-            latency_factor=curve.latency_s / _longest_latency(alone),
+            latency_factor=curve.latency_s / max(float(alone.latency_s.max()), SHORTEST_LATENCY_S),
             stretch=1.0 if is_shared or ports == 0 else curve.seconds_per_unit / ports,
             hidden_s=curve.hidden_s,
         ),
@@ -128,10 +128,6 @@ def _by_wire(reduction: Samples, wire: Mapping[float, float], chosen: Sequence[f
     for num_bytes in chosen:
         found.setdefault(wire[num_bytes], []).extend(reduction[num_bytes])
     return found
-
-
-def _longest_latency(links: Links) -> float:
-    return max(float(links.latency_s.max()), SHORTEST_LATENCY_S)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -52,27 +52,20 @@ DEFAULT_ADD_SECONDS_PER_BYTE = 2e-10
 a good 10 GB/s."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class CollectiveCost:
     """How a collective of all ranks at once differs from its messages taken alone."""
 
-    latency_factor: float = 1.0
+    latency_factor: NonNegativeFloat = 1.0
     """Latencies of the slowest pair that one round takes: above 1 where ranks compete for cores, or where the call
     itself costs more than a message."""
-    stretch: float = 1.0
+    stretch: NonNegativeFloat = 1.0
     """Times that the seconds on the wire are taken: below 1 where several messages of a rank travel together faster
     than one after another, above 1 where rounds wait for each other."""
-    hidden_s: float = 0.0
+    hidden_s: NonNegativeFloat = 0.0
     """Seconds on the wire that pass within the latency."""
-    call_s: float = 0.0
+    call_s: NonNegativeFloat = 0.0
     """Seconds of each call, however many rounds it has: until every rank has begun, where ranks compete for cores."""
-
-    def __post_init__(self) -> None:
-        """Refuse what no collective costs."""
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{entry.name} = {value!r}: expected a number that is not negative")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -162,20 +155,14 @@ def links_from_json(text: str, *, source: str) -> Links:
     if document.keys() != wanted:
         odd = sorted(document.keys() ^ wanted)
         raise StoreError(f"{source}: {', '.join(odd)} missing or unknown; {cure}")
-    try:
-        return _links(document)
-    except (TypeError, ValueError) as error:
-        raise StoreError(f"{source}: {error}; {cure}") from error
-
-
-def _links(document: Mapping[str, Any]) -> Links:
     hosts = document["hosts"]
     if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
-        raise TypeError(f"hosts = {hosts!r}: expected a list of names")
-    values = dict(document)
-    for name in ("all_to_all", "all_reduce"):
-        values[name] = CollectiveCost(**values[name])
-    return Links(**values)
+        raise StoreError(f"{source}: hosts = {hosts!r}: expected a list of names; {cure}")
+    try:
+        costs = {name: CollectiveCost(**document[name]) for name in ("all_to_all", "all_reduce")}
+        return Links(**{**document, **costs})
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"{source}: {error}; {cure}") from error
 
 
 def _matrix(name: str, values: ArrayLike, size: int) -> NDArray[np.float64]:

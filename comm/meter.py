@@ -179,13 +179,14 @@ class Stopwatch:
         self._device = device if device is not None and device.type == "cuda" else None
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._adding = threading.Lock()
-        self._open_here = _OpenStages()
+        self._open_here = threading.local()
         self.tracer: Tracer | None = None
 
     @contextmanager
     def measure(self, stage: str) -> Iterator[None]:
         """Add the time spent inside the ``with`` block, also where it ends by an exception."""
-        depth = self._open_here.depth
+        # How often the current thread is inside of each stage.
+        depth: Counter[str] = vars(self._open_here).setdefault("depth", Counter())
         if depth[stage]:
             yield
             return
@@ -217,13 +218,6 @@ class Stopwatch:
     def _synchronise(self) -> None:
         if self._device is not None:
             torch.cuda.synchronize(self._device)
-
-
-class _OpenStages(threading.local):
-    """The stages that the current thread is inside of."""
-
-    def __init__(self) -> None:
-        self.depth: Counter[str] = Counter()
 
 
 Operation = Literal["work", "exchange", "all_reduce"]

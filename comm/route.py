@@ -229,7 +229,8 @@ class Transfer:
         route, codec = self._route, self._wire.codec
         self._sources = sources
         self._source_shapes = [source.shape for source in sources if isinstance(source, Tensor)]
-        sent = Messages(self._wire, codec, route.block_shapes(sources), route.as_they_stand(sources, codec))
+        self._block_shapes = route.block_shapes(sources)
+        sent = Messages(self._wire, codec, self._block_shapes, route.as_they_stand(sources, codec))
         for peer, number, packed in sent.to_fill():
             block = route.outgoing[peer][number]
             _copy(sources[block.matrix], block, packed)
@@ -301,7 +302,7 @@ class Transfer:
                 else:
                     move_columns(_view(found, landing.target), packed, landing.runs, back=True)
         in_place = None if route.shared else route.as_they_stand(self._gradients, codec)
-        received = Messages(wire, codec, route.block_shapes(self._gradients), in_place)
+        received = Messages(wire, codec, self._block_shapes, in_place)
         self._post(sent, received, ~self._key, stage="gradients")
         # While they travel:
         if route.shared:

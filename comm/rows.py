@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError
-from windrow.comm.rows_kernels import Words, find_owners, move, narrow, sort_by_owner, widen
+from windrow.comm.rows_kernels import Words, find_owners, move, sort_by_owner
 from windrow.comm.rows_kernels import move_columns as move_columns_kernel
 from windrow.comm.transfer import as_bytes
 
@@ -38,6 +38,7 @@ CONVERTED_BYTES = 256 << 10
 """Rows that change between rare dtypes are converted so many bytes at a time, and stay in the cache meanwhile."""
 
 SHORT = (torch.float16, torch.bfloat16)
+CONVERTED_DTYPES = [pair for short in SHORT for pair in ((short, torch.float32), (torch.float32, short))]
 
 Runs: TypeAlias = npt.NDArray[np.int64]
 """[n, 4] columns that stay next to one another: the first of the source, the first of the target, how many, and 1 where
@@ -70,18 +71,15 @@ def move_rows(rows: Tensor, positions: Tensor | None, out: Tensor, places: Tenso
     count = len(rows) if positions is None else len(positions)
     if count == 0 or out.numel() == 0:
         return
+    is_bfloat16 = torch.bfloat16 in (rows.dtype, out.dtype)
     if positions is None and places is None:
         out.copy_(rows)
     elif rows.device.type != "cpu" or not rows.is_contiguous():
         _move_with_torch(rows, positions, out, places)
     elif rows.dtype == out.dtype:
-        move(_words(rows), _order(positions), _words(out), _order(places))
-    elif rows.dtype in SHORT and out.dtype == torch.float32:
-        brain = rows.dtype == torch.bfloat16
-        widen(_bits(rows), _order(positions), _floats(out), _order(places), brain)
-    elif rows.dtype == torch.float32 and out.dtype in SHORT:
-        brain = out.dtype == torch.bfloat16
-        narrow(_floats(rows), _order(positions), _bits(out), _order(places), brain)
+        move(_words(rows), _order(positions), _words(out), _order(places), is_bfloat16)
+    elif (rows.dtype, out.dtype) in CONVERTED_DTYPES:
+        move(_bits(rows), _order(positions), _bits(out), _order(places), is_bfloat16)
     else:
         _move_in_pieces(rows, positions, out, places)
 
@@ -178,15 +176,11 @@ def _words(rows: Tensor) -> Words:
     return words
 
 
-def _bits(rows: Tensor) -> npt.NDArray[np.uint16]:
-    """The memory of rows of 16-bit numbers as a matrix of integers."""
-    bits: npt.NDArray[np.uint16] = rows.view(len(rows), -1).view(torch.int16).numpy().view(np.uint16)
+def _bits(rows: Tensor) -> npt.NDArray[Any]:
+    """The memory of rows of float32 as a matrix, of 16-bit numbers as a matrix of integers."""
+    flat = rows.view(len(rows), -1)
+    bits: npt.NDArray[Any] = flat.numpy() if rows.dtype == torch.float32 else flat.view(torch.uint16).numpy()
     return bits
-
-
-def _floats(rows: Tensor) -> npt.NDArray[Any]:
-    floats: npt.NDArray[Any] = rows.view(len(rows), -1).numpy()
-    return floats
 
 
 def offsets_from_counts(counts: Sequence[int]) -> list[int]:

@@ -2,8 +2,7 @@
 
 Copies take ``rows[positions[i]]`` to ``out[places[i]]``. Both are contiguous matrices of equal width. An empty
 `positions` means all rows as they stand, and so does an empty `places`; where both have entries they have the same
-number. The three loops begin alike. A function for that part, even an inlined one, would count references to its arrays
-for every row: it made narrow rows take three to seven times as long.
+number.
 
 Conversions go between float32 and the bits of 16-bit floating-point numbers. Numba knows neither type; the processor
 converts many at once, which LLVM does where loops use these::
@@ -27,17 +26,13 @@ from windrow.comm.inline_kernels import prefetch
 __all__ = [
     "AHEAD",
     "Words",
+    "as_bfloat16",
+    "as_float16",
     "find_owners",
-    "from_bfloat16",
-    "from_float16",
     "move",
     "move_columns",
-    "narrow",
     "sort_by_owner",
-    "to_bfloat16",
-    "to_float16",
     "transpose",
-    "widen",
 ]
 
 Words = npt.NDArray[np.integer]
@@ -50,8 +45,15 @@ CACHE_LINE_BYTES = 64
 
 
 @numba.njit(nogil=True, cache=True)
-def move(rows: Words, positions: Positions, out: Words, places: Positions) -> None:
-    """Copy rows; both matrices have one type."""
+def move(
+    rows: npt.NDArray[Any],
+    positions: Positions,
+    out: npt.NDArray[Any],
+    places: Positions,
+    is_bfloat16: bool,  # noqa: FBT001  # compiled code takes arguments by position
+) -> None:
+    """Copy rows of one type, or between float32 and 16-bit numbers, given by their bits: rounded, or widened."""
+    like = out.dtype.type(0)
     width, last = rows.shape[1], max(positions.size, places.size) - 1
     flat_rows, line_of_rows = rows.reshape(-1), CACHE_LINE_BYTES // rows.itemsize
     flat_out, line_of_out = out.reshape(-1), CACHE_LINE_BYTES // out.itemsize
@@ -67,8 +69,12 @@ def move(rows: Words, positions: Positions, out: Words, places: Positions) -> No
             going = places[min(i + AHEAD, last)] * width
             for column in range(0, width, line_of_out):
                 prefetch(flat_out, going + column)
-        for column in range(width):
-            out[place, column] = rows[position, column]
+        if is_bfloat16:
+            for column in range(width):
+                out[place, column] = as_bfloat16(rows[position, column], like)
+        else:
+            for column in range(width):
+                out[place, column] = as_float16(rows[position, column], like)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -102,70 +108,6 @@ def move_columns(
             else:
                 for column in range(width):
                     target[column] = source[column]
-
-
-@numba.njit(nogil=True, cache=True)
-def widen(
-    rows: npt.NDArray[np.uint16],
-    positions: Positions,
-    out: npt.NDArray[np.float32],
-    places: Positions,
-    is_bfloat16: bool,  # noqa: FBT001  # compiled code takes arguments by position
-) -> None:
-    """Copy rows of bfloat16 or float16, given by their bits, as float32."""
-    width, last = rows.shape[1], max(positions.size, places.size) - 1
-    flat_rows, line_of_rows = rows.reshape(-1), CACHE_LINE_BYTES // rows.itemsize
-    flat_out, line_of_out = out.reshape(-1), CACHE_LINE_BYTES // out.itemsize
-    for i in range(last + 1):
-        position = place = i
-        if positions.size > 0:
-            position = positions[i]
-            coming = positions[min(i + AHEAD, last)] * width
-            for column in range(0, width, line_of_rows):
-                prefetch(flat_rows, coming + column)
-        if places.size > 0:
-            place = places[i]
-            going = places[min(i + AHEAD, last)] * width
-            for column in range(0, width, line_of_out):
-                prefetch(flat_out, going + column)
-        if is_bfloat16:
-            for column in range(width):
-                out[place, column] = from_bfloat16(rows[position, column])
-        else:
-            for column in range(width):
-                out[place, column] = from_float16(rows[position, column])
-
-
-@numba.njit(nogil=True, cache=True)
-def narrow(
-    rows: npt.NDArray[np.float32],
-    positions: Positions,
-    out: npt.NDArray[np.uint16],
-    places: Positions,
-    is_bfloat16: bool,  # noqa: FBT001  # compiled code takes arguments by position
-) -> None:
-    """Copy rows of float32, rounded to bfloat16 or float16; writes their bits."""
-    width, last = rows.shape[1], max(positions.size, places.size) - 1
-    flat_rows, line_of_rows = rows.reshape(-1), CACHE_LINE_BYTES // rows.itemsize
-    flat_out, line_of_out = out.reshape(-1), CACHE_LINE_BYTES // out.itemsize
-    for i in range(last + 1):
-        position = place = i
-        if positions.size > 0:
-            position = positions[i]
-            coming = positions[min(i + AHEAD, last)] * width
-            for column in range(0, width, line_of_rows):
-                prefetch(flat_rows, coming + column)
-        if places.size > 0:
-            place = places[i]
-            going = places[min(i + AHEAD, last)] * width
-            for column in range(0, width, line_of_out):
-                prefetch(flat_out, going + column)
-        if is_bfloat16:
-            for column in range(width):
-                out[place, column] = to_bfloat16(rows[position, column])
-        else:
-            for column in range(width):
-                out[place, column] = to_float16(rows[position, column])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -274,48 +216,37 @@ _NOT_A_NUMBER = 0x7FC0
 """The bfloat16 that stands for every NaN, as in PyTorch: rounding the bits of one could give infinity."""
 
 
-def _from_float16(_typing_context: object, _bits: types.Integer) -> tuple[Any, Callable[..., Any]]:
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.fpext(builder.bitcast(arguments[0], _HALF), _FLOAT)
+def _conversion(narrow: Callable[[Any, Any], Any], widen: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A function of (value, like) for compiled loops: a float32, or the bits of a short one, in the type of `like`."""
 
-    return types.float32(types.uint16), generate
+    def generic(_typing_context: object, value: Any, like: Any) -> tuple[Any, Callable[..., Any]]:
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            if value == like:
+                return arguments[0]
+            return (narrow if value == types.float32 else widen)(builder, arguments[0])
 
+        return like(value, like), generate
 
-def _to_float16(_typing_context: object, _value: types.Float) -> tuple[Any, Callable[..., Any]]:
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(builder.fptrunc(arguments[0], _HALF), _INT16)
-
-    return types.uint16(types.float32), generate
-
-
-def _from_bfloat16(_typing_context: object, _bits: types.Integer) -> tuple[Any, Callable[..., Any]]:
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        wide = builder.zext(arguments[0], _INT32)
-        return builder.bitcast(builder.shl(wide, _INT32(_SHIFT)), _FLOAT)
-
-    return types.float32(types.uint16), generate
+    return cast("Callable[[Any, Any], Any]", intrinsic(generic))
 
 
-def _to_bfloat16(_typing_context: object, _value: types.Float) -> tuple[Any, Callable[..., Any]]:
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        bits = builder.bitcast(arguments[0], _INT32)
-        odd = builder.and_(builder.lshr(bits, _INT32(_SHIFT)), _INT32(1))
-        rounded = builder.add(bits, builder.add(odd, _INT32(_JUST_BELOW_HALF)))
-        upper = builder.trunc(builder.lshr(rounded, _INT32(_SHIFT)), _INT16)
-        is_number = builder.fcmp_ordered("==", arguments[0], arguments[0])
-        return builder.select(is_number, upper, _INT16(_NOT_A_NUMBER))
-
-    return types.uint16(types.float32), generate
+def _to_bfloat16(builder: Any, value: Any) -> Any:
+    bits = builder.bitcast(value, _INT32)
+    odd = builder.and_(builder.lshr(bits, _INT32(_SHIFT)), _INT32(1))
+    rounded = builder.add(bits, builder.add(odd, _INT32(_JUST_BELOW_HALF)))
+    upper = builder.trunc(builder.lshr(rounded, _INT32(_SHIFT)), _INT16)
+    is_number = builder.fcmp_ordered("==", value, value)
+    return builder.select(is_number, upper, _INT16(_NOT_A_NUMBER))
 
 
-from_float16 = cast("Callable[[np.uint16], np.float32]", intrinsic(_from_float16))
-"""The value of a float16, given by its bits; exact."""
+as_float16 = _conversion(
+    narrow=lambda builder, value: builder.bitcast(builder.fptrunc(value, _HALF), _INT16),
+    widen=lambda builder, bits: builder.fpext(builder.bitcast(bits, _HALF), _FLOAT),
+)
+"""The bits of the nearest float16, ties to even, infinity from 65520 on; or the value of one, exact."""
 
-to_float16 = cast("Callable[[np.float32], np.uint16]", intrinsic(_to_float16))
-"""The bits of the nearest float16, ties to even; infinity from 65520 on."""
-
-from_bfloat16 = cast("Callable[[np.uint16], np.float32]", intrinsic(_from_bfloat16))
-"""The value of a bfloat16, given by its bits; exact."""
-
-to_bfloat16 = cast("Callable[[np.float32], np.uint16]", intrinsic(_to_bfloat16))
-"""The bits of the nearest bfloat16, ties to even; one NaN for all."""
+as_bfloat16 = _conversion(
+    narrow=_to_bfloat16,
+    widen=lambda builder, bits: builder.bitcast(builder.shl(builder.zext(bits, _INT32), _INT32(_SHIFT)), _FLOAT),
+)
+"""The bits of the nearest bfloat16, ties to even, one NaN for all; or the value of one, exact."""

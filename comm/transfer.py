@@ -108,7 +108,8 @@ class Pending(Generic[T]):
     def test(self) -> bool:
         """Drive progress; True once the result is there. A backend may report False until `wait` is called."""
         if self._request is not None and self._request.test():
-            self._complete()
+            self._request = None
+            self._result = self._finish()
         return self._request is None
 
     def wait(self) -> T:
@@ -147,10 +148,6 @@ class Pending(Generic[T]):
             deadline_s=self._deadline_s,
             on_waited=self._on_waited,
         )
-
-    def _complete(self) -> None:
-        self._request = None
-        self._result = self._finish()
 
     def _late(self, waited: float) -> DeadlineError:
         assert self._request is not None

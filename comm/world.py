@@ -234,9 +234,8 @@ class World(ABC):
         """
         self._check_counts(send, send_counts, receive_counts)
         self._agree("all_to_all", stage, row_shape=tuple(send.shape[1:]), dtype=str(send.dtype))
-        received_rows = sum(receive_counts)
-        received = send.new_empty((received_rows, *send.shape[1:])) if out is None else out
-        wanted = (received_rows, *send.shape[1:])
+        wanted = (sum(receive_counts), *send.shape[1:])
+        received = send.new_empty(wanted) if out is None else out
         if tuple(received.shape) != wanted or received.dtype != send.dtype:
             raise ValueError(
                 f"out is {received.dtype} {list(received.shape)}, but {send.dtype} {list(wanted)} is to be received"
@@ -306,15 +305,8 @@ class World(ABC):
             raise ValueError("all_reduce works in place and needs a contiguous tensor: pass tensor.contiguous()")
         if codec is not None and (op != "sum" or tensor.dtype != torch.float32):
             raise TypeError(f"all_reduce of {tensor.dtype} by {op!r} with a codec: codecs are for sums of float32")
-        travels_as = "" if codec is None else type(codec).__name__
-        self._agree(
-            "all_reduce",
-            stage,
-            shape=tuple(tensor.shape),
-            dtype=str(tensor.dtype),
-            op=op,
-            **({"codec": travels_as} if travels_as else {}),
-        )
+        coded = {} if codec is None else {"codec": type(codec).__name__}
+        self._agree("all_reduce", stage, shape=tuple(tensor.shape), dtype=str(tensor.dtype), op=op, **coded)
         if self.meter is not None and self.size > 1:
             num_bytes = tensor.nbytes if codec is None else codec.wire_row_bytes(tensor.shape, tensor.dtype)
             self.meter.record_reduced(stage, tensor.numel(), num_bytes)
@@ -449,9 +441,16 @@ class World(ABC):
         meter, tracer, debug = self.meter, self.tracer, self.debug
         self.meter, self.tracer, self.debug = None, None, False
         try:
-            _check_agreement(self, call)
+            calls = self.all_gather_object(dict(call), stage="debug agreement")
         finally:
             self.meter, self.tracer, self.debug = meter, tracer, debug
+        if all(other == calls[0] for other in calls):
+            return
+        lines = "\n".join(f"  rank {rank}: {_describe(other)}" for rank, other in zip(self.ranks, calls, strict=True))
+        raise CollectiveMismatchError(
+            f"ranks issued collectives that do not agree:\n{lines}\n"
+            "Every rank must issue the same collectives in the same order; look for a branch that depends on the rank."
+        )
 
     def _check_counts(self, send: Tensor, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
         if len(send_counts) != self.size or len(receive_counts) != self.size:
@@ -469,22 +468,6 @@ class World(ABC):
                 f"send_counts {list(send_counts)} must be non-negative and add up to the {len(send)} rows to send, "
                 f"and receive_counts {list(receive_counts)} be non-negative"
             )
-
-
-def _check_agreement(world: "World", call: Mapping[str, object]) -> None:
-    """Compare what describes the collective that each rank is about to issue. Collective.
-
-    Raises:
-        CollectiveMismatchError: on every rank, with the same text, listing each rank's call.
-    """
-    calls = world.all_gather_object(dict(call), stage="debug agreement")
-    if all(other == calls[0] for other in calls):
-        return
-    lines = "\n".join(f"  rank {rank}: {_describe(other)}" for rank, other in zip(world.ranks, calls, strict=True))
-    raise CollectiveMismatchError(
-        f"ranks issued collectives that do not agree:\n{lines}\n"
-        "Every rank must issue the same collectives in the same order; look for a branch that depends on the rank."
-    )
 
 
 def _describe(call: Mapping[str, object]) -> str:

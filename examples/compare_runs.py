@@ -10,6 +10,7 @@ from pathlib import Path
 
 from windrow.launch.cli import main as windrow
 from windrow.launch.report.read_run import ReportedRun, read_runs
+from windrow.training.epoch_cost import home_share
 from windrow.training.terminal import byte_size
 
 REFERENCES = {
@@ -19,17 +20,19 @@ REFERENCES = {
 }
 """Recipe -> test metric to compare with, and whose it is."""
 
-HEADER = ("run", "metric", "test", "seconds", "rows and ids sent", "gradients summed", "reference")
+HEADER = ("run", "metric", "test", "seconds", "local rows", "rows and ids sent", "gradients summed", "reference")
 
 
 def row(run: ReportedRun) -> tuple[str, ...]:
     """What the table says of a run."""
     told = run.best or run.records[-1]
+    local = home_share(run.costs)
     return (
         run.name,
         told.metric,
         "-" if told.test is None else f"{told.test:.3f}",
         f"{sum(record.seconds for record in run.records):.0f}",
+        "-" if local is None else f"{local:.0%}",
         byte_size(sum(sum(to_ranks) for cost in run.costs for to_ranks in cost.bytes_sent.values())),
         byte_size(sum(cost.bytes_reduced for cost in run.costs)),
         REFERENCES.get(str(run.recipe.get("name")), "-"),

@@ -76,8 +76,8 @@ def vertex_priorities(
     parts_of_seeds = assignment[train_ids]
     steps = count_steps(len(train_ids), order.batch_size)
     priorities = np.zeros(graph.num_vertices)
-    if progress is not None:
-        progress(PRIORITY_STAGE, 0.0)
+    report = progress or (lambda *_: None)
+    report(PRIORITY_STAGE, 0.0)
     samplers = find_samplers(indptr, indices)
     for part in range(num_parts):
         seeds = train_ids[parts_of_seeds == part]
@@ -93,8 +93,7 @@ def vertex_priorities(
             )
             mine = np.flatnonzero(assignment == part)
             priorities[mine] = inclusion_probabilities(demand, samplers=samplers)[-1][mine]
-        if progress is not None:
-            progress(PRIORITY_STAGE, (part + 1) / num_parts)
+        report(PRIORITY_STAGE, (part + 1) / num_parts)
     return priorities
 
 

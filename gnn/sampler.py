@@ -294,11 +294,8 @@ class NeighborSampler:
             num_dst=num_dst,
             indptr=torch.from_numpy(block_indptr),
             indices=torch.from_numpy(block_indices),
-            **({} if places is None else self._rows_of_edges(torch.from_numpy(places))),
+            **{name: rows[torch.from_numpy(places)] for name, rows in self._edge_data.items() if places is not None},
         )
-
-    def _rows_of_edges(self, places: Tensor) -> dict[str, Tensor]:
-        return {name: rows[places] for name, rows in self._edge_data.items()}
 
     def warm_up(self) -> None:
         """Compile the loops for this graph's types, or load them from the cache, and allocate this thread's memory."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RecipeText", "StarterRecipe", "check_starter", "relative_to_recipe"]
+__all__ = ["RecipeText", "Starter", "check_starter", "relative_to_recipe"]
 
 LINE_COLUMNS = 110
 COMMENT_COLUMN = 34
@@ -17,7 +17,7 @@ COMMENT_COLUMN = 34
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StarterRecipe:
+class Starter:
     """A recipe, and what to tell its user."""
 
     text: str
@@ -101,7 +101,7 @@ def relative_to_recipe(path: Path, recipe: Path) -> str:
     return str(absolute) if relative.startswith("../..") else relative
 
 
-def check_starter(starter: StarterRecipe, out: Path) -> None:
+def check_starter(starter: Starter, out: Path) -> None:
     """Read a recipe back as ``windrow train`` would, before it is written.
 
     Raises:

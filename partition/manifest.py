@@ -21,6 +21,7 @@ __all__ = [
     "MANIFEST_NAME",
     "FileEntry",
     "Manifest",
+    "check_file",
     "checksum",
     "describe_file",
     "read_document",
@@ -123,6 +124,21 @@ def checksum(path: Path) -> str:
     """SHA-256 of a file, 64 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_file(path: Path, *, num_bytes: int, sha256: str = "", cure: str) -> None:
+    """Refuse a file that is not what a manifest says; its checksum, for which it is read, only where that is given.
+
+    Raises:
+        StoreError: it is missing, or its size or its checksum is another one.
+    """
+    if not path.is_file():
+        raise StoreError(f"{path} is missing: {cure}")
+    size = path.stat().st_size
+    if size != num_bytes:
+        raise StoreError(f"{path} has {size} bytes, expected {num_bytes}: {cure}")
+    if sha256 and (found := checksum(path)) != sha256:
+        raise StoreError(f"{path} was altered: SHA-256 {found}, expected {sha256}; {cure}")
 
 
 def describe_file(path: Path) -> FileEntry:

@@ -12,8 +12,9 @@ reads indptr.npy, indices.npy and vertex_weights.npy from FOLDER, writes run-0.n
 
 DGL's public `metis_partition_assignment` gives METIS one weight for each vertex type and, with ``balance_edges``,
 one in-degree weight for each type: six constraints where SALIENT++ has four. The function below it takes any
-weights, so this module calls that one. METIS's tolerance (its default, 3 %) and seed cannot be set through DGL:
-`windrow.partition.refine` sees to the tolerance, and the vertex order takes the place of the seed.
+weights, so this module calls that one; pymetis 2025.2 takes one weight for each vertex. METIS's tolerance (its
+default, 3 %) and seed cannot be set through DGL: `windrow.partition.refine` sees to the tolerance, and the vertex order
+takes the place of the seed.
 """
 
 import sys

@@ -23,7 +23,7 @@ from windrow.comm.errors import DataError, StoreError
 from windrow.comm.numpy_files import map_array
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.partition.book import PartitionBook
-from windrow.partition.manifest import CURE, MANIFEST_NAME, FileEntry, Manifest, checksum, describe_file
+from windrow.partition.manifest import CURE, MANIFEST_NAME, Manifest, check_file, describe_file
 from windrow.partition.options import PartitionOptions
 from windrow.partition.quality import PartitionQuality
 
@@ -71,20 +71,21 @@ def write_store(
     Memory: one chunk (16 MiB, or as large as the iterator's chunks) beyond the arguments.
     """
     _check_names(shared, sharded)
+    report = progress or (lambda *_: None)
     book_arrays = dict(zip(BOOK_ARRAYS, (book.offsets, book.new_to_old, book.old_to_new), strict=True))
     whole = {**book_arrays, **shared}
     steps = len(whole) + len(sharded) + 1
     with atomic_folder(Path(path), overwrite=overwrite) as folder:
         (folder / "shared").mkdir()
         for step, (name, array) in enumerate(whole.items()):
-            _report(progress, f"writing {name}", step / steps)
+            report(f"writing {name}", step / steps)
             _write_whole(folder / "shared" / f"{name}.npy", array)
         for part in range(book.num_parts):
             (folder / part_folder(part)).mkdir(parents=True)
         for step, (name, rows) in enumerate(sharded.items()):
-            _report(progress, f"writing {name}", (len(whole) + step) / steps)
+            report(f"writing {name}", (len(whole) + step) / steps)
             _write_parts(folder, name, rows, book)
-        _report(progress, "checksums", (steps - 1) / steps)
+        report("checksums", (steps - 1) / steps)
         files = {file.relative_to(folder).as_posix(): describe_file(file) for file in sorted(folder.rglob("*.npy"))}
         Manifest(
             windrow_version=version("windrow"),
@@ -96,17 +97,12 @@ def write_store(
             metadata=metadata,
             files=files,
         ).write(folder / MANIFEST_NAME)
-    _report(progress, "done", 1.0)
+    report("done", 1.0)
 
 
 def part_folder(part: int) -> str:
     """Folder of one part, relative to the store."""
     return f"parts/{part:05d}"
-
-
-def _report(progress: Progress | None, stage: str, share: float) -> None:
-    if progress is not None:
-        progress(stage, share)
 
 
 def _check_names(shared: Mapping[str, object], sharded: Mapping[str, object]) -> None:
@@ -210,7 +206,7 @@ class PartitionStore:
                 f"`windrow partition` again with num_parts = {expect_parts}, or start {manifest.num_parts} ranks"
             )
         for name, entry in manifest.files.items():
-            _check_size(path / name, entry)
+            check_file(path / name, num_bytes=entry.num_bytes, cure=CURE)
         offsets, new_to_old, old_to_new = (_load(path, manifest, f"shared/{name}.npy") for name in BOOK_ARRAYS)
         counts = (len(offsets) - 1, len(new_to_old), len(old_to_new))
         if counts != (manifest.num_parts, manifest.num_vertices, manifest.num_vertices):
@@ -273,25 +269,14 @@ class PartitionStore:
         for name, entry in self.manifest.files.items():
             if not (name.startswith(parts) or (shared and name.startswith("shared/"))):
                 continue
-            _check_size(self.path / name, entry)
-            found = checksum(self.path / name)
-            if found != entry.sha256:
-                raise StoreError(f"{self.path / name} was altered: SHA-256 {found}, expected {entry.sha256}; {CURE}")
-
-
-def _check_size(path: Path, entry: FileEntry) -> None:
-    if not path.is_file():
-        raise StoreError(f"{path} is missing: {CURE}")
-    found = path.stat().st_size
-    if found != entry.num_bytes:
-        raise StoreError(f"{path} has {found} bytes, expected {entry.num_bytes}: {CURE}")
+            check_file(self.path / name, num_bytes=entry.num_bytes, sha256=entry.sha256, cure=CURE)
 
 
 def _load(path: Path, manifest: Manifest, name: str) -> Array:
     entry = manifest.files.get(name)
     if entry is None:
         raise StoreError(f"{path} holds no {name}; it holds {', '.join(sorted(manifest.files))}")
-    _check_size(path / name, entry)
+    check_file(path / name, num_bytes=entry.num_bytes, cure=CURE)
     try:
         array: Array = map_array(path / name)
     except ValueError as error:

@@ -20,7 +20,7 @@ import copy
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -305,6 +305,8 @@ def load(folder: Path | str) -> "ServedModel":
         outputs = [[Output(**output) for output in of_collection] for of_collection in described["outputs"]]
         transforms = {name: _transform(options) for name, options in described["transforms"].items()}
         program = torch.export.load(folder / DENSE).module(check_guards=False)
+        # It would compare every shape with the example's at each request, which takes as long as a small model.
+        program._forward_pre_hooks.clear()  # noqa: SLF001
         shapes = {output.table: (output.rows, output.dim) for of_one in outputs for output in of_one}
         tables = _mapped(folder / TABLES, {name: shapes[name] for name in described["tables"]})
     except (KeyError, TypeError, OSError, RuntimeError, ValueError) as error:
@@ -416,9 +418,13 @@ class ServedModel:
             [B], or [B, L] of several labels.
 
         Raises:
-            DataError: there are not as many ids as the shapes say, or one is past its table.
+            DataError: shapes do not agree, or an id is past its table.
         """
         samples, features = dense.shape[0], len(self.features)
+        if dense.dim() != 2 or dense.shape[1] != self.num_dense or dense.dtype != torch.float32:
+            raise DataError(
+                f"dense values have shape {list(dense.shape)} and {dense.dtype}: expected float32 [n, {self.num_dense}]"
+            )
         if lengths is None:
             if ids.numel() != features * samples:
                 raise DataError(f"{ids.numel()} ids for {samples} samples of {features} features: give one each")
@@ -443,6 +449,8 @@ class ServedModel:
         self, outputs: Sequence[Output], samples: int, ids: Tensor, lengths: Tensor | None, weights: Tensor | None
     ) -> list[Tensor]:
         """What a collection gives for samples."""
+        if lengths is None and outputs[0].pooled:
+            return [self._rows_of_single(outputs, ids.view(len(self.features), samples))]
         lists = [self._list(output.feature, samples, ids, lengths, weights) for output in outputs]
         rows = [own + self._first[output.table] for output, (own, _, _) in zip(outputs, lists, strict=True)]
         if not outputs[0].pooled:
@@ -462,6 +470,16 @@ class ServedModel:
             if output.mean and count is not None:
                 pooled[place] /= count.clamp(min=1).unsqueeze(1)
         return [torch.cat([pooled[place] for place in range(len(outputs))], 1)]
+
+    def _rows_of_single(self, outputs: Sequence[Output], ids: Tensor) -> Tensor:
+        """One row for each id [F, B]: [B, sum of dims]."""
+        parts: list[Tensor] = []
+        for dim, run in groupby(outputs, key=lambda output: output.dim):
+            members = list(run)
+            first = torch.tensor([[self._first[output.table]] for output in members])
+            rows = ids[[self._places[output.feature] for output in members]] + first
+            parts.append(F.embedding(rows.t(), self._matrices[dim]).flatten(1))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def _sums(self, matrix: Tensor, rows: Sequence[Tensor], lists: Sequence["_List"], weights: Tensor | None) -> Tensor:
         """Sums of the rows of each list, features first, samples second."""

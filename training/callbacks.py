@@ -1,7 +1,9 @@
-"""What is called while a trainer trains: base class, and TensorBoard as one of them."""
+"""What is called while a trainer trains: base class, and what shows metrics in TensorBoard, wandb and MLflow."""
 
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from windrow.comm.errors import RecipeError
 from windrow.training.journal import EpochRecord, TrainingResult
@@ -9,7 +11,7 @@ from windrow.training.journal import EpochRecord, TrainingResult
 if TYPE_CHECKING:
     from windrow.training.trainer import Trainer
 
-__all__ = ["Callback", "TensorBoard"]
+__all__ = ["Callback", "MLflow", "TensorBoard", "Tracker", "WeightsAndBiases"]
 
 
 class Callback:
@@ -34,41 +36,135 @@ class Callback:
         """After the last epoch."""
 
 
-class TensorBoard(Callback):
-    """Shows epochs in TensorBoard; event files go to ``tensorboard/`` of the run folder.
+class Tracker(Callback):
+    """Shows the metrics of every epoch in another program; rank 0 does, the others do nothing."""
+
+    def open(self, trainer: "Trainer") -> None:
+        """Begin."""
+        raise NotImplementedError
+
+    def log(self, scalars: Mapping[str, float], epoch: int) -> None:
+        """Show an epoch's loss, metrics, seconds and bytes by name."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End."""
+
+    def on_start(self, trainer: "Trainer") -> None:
+        """Begin, on rank 0."""
+        if trainer.world.rank == 0:
+            self.open(trainer)
+
+    def on_epoch(self, trainer: "Trainer", record: EpochRecord) -> None:
+        """Show one epoch, on rank 0."""
+        if trainer.world.rank == 0:
+            self.log(_scalars(record), record.epoch)
+
+    def on_end(self, trainer: "Trainer", result: TrainingResult) -> None:
+        """End, on rank 0."""
+        del result
+        if trainer.world.rank == 0:
+            self.close()
+
+
+class TensorBoard(Tracker):
+    """Event files go to ``tensorboard/`` of the run folder.
 
     Raises:
         RecipeError: when training starts: TensorBoard is not installed.
     """
 
-    def on_start(self, trainer: "Trainer") -> None:
-        """Open the event file, on rank 0."""
-        if trainer.world.rank:
-            return
+    def open(self, trainer: "Trainer") -> None:
+        """Open the event file."""
         try:
             from torch.utils.tensorboard.writer import SummaryWriter
         except ImportError as error:
             raise RecipeError(
                 "[run] tensorboard = true, but TensorBoard is not installed: install it, or set this to false"
             ) from error
-        folder = trainer.run_folder.tensorboard_folder
         # Later epochs of a run that is resumed are shown anew.
         purge = trainer.finished_epochs + 1 if trainer.finished_epochs else None
-        self._writer = SummaryWriter(log_dir=str(folder), purge_step=purge)
+        self._writer = SummaryWriter(log_dir=str(trainer.run_folder.tensorboard_folder), purge_step=purge)
 
-    def on_epoch(self, trainer: "Trainer", record: EpochRecord) -> None:
+    def log(self, scalars: Mapping[str, float], epoch: int) -> None:
         """Show one epoch."""
-        if trainer.world.rank:
-            return
-        for name, value in _scalars(record).items():
-            self._writer.add_scalar(name, value, record.epoch)
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, value, epoch)
         self._writer.flush()
 
-    def on_end(self, trainer: "Trainer", result: TrainingResult) -> None:
+    def close(self) -> None:
         """Close the files."""
-        del result
-        if not trainer.world.rank:
-            self._writer.close()
+        self._writer.close()
+
+
+class WeightsAndBiases(Tracker):
+    """A run of Weights & Biases, which is resumed with the training.
+
+    Args:
+        options: of ``wandb.init``, such as ``project`` and ``mode``.
+
+    Raises:
+        RecipeError: when training starts: wandb is not installed.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+
+    def open(self, trainer: "Trainer") -> None:
+        """Start or resume the run, which has the name of the run folder."""
+        wandb = _installed("wandb")
+        folder = trainer.run_folder.path
+        name = {"name": folder.name, "id": folder.name, "resume": "allow", "dir": str(folder)}
+        self._run = wandb.init(**{**name, **self._options})
+
+    def log(self, scalars: Mapping[str, float], epoch: int) -> None:
+        """Log one epoch."""
+        self._run.log(dict(scalars), step=epoch, commit=True)
+
+    def close(self) -> None:
+        """Finish the run."""
+        self._run.finish()
+
+
+class MLflow(Tracker):
+    """A run of MLflow with the name of the run folder.
+
+    Args:
+        experiment: its name; None: MLflow's default.
+        tracking_uri: of the server, or a folder; None: as the environment says.
+
+    Raises:
+        RecipeError: when training starts: mlflow is not installed.
+    """
+
+    def __init__(self, experiment: str | None = None, tracking_uri: str | None = None) -> None:
+        self._experiment = experiment
+        self._tracking_uri = tracking_uri
+
+    def open(self, trainer: "Trainer") -> None:
+        """Start the run."""
+        self._mlflow = _installed("mlflow")
+        if self._tracking_uri is not None:
+            self._mlflow.set_tracking_uri(self._tracking_uri)
+        if self._experiment is not None:
+            self._mlflow.set_experiment(self._experiment)
+        self._mlflow.start_run(run_name=trainer.run_folder.path.name)
+
+    def log(self, scalars: Mapping[str, float], epoch: int) -> None:
+        """Log one epoch."""
+        # MLflow's names have no "@", as in recall@20.
+        self._mlflow.log_metrics({name.replace("@", "_at_"): value for name, value in scalars.items()}, step=epoch)
+
+    def close(self) -> None:
+        """End the run."""
+        self._mlflow.end_run()
+
+
+def _installed(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise RecipeError(f"a callback needs {name}, which is not installed: pip install {name}") from error
 
 
 def _scalars(record: EpochRecord) -> dict[str, float]:

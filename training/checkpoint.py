@@ -48,9 +48,9 @@ __all__ = [
     "CheckpointOptions",
     "WhichCheckpoint",
     "begin_checkpoint",
+    "best_checkpoint",
     "check_fits",
     "check_world_size",
-    "has_best_checkpoint",
     "load_best",
     "load_latest",
     "load_together",
@@ -292,7 +292,12 @@ def save_checkpoint(folder: Path, header: CheckpointHeader, state: Mapping[str, 
     for later in _newest_first(folder):
         if _position(later) > _position(path):
             _delete(later)
-    _delete_unneeded(folder, keep)
+    best = best_checkpoint(folder)
+    for unneeded in _newest_first(folder)[keep:]:
+        if unneeded != best:
+            _delete(unneeded)
+    for partial in folder.glob(PARTIAL_PATTERN):
+        partial.unlink(missing_ok=True)
     return path
 
 
@@ -327,7 +332,7 @@ def load_best(folder: Path) -> Checkpoint:
     Raises:
         StoreError: none is marked as the best, or it is damaged.
     """
-    path = _best(folder)
+    path = best_checkpoint(folder)
     if path is None:
         raise StoreError(
             f"no checkpoint in {folder} is marked as the best: was the run ever evaluated? If not, take the last one "
@@ -381,12 +386,8 @@ def _position(path: Path) -> list[int]:
     return [int(digits) for digits in re.findall(r"\d+", path.name)]
 
 
-def has_best_checkpoint(folder: Path) -> bool:
-    """Whether a checkpoint is marked as the best."""
-    return _best(folder) is not None
-
-
-def _best(folder: Path) -> Path | None:
+def best_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint that is marked as the best; None where there is none."""
     for path in _newest_first(folder):
         try:
             if read_header(path).best:
@@ -401,15 +402,6 @@ def _delete(path: Path) -> None:
     path.unlink(missing_ok=True)
     if tables_folder(path).exists():
         shutil.rmtree(tables_folder(path))
-
-
-def _delete_unneeded(folder: Path, keep: int) -> None:
-    best = _best(folder)
-    for path in _newest_first(folder)[keep:]:
-        if path != best:
-            _delete(path)
-    for path in folder.glob(PARTIAL_PATTERN):
-        path.unlink(missing_ok=True)
 
 
 def _differences(
@@ -547,18 +539,13 @@ def _write_shards(world: World, folder: Path, tables: Sequence[StoredTables]) ->
             "room, or the folder writable, then go on with --resume."
         )
     files = {name: checksum for files, _ in everyone for name, checksum in files.items()}
-    if world.rank == 0:
-        _check_all_there(folder, files)
-    return files
-
-
-def _check_all_there(folder: Path, files: Iterable[str]) -> None:
     absent = [name for name in files if not (folder / name).is_file()]
-    if absent:
+    if world.rank == 0 and absent:
         raise StoreError(
             f"rank 0 does not see {', '.join(absent)} in {folder}, which other ranks have written: put the run folder "
             "on a file system that all machines share"
         )
+    return files
 
 
 def _find_damage(world: World, checkpoint: Checkpoint) -> list[str]:

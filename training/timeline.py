@@ -24,7 +24,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import torch
@@ -183,7 +182,8 @@ def event_pieces(trace: RankTrace, *, origin_ns: int) -> Iterator[bytes]:
     events = [_name(trace, "process_name", name=f"rank {trace.rank} ({trace.host})")]
     events.append(_name(trace, "process_sort_index", sort_index=trace.rank))
     events.append(_name(trace, "process_labels", labels=_label(trace)))
-    threads = _threads(trace, rows)
+    keys = [(row, lane) for row, placed in rows.items() for lane in sorted({one.lane for one in placed})]
+    threads = {key: place for place, key in enumerate(keys, _process(trace) * THREADS_PER_RANK)}
     for (row, lane), thread in threads.items():
         name = row if lane == 0 else f"{row} {lane + 1}"
         events.append(_name(trace, "thread_name", thread, name=name))
@@ -211,13 +211,6 @@ def _placed_rows(trace: RankTrace, origin_ns: int) -> dict[str, list[_Placed]]:
         chosen = lanes((begin, end) for begin, end, _ in ordered)
         rows[name] = [_Placed(span, begin, end, lane) for (begin, end, span), lane in zip(ordered, chosen, strict=True)]
     return rows
-
-
-def _threads(trace: RankTrace, rows: Mapping[str, Sequence[_Placed]]) -> dict[tuple[str, int], int]:
-    """(row, lane) -> number of its thread, from top to bottom."""
-    keys = [(row, lane) for row, placed in rows.items() for lane in sorted({one.lane for one in placed})]
-    first = _process(trace) * THREADS_PER_RANK
-    return {key: first + place for place, key in enumerate(keys)}
 
 
 def _process(trace: RankTrace) -> int:
@@ -331,9 +324,7 @@ class Timeline:
         if self._epochs == EPOCHS:
             self._finish()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not self._recording:
             return
         if error is not None:

@@ -33,8 +33,8 @@ from windrow.training.checkpoint import (
     CheckpointHeader,
     CheckpointOptions,
     WhichCheckpoint,
+    best_checkpoint,
     check_fits,
-    has_best_checkpoint,
     load_together,
     restore_tables,
     save_together,
@@ -354,8 +354,8 @@ class Trainer:
             StoreError: the folder is in use or cannot be written; the checkpoint is damaged, or of another run.
             DataError: the loss became NaN or infinite.
         """
-        described = dict(settings) if settings is not None else self._described()
-        run = _Run(self, FitOptions(**options), dict(decisive) if decisive is not None else described)
+        described = {"seed": self.seed, "training": dataclasses.asdict(self.options)} if settings is None else settings
+        run = _Run(self, FitOptions(**options), described if decisive is None else decisive)
         folder = None if run_folder is None else Path(run_folder)
         if resume and folder is None:
             raise RecipeError("resume needs the folder of the run: give run_folder")
@@ -416,9 +416,6 @@ class Trainer:
         for callback in self._callbacks:
             getattr(callback, method)(self, *arguments)
 
-    def _described(self) -> dict[str, Any]:
-        return {"seed": self.seed, "training": dataclasses.asdict(self.options)}
-
 
 class _Run:
     """One call of `Trainer.fit` on one rank, and how far it is."""
@@ -466,7 +463,7 @@ class _Run:
         source = self._options.init_from
         if source is None:
             return
-        has_best = has_best_checkpoint(RunFolder(source).checkpoint_folder)
+        has_best = best_checkpoint(RunFolder(source).checkpoint_folder) is not None
         which: WhichCheckpoint = "best" if has_best else "latest"
         which = self._world.broadcast_object(which, root=0, stage="checkpoint")
         found = self._trainer.load_weights(source, which, grown=True)
@@ -584,7 +581,12 @@ class _Run:
             validation=values.get("validation", {}).get(metric),
             test=values.get("test", {}).get(metric),
             figures={
-                **_named_figures(values, metric),
+                **{
+                    f"{split} {name.replace('_', ' ')}": value
+                    for split, found in values.items()
+                    for name, value in found.items()
+                    if name != metric
+                },
                 "samples per second": task.samples_per_epoch / training_seconds,
                 **{name: share for name, share in shares.items() if share is not None},
             },
@@ -630,16 +632,6 @@ class _Run:
     def _check(self, header: CheckpointHeader) -> None:
         check_fits(header, recipe=self._decisive, data_fingerprint=self._task.fingerprint, data=self._task.data)
         self._task.check_world_size(header.world_size)
-
-
-def _named_figures(values: Mapping[str, Mapping[str, float]], metric: str) -> dict[str, float]:
-    """What an evaluation found beside the metric: "test log loss" and the like."""
-    return {
-        f"{split} {name.replace('_', ' ')}": value
-        for split, figures in values.items()
-        for name, value in figures.items()
-        if name != metric
-    }
 
 
 def _shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

@@ -13,7 +13,7 @@ from windrow.comm.errors import RecipeError, StoreError
 from windrow.launch.commands.arguments import refuse_several_processes, writing
 
 if TYPE_CHECKING:
-    from windrow.launch.starter_recipe import StarterRecipe
+    from windrow.launch.starter_recipe import Starter
 
 __all__ = ["add_arguments", "run"]
 
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _look(arguments: argparse.Namespace, out: Path) -> "StarterRecipe":
+def _look(arguments: argparse.Namespace, out: Path) -> "Starter":
     if arguments.kind == "log":
         from windrow.launch.starter_log import log_recipe
 

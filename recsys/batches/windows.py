@@ -115,6 +115,9 @@ class GroupBatches:
             table[place], group_table[place] = shared.table, shared.group_table
         places, rows, inverse = (np.empty(codes.shape, np.int64) for _ in range(3))
         counts = np.empty(len(self._keys), np.int64)
+        most = int(group_table[:, :, UNIQUE].sum(axis=0).max(initial=0))
+        if len(self._numbers) < most:
+            self._numbers = np.full(most, -1, np.int32)
         number_rows(
             codes,
             np.cumsum([stop - start for _, start, stop in pieces]),
@@ -122,7 +125,7 @@ class GroupBatches:
             table,
             group_table,
             self._bounds,
-            self._scratch(int(group_table[:, :, UNIQUE].sum(axis=0).max(initial=0))),
+            self._numbers,
             np.empty(1 << (2 * codes.shape[1]).bit_length(), np.int32),
             places,
             rows,
@@ -140,11 +143,6 @@ class GroupBatches:
         if weighted:
             copy_lists(weights_at, offsets, weights)
         return self._jagged(offsets, ids, weights, inverse, counts.tolist())
-
-    def _scratch(self, size: int) -> npt.NDArray[np.int32]:
-        if len(self._numbers) < size:
-            self._numbers = np.full(size, -1, np.int32)
-        return self._numbers
 
     def _jagged(
         self,

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from windrow.comm.errors import DataError
 from windrow.comm.random import Stream, stream_key
+from windrow.recsys.batches.jagged import offsets_of_lengths
 from windrow.recsys.log.clustering.log_files import is_text
 from windrow.recsys.log.readers import RawBlock
 from windrow.recsys.log.vocabulary import hash_values
@@ -109,13 +110,16 @@ def _weight(column: Column) -> Any:
 
 def _number(column: Column) -> Any:
     import pyarrow as pa
-    from pyarrow import compute
+    from pyarrow import compute, types
 
     kind = column.array.type
     values = column.array
     if is_text(kind):
         values = _parsed(column, _blank_to_null(values), "float64", "a number")
-    elif not (_is_number(kind) or pa.types.is_null(kind)):
+    elif not any(
+        is_kind(kind)
+        for is_kind in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
+    ):
         raise column.refuse_type("numbers")
     if pa.types.is_boolean(kind):
         values = values.cast("int8")
@@ -200,11 +204,8 @@ def _list_array(lists: Any, elements: Any) -> Any:
     """Lists as long as `lists`, null where it is null, with other elements."""
     import pyarrow as pa
 
-    lengths = list_lengths(lists)
-    offsets = np.zeros(len(lists) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    mask = lists.is_null() if lists.null_count else None
-    return pa.ListArray.from_arrays(pa.array(offsets), elements, mask=mask)
+    offsets = pa.array(offsets_of_lengths(list_lengths(lists)).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, elements, mask=lists.is_null() if lists.null_count else None)
 
 
 def list_lengths(lists: Any) -> npt.NDArray[np.int64]:
@@ -294,10 +295,3 @@ def _blank_to_null(text: Any) -> Any:
     if not compute.any(blank).as_py():
         return text
     return compute.if_else(blank, pa.scalar(None, text.type), text)
-
-
-def _is_number(kind: Any) -> bool:
-    from pyarrow import types
-
-    tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
-    return any(test(kind) for test in tests)

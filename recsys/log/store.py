@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 import numpy as np
 
 from windrow.comm.errors import StoreError
-from windrow.partition.manifest import checksum, read_document, write_document
+from windrow.partition.manifest import check_file, checksum, read_document, write_document
 from windrow.recsys.batches.arrow_columns import leave_out_repeats
 from windrow.recsys.log.options import FeatureOptions, LabelKind, LogOptions
 from windrow.recsys.log.shard_writer import ShardWriter
@@ -277,7 +277,7 @@ class LogStore:
         path = Path(path)
         store = cls(path=path, manifest=LogManifest.read(path / MANIFEST_NAME))
         for file in store.manifest.all_files():
-            _check_size(path / file.name, file)
+            check_file(path / file.name, num_bytes=file.num_bytes, cure=CURE)
         if verify:
             store.verify()
         return store
@@ -403,19 +403,7 @@ class LogStore:
             StoreError: a file was altered; the message holds the checksum expected and found.
         """
         for file in self.manifest.all_files():
-            found = checksum(self.path / file.name)
-            if found != file.sha256:
-                raise StoreError(
-                    f"{self.path / file.name} was altered: SHA-256 {found}, expected {file.sha256}; {CURE}"
-                )
-
-
-def _check_size(path: Path, file: StoreFile) -> None:
-    if not path.is_file():
-        raise StoreError(f"{path} is missing: {CURE}")
-    found = path.stat().st_size
-    if found != file.num_bytes:
-        raise StoreError(f"{path} has {found} bytes, expected {file.num_bytes}: {CURE}")
+            check_file(self.path / file.name, num_bytes=file.num_bytes, sha256=file.sha256, cure=CURE)
 
 
 FILE_ROWS = 1 << 22

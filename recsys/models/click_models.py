@@ -198,9 +198,7 @@ class DLRM(ClickModel):
         vectors = pooled if self.bottom is None else torch.cat([begun, pooled], 1)
         dots = self.dots(vectors.view(-1, vectors.shape[1] // self._dim, self._dim))
         kept = vectors if self._embeddings_in_top else begun
-        hidden = self.top(torch.cat([kept, dots], 1), context)
-        logits: Tensor = self.logit(hidden)
-        return _of_labels(logits)
+        return _of_labels(self.logit(self.top(torch.cat([kept, dots], 1), context)))
 
 
 def _of_labels(logits: Tensor) -> Tensor:
@@ -337,9 +335,7 @@ class DCN(ClickModel):
         x0 = torch.cat([begun, pooled], 1)
         crossed = self.cross(x0)
         deep = self.deep(x0 if self._is_parallel else crossed, context)
-        hidden = torch.cat([crossed, deep], 1) if self._is_parallel else deep
-        logits: Tensor = self.logit(hidden)
-        return _of_labels(logits)
+        return _of_labels(self.logit(torch.cat([crossed, deep], 1) if self._is_parallel else deep))
 
 
 class CrossNetwork(nn.Module):

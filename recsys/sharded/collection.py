@@ -25,7 +25,7 @@ from windrow.comm.route import Transfer
 from windrow.comm.wire import Wire, WireOptions, make_codec
 from windrow.partition.tables.plan import Plan, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
-from windrow.recsys.sharded.layout import Layout, OwnerLayout, Request, make_layout
+from windrow.recsys.sharded.layout import Layout, OwnerLayout, make_layout
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, unpack
 from windrow.recsys.sharded.rank_tables import RankTables
 from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, without_values, write_table
@@ -230,23 +230,11 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         )
         self._ahead: list[tuple[KeyedJaggedTensor, InFlightLookup[Result]]] = []
         rows = {table.name: table.num_embeddings for table in tables}
-        self._sharded = RankTables(
-            self.layout.owners[self.world.rank],
-            self.options,
-            rows=rows,
-            pooled=pooled,
-            device=self.device,
-            replicated=False,
-            seed=seed,
-        )
-        self._replicated = RankTables(
-            self.layout.replicated,
-            self.options,
-            rows=rows,
-            pooled=pooled,
-            device=self.device,
-            replicated=True,
-            seed=seed,
+        self._sharded, self._replicated = (
+            RankTables(
+                owner, self.options, rows=rows, pooled=pooled, device=self.device, replicated=replicated, seed=seed
+            )
+            for owner, replicated in ((self.layout.owners[self.world.rank], False), (self.layout.replicated, True))
         )
         for number, parameter in enumerate(chain.from_iterable(batch.parameters() for batch in self.local_tables())):
             self.register_parameter(f"piece_{number}", parameter)
@@ -540,17 +528,8 @@ def rows_of_whole_tables(owner: OwnerLayout, samples: Sequence[Samples]) -> int:
         owner: what it holds.
         samples: each group of one rank.
     """
-    return sum(
-        _num_ids(samples[owner.request_groups[lookup.request]], owner.requests[lookup.request])
+    found = [
+        samples[owner.request_groups[lookup.request]].requested(owner.requests[lookup.request])
         for lookup in owner.lookups
-    )
-
-
-def _num_ids(samples: Samples, request: Request) -> int:
-    """Ids of one rank that a request asks for."""
-    key = samples.keys[request.feature]
-    start, stop = (int(bound) for bound in samples.starts[key : key + 2])
-    if request.whole:
-        return stop - start
-    ids = samples.ids[start:stop]
-    return int(np.count_nonzero((request.rows[0] <= ids) & (ids < request.rows[1])))
+    ]
+    return sum(ids.stop if isinstance(ids, slice) else len(ids) for ids in found)

@@ -20,6 +20,7 @@ and learn alike.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
@@ -332,13 +333,11 @@ def _lay_out(
 
 def _batches(lookups: Sequence[Lookup], members: Sequence[tuple[tuple[int, ...], int]]) -> tuple[LookupBatch, ...]:
     """Join neighbours whose tables have features of the same groups, and are of one kind."""
-    batches: list[LookupBatch] = []
-    for number, lookup in enumerate(lookups):
-        groups, kind = members[lookup.member]
-        first = LookupBatch((number, number), (lookup.columns[0], lookup.columns[0]), groups, kind)
-        same = bool(batches) and (batches[-1].groups, batches[-1].kind) == (groups, kind)
-        start = batches.pop() if same else first
-        batches.append(LookupBatch((start.lookups[0], number + 1), (start.columns[0], lookup.columns[1]), groups, kind))
+    batches = []
+    for (groups, kind), neighbours in groupby(enumerate(lookups), key=lambda entry: members[entry[1].member]):
+        numbers, same = zip(*neighbours, strict=True)
+        columns = (same[0].columns[0], same[-1].columns[1])
+        batches.append(LookupBatch((numbers[0], numbers[-1] + 1), columns, groups, kind))
     return tuple(batches)
 
 
@@ -346,12 +345,10 @@ def _bands(
     lookups: Sequence[Lookup], batches: Sequence[LookupBatch], request_groups: Sequence[int]
 ) -> tuple[Band, ...]:
     """Join neighbours of one batch whose features are of one group."""
-    bands: list[Band] = []
+    bands = []
     for number, batch in enumerate(batches):
-        for lookup in lookups[batch.lookups[0] : batch.lookups[1]]:
-            group = request_groups[lookup.request]
-            first = Band(number, group, (lookup.columns[0], lookup.columns[0]))
-            same = bool(bands) and (bands[-1].batch, bands[-1].group) == (number, group)
-            start = bands.pop() if same else first
-            bands.append(Band(number, group, (start.columns[0], lookup.columns[1])))
+        chosen = lookups[batch.lookups[0] : batch.lookups[1]]
+        for group, neighbours in groupby(chosen, key=lambda lookup: request_groups[lookup.request]):
+            same = list(neighbours)
+            bands.append(Band(number, group, (same[0].columns[0], same[-1].columns[1])))
     return tuple(bands)

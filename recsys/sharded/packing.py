@@ -28,7 +28,7 @@ from windrow.recsys.sharded.layout import IndexMap, OwnerLayout
 
 if TYPE_CHECKING:
     from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
-    from windrow.recsys.sharded.layout import Layout
+    from windrow.recsys.sharded.layout import Layout, Request
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
 __all__ = ["ONE_EACH", "LookupInput", "Message", "MessageFormat", "Samples", "pack", "read_samples", "unpack"]
@@ -57,6 +57,15 @@ class Samples:
     def num_rows(self) -> int:
         """Samples, or distinct ones."""
         return int(self.lengths.shape[1])
+
+    def requested(self, request: "Request") -> slice | Tensor:
+        """Which of a feature's ids, row after row, a request asks for: all, or [n] int64 positions."""
+        key = self.keys[request.feature]
+        start, stop = self.starts[key : key + 2].tolist()
+        if request.whole:
+            return slice(0, stop - start)
+        ids = self.ids[start:stop]
+        return torch.from_numpy(np.flatnonzero((request.rows[0] <= ids) & (ids < request.rows[1])))
 
     def inverse_on(self, device: torch.device) -> Tensor | None:
         """`inverse` where the vectors are, which need not be where the batch is."""
@@ -367,10 +376,6 @@ def _count(samples: Samples, index: IndexMap, form: MessageFormat) -> _Counted:
     return _Counted(requests, features, counts, bag_lengths)
 
 
-_ONE_ID_EACH = -1
-"""Stands for the place of lengths that were not sent."""
-
-
 @dataclass(frozen=True, slots=True)
 class LookupInput:
     """What `TableBatch.forward` takes, and where ranks begin in it."""
@@ -448,7 +453,7 @@ def _unpack_lookups(
             [
                 message.first_ids[of_lookup],
                 counts[rank],
-                np.where(message.send_lengths[of_lookup], message.first_lengths[of_lookup], _ONE_ID_EACH),
+                np.where(message.send_lengths[of_lookup], message.first_lengths[of_lookup], -1),
                 message.num_rows[group_of_lookup] if groups else np.ones_like(of_lookup),
                 places[:, rank],
                 np.arange(len(of_lookup)) * first_bags[-1] + first_bags[rank],

@@ -20,7 +20,7 @@ from windrow.comm.wire import Wire, WireOptions
 from windrow.partition.tables.plan import Plan, Range
 from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables
-from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
+from windrow.recsys.sharded.layout import Layout, OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput, Message, Samples, read_samples
 from windrow.recsys.sharded.whole_tables import WholeTables
 from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names
@@ -269,23 +269,11 @@ def output_of(layout: Layout, owner: OwnerLayout) -> list[tuple[int, Range]]:
 
 
 def _landings(owner: OwnerLayout, outputs: Sequence[tuple[int, Range]], samples: Sequence[Samples]) -> list[Landing]:
-    rows: dict[int, slice | Tensor] = {}
-    for lookup in owner.lookups:
-        if lookup.request not in rows:
-            rows[lookup.request] = _rows(owner, lookup, samples)
+    rows = {
+        number: samples[owner.request_groups[number]].requested(owner.requests[number])
+        for number in {lookup.request for lookup in owner.lookups}
+    }
     return [
         Landing(block, Block(number, rows[lookup.request], columns))
         for block, (lookup, (number, columns)) in enumerate(zip(owner.lookups, outputs, strict=True))
     ]
-
-
-def _rows(owner: OwnerLayout, lookup: Lookup, samples: Sequence[Samples]) -> slice | Tensor:
-    """Which of a feature's ids an owner was asked for."""
-    request = owner.requests[lookup.request]
-    group = samples[owner.request_groups[lookup.request]]
-    key = group.keys[request.feature]
-    start, stop = int(group.starts[key]), int(group.starts[key + 1])
-    if request.whole:
-        return slice(0, stop - start)
-    ids = group.ids[start:stop]
-    return torch.from_numpy(np.flatnonzero((request.rows[0] <= ids) & (ids < request.rows[1])))

@@ -1,6 +1,5 @@
 """Rows that were trained elsewhere, read where they will live; whole tables out of a run, for others to use."""
 
-import difflib
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from windrow.comm.errors import DataError
+from windrow.comm.errors import DataError, nearest_name
 from windrow.comm.numpy_files import map_array
 from windrow.partition.atomic_writes import open_atomically
 from windrow.training.shard_files import ShardReader, write_safetensors
@@ -87,9 +86,7 @@ def _tensor_name(path: Path, table: str, names: list[str]) -> str:
         return table
     if len(names) == 1:
         return names[0]
-    nearest = difflib.get_close_matches(table, names, n=1, cutoff=0.5)
-    hint = f"Did you mean {nearest[0]!r}?" if nearest else f"It holds {', '.join(names) or 'nothing'}."
-    raise DataError(f"{path} has no tensor {table!r}. {hint}")
+    raise DataError(f"{path} has no tensor {table!r}. {nearest_name(table, names)}")
 
 
 def _check(

@@ -4,21 +4,21 @@ import numba
 import numpy as np
 import torch
 
-from windrow.comm.rows_kernels import from_bfloat16, from_float16, to_bfloat16, to_float16
+from windrow.comm.rows_kernels import as_bfloat16, as_float16
 
 
 @numba.njit
 def from_all(bits, halves, brains):
     for i in range(bits.size):
-        halves[i] = from_float16(bits[i])
-        brains[i] = from_bfloat16(bits[i])
+        halves[i] = as_float16(bits[i], np.float32(0))
+        brains[i] = as_bfloat16(bits[i], np.float32(0))
 
 
 @numba.njit
 def to_all(values, halves, brains):
     for i in range(values.size):
-        halves[i] = to_float16(values[i])
-        brains[i] = to_bfloat16(values[i])
+        halves[i] = as_float16(values[i], np.uint16(0))
+        brains[i] = as_bfloat16(values[i], np.uint16(0))
 
 
 def bits_of(values: torch.Tensor) -> np.ndarray:

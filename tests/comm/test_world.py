@@ -264,7 +264,7 @@ def test_collectives_of_several_subgroups_and_the_whole_may_be_under_way():
 
 
 def test_every_error_is_a_windrow_error_and_those_of_users_are_value_errors():
-    kinds = [found for found in map(vars(errors).get, errors.__all__) if isinstance(found, type)]
+    kinds = [kind for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)]
     assert all(issubclass(kind, errors.WindrowError) for kind in kinds)
     assert all(issubclass(kind, ValueError) for kind in (errors.DataError, errors.RecipeError, errors.StoreError))
     between = errors.CollectiveMismatchError, errors.DeadlineError, errors.PeerFailedError

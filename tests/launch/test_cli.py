@@ -118,7 +118,7 @@ def test_help_and_refusals_come_before_heavy_libraries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"), [("tarin", "Did you mean 'train'? Commands: pa"), ("xyz", "'xyz'. Commands: pa")]
+    ("typed", "said"), [("tarin", "Did you mean 'train'? Commands: init, pa"), ("xyz", "'xyz'. Commands: init, pa")]
 )
 def test_a_misspelt_command_is_answered_with_the_nearest(
     capsys: pytest.CaptureFixture[str], typed: str, said: str

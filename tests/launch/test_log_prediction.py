@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -73,6 +74,26 @@ def test_the_exported_model_says_the_same(run_folder: Path, tmp_path: Path) -> N
     assert main(["predict", str(run_folder), "--log", str(log), "--out", str(scores)]) == 0
     expected = torch.tensor(parquet.read_table(scores)["click"].to_pylist())
     torch.testing.assert_close(recsys.load(out).predict(csv.read_csv(log)), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("log", "metric"),
+    [({"label": ["click", "buy"], "sample_weight": "weight"}, "auc"), ({"label": "x", "label_kind": "real"}, "rmse")],
+)
+def test_recipes_with_other_labels(
+    tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe], log: dict[str, Any], metric: str
+) -> None:
+    rows = [f"{n % 2},{int(n % 3 > 0)},{n % 7 / 7},{n % 2 + 1},{n % 30}" for n in range(300)]
+    (tmp_path / "log.csv").write_text("\n".join(["click,buy,x,weight,item", *rows]) + "\n")
+    sections = {"log": {"dense": [], "features": {"item": {}}} | log, "model": {"top": [8], "embeddings_in_top": True}}
+    write_toml(tmp_path / "log.toml", click_recipe(tmp_path, **sections).settings())
+    run = tmp_path / "run"
+    assert main(["prepare", str(tmp_path / "log.toml")]) == 0
+    assert main(["train", str(tmp_path / "log.toml"), "--run-folder", str(run)]) == 0
+    assert json.loads((run / "summary.json").read_text())["metric"] == metric
+    assert main(["predict", str(run), "--split", "validation"]) == 0
+    labels = [log["label"]] if isinstance(log["label"], str) else log["label"]
+    assert parquet.read_table(run / "predictions.parquet").column_names == ["row", *labels]
 
 
 def test_refusals_name_the_cure(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

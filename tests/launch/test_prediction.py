@@ -28,6 +28,7 @@ from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 from windrow.launch import prediction
+from windrow.launch.cli import main
 from windrow.launch.partitioning import PartitionJob, graph_to_store, partition_to_store
 from windrow.launch.prediction import PredictionOptions, PredictionResult, predict, prediction_file
 from windrow.launch.recipe import Recipe, make_recipe
@@ -86,6 +87,16 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(journal, "write_plot", lambda *_, **__: None)
         train(make(folder), run_folder=folder / "run")
     return folder
+
+
+def test_a_run_is_measured_as_in_training(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(prepared / "run"), "--json", str(prepared / "figures.json")]) == 0
+    measured = json.loads((prepared / "figures.json").read_text())
+    summary = json.loads((prepared / "run" / "summary.json").read_text())
+    assert measured["test"][summary["metric"]] == pytest.approx(summary["test"])
+    assert "validation" in capsys.readouterr().out
+    assert main(["evaluate", str(prepared / "run"), "--log", "today.csv"]) == 2
+    assert "is for the run of a model of clicks" in capsys.readouterr().err
 
 
 def predicted(recipe: Recipe, run: Path, out: Path, **options: Any) -> PredictionResult:

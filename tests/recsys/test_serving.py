@@ -143,6 +143,12 @@ def test_requests_of_ids(served: ServedModel) -> None:
             served.score(dense, torch.tensor(ids), None if lengths is None else torch.tensor(lengths))
 
 
+def test_dense_values_have_a_shape(served: ServedModel) -> None:
+    for wrong in (torch.zeros(2, 2), torch.zeros(2), torch.zeros(2, 1, dtype=torch.float64)):
+        with pytest.raises(DataError, match="expected float32"):
+            served.score(wrong, torch.tensor([[2, 3], [4, 5]]))
+
+
 def test_rows_that_do_not_fit(served: ServedModel) -> None:
     with pytest.raises(DataError, match="there is no column 'x'"):
         served.predict({"item": ["item 1"], "past": [[1]], "weights": [[1.0]]})

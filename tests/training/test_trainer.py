@@ -3,7 +3,8 @@
 import builtins
 import json
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from windrow.gnn import NodeTask, PartitionedGraph
 from windrow.gnn.message_passing import Block
 from windrow.gnn.synthetic import community_graph
 from windrow.partition.book import PartitionBook
-from windrow.training.callbacks import Callback, TensorBoard
+from windrow.training.callbacks import Callback, MLflow, TensorBoard, WeightsAndBiases
 from windrow.training.dense import make_linear
 from windrow.training.dropout import DropoutContext
 from windrow.training.journal import EpochRecord, TrainingResult, read_records
@@ -235,6 +236,51 @@ def test_tensorboard_gets_the_same_figures(tmp_path: Path) -> None:
     assert [e.value for e in events.Scalars("accuracy/test")] == pytest.approx([record.test for record in records])
     assert "seconds/sample" in events.Tags()["scalars"]
     assert result.epochs == 3
+
+
+@pytest.mark.filterwarnings("ignore")  # Theirs.
+def test_wandb_gets_the_same_figures(tmp_path: Path) -> None:
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed")
+    seen: list[dict[str, float]] = []
+    callback = WeightsAndBiases(project="test", mode="offline", dir=str(tmp_path))
+    make_trainer(Loopback.single(), callbacks=[callback, Seen(lambda: seen.append(dict(wandb.run.summary)))]).fit(
+        run_folder=tmp_path / "run"
+    )
+    records = read_records(tmp_path / "run" / "metrics.jsonl")
+    assert [found["loss/train"] for found in seen] == [record.loss for record in records]
+    assert wandb.run is None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_gets_the_same_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "mlruns").as_uri()
+    make_trainer(Loopback.single(), callbacks=[MLflow("mine", uri)]).fit(run_folder=tmp_path / "run")
+    records = read_records(tmp_path / "run" / "metrics.jsonl")
+    (run,) = mlflow.MlflowClient(uri).search_runs([mlflow.get_experiment_by_name("mine").experiment_id])
+    history = mlflow.MlflowClient(uri).get_metric_history(run.info.run_id, "loss/train")
+    assert [point.value for point in history] == [record.loss for record in records]
+    assert run.info.status == "FINISHED"
+
+
+class Seen(Callback):
+    """Calls back after every epoch."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self.look = look
+
+    def on_epoch(self, trainer: Trainer, record: EpochRecord) -> None:
+        self.look()
+
+
+@pytest.mark.parametrize(("callback", "name"), [(WeightsAndBiases(), "wandb"), (MLflow(), "mlflow")])
+def test_a_tracker_that_is_not_installed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, callback: Callback, name: str
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]  # as where it is not installed
+    with pytest.raises(RecipeError, match=f"pip install {name}"):
+        make_trainer(Loopback.single(), callbacks=[callback]).fit(run_folder=tmp_path / "run")
 
 
 def test_missing_tensorboard_is_refused_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ from windrow.recsys.batches.jagged import Deduplicated, Jagged, check_inverse, j
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
-__all__ = ["InverseKeyedJaggedTensor", "deduplicate", "from_variable_batch", "to_variable_batch"]
+__all__ = ["InverseKeyedJaggedTensor", "deduplicate", "from_variable_batch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,42 +113,6 @@ def deduplicate(jagged: "KeyedJaggedTensor", group: Sequence[str]) -> InverseKey
     if not isinstance(rows, Tensor):
         rows, inverse = torch.from_numpy(rows), torch.from_numpy(inverse)
     return InverseKeyedJaggedTensor(select_lists(jagged, group, rows), inverse)
-
-
-def to_variable_batch(groups: Sequence[InverseKeyedJaggedTensor]) -> "KeyedJaggedTensor":
-    """Make TorchRec's container.
-
-    Args:
-        groups: of the same samples and different features, at least one; all with weights, or none.
-
-    Returns:
-        Features of all groups, in their order. TorchRec's bag collections expand what they look up by
-        ``inverse_indices``; its `EmbeddingCollection` of one process ignores them.
-
-    Raises:
-        DataError: no group, groups of different numbers of samples, a feature twice, or weights in some groups only.
-    """
-    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
-
-    if not groups:
-        raise DataError("no groups to convert: give at least one")
-    keys = [key for group in groups for key in group.keys]
-    counts = [group.num_samples for group in groups]
-    if len(set(keys)) < len(keys) or len(set(counts)) > 1:
-        raise DataError(
-            f"groups of {counts} samples with features {', '.join(keys)}: samples must be as many, features different"
-        )
-    given = [weights for group in groups if (weights := group.unique.weights_or_none()) is not None]
-    if given and len(given) < len(groups):
-        raise DataError(f"only some of the groups of {', '.join(keys)} have weights: give all or none")
-    return KeyedJaggedTensor(
-        keys=keys,
-        values=torch.cat([group.unique.values() for group in groups]),
-        weights=torch.cat(given) if given else None,
-        lengths=torch.cat([group.unique.lengths() for group in groups]),
-        stride_per_key_per_rank=[[group.num_unique] for group in groups for _ in group.keys],
-        inverse_indices=(keys, torch.stack([group.inverse for group in groups for _ in group.keys])),
-    )
 
 
 def from_variable_batch(

@@ -274,7 +274,9 @@ def survey_log(
     changes = transforms or Transforms({}, store.features, store.dense)
     codes, lengths, ids, num_stored = {}, {}, {}, {}
     stored = {feature.name for feature in store.features}
-    dense = _dense(scales.add([DENSE_COLUMN])) if store.dense else None
+    dense: npt.NDArray[np.float32] | None = None
+    if store.dense:
+        dense = one_chunk(scales.add([DENSE_COLUMN]), DENSE_COLUMN).flatten().to_numpy().reshape(-1, store.num_dense)
     for feature in changes.features:
         if feature.name in stored:
             columns = [feature.name] + [feature.name + WEIGHTS_SUFFIX] * feature.weighted
@@ -319,12 +321,6 @@ def _lists(table: Any, feature: "FeatureEntry", changes: Transforms) -> tuple[Li
         weights = one_chunk(table, feature.name + WEIGHTS_SUFFIX).flatten().to_numpy()
     ids = column.flatten().to_numpy()
     return changes.lists(feature.name, Jagged(ids, offsets - offsets[0], weights)), len(ids)
-
-
-def _dense(table: Any) -> npt.NDArray[np.float32]:
-    """[n, D] dense values."""
-    values: npt.NDArray[np.float32] = one_chunk(table, DENSE_COLUMN).flatten().to_numpy()
-    return values.reshape(table.num_rows, -1)
 
 
 def _some_ids(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

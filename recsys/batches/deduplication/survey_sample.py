@@ -200,9 +200,9 @@ class StorageScales:
         self._orders: dict[str, npt.NDArray[np.int64]] = {"clustered": chosen.rows}
         if chosen.as_logged is not None:
             self._orders["as_logged"] = chosen.as_logged
-            sharded = chosen.sharded(num_files)
-            if sharded is not None and num_files > 1:
-                self._orders["sharded"] = sharded
+        sharded = chosen.sharded(num_files)
+        if sharded is not None and num_files > 1:
+            self._orders["sharded"] = sharded
         self._bytes = dict.fromkeys(self._orders, 0)
 
     def add(self, columns: list[str], *, of_feature: bool = False) -> Any:

@@ -169,7 +169,14 @@ def cluster_log(options: ClusterOptions, *, progress: Callable[[str, float], Non
             work.mkdir()
             summary = _cluster(log, options, folder, work, report)
             shutil.rmtree(work)
-            _describe(folder, options, summary)
+            described = {
+                "format_version": 1,
+                "by": options.by,
+                "time": options.time,
+                "order": "sessions" if options.sort else "session shards",
+                **asdict(summary),
+            }
+            (folder / DESCRIPTION_NAME).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise StoreError(
             f"cannot write the clustered log {options.output} ({error}): make room there, or choose another output"
@@ -300,14 +307,3 @@ def _check_disk(output: Path, log: LogFiles) -> None:
             f"{folder} has {free} bytes free, but clustering {log.rows} rows needs about {needed} there: make room, or "
             "choose an output on a larger disk"
         )
-
-
-def _describe(folder: Path, options: ClusterOptions, summary: ClusterSummary) -> None:
-    described = {
-        "format_version": 1,
-        "by": options.by,
-        "time": options.time if options.sort else "",
-        "order": "sessions" if options.sort else "session shards",
-        **asdict(summary),
-    }
-    (folder / DESCRIPTION_NAME).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")

@@ -12,6 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from windrow.gnn.synthetic import community_graph
+from windrow.launch import starter_log
 from windrow.launch.cli import main
 
 ROWS = 1200
@@ -45,7 +46,7 @@ def write_edges_and_vertices() -> None:
     destinations = np.repeat(np.arange(200), np.diff(graph.indptr.numpy()))
     edges = zip(graph.indices.tolist(), destinations.tolist(), strict=True)
     lines = "".join(f"p{source}\tp{destination}\n" for source, destination in edges)
-    Path("friends.txt").write_text(f"# who knows whom\nfrom\tto\n{lines}")
+    Path("friends.edges").write_text(f"# who knows whom\nfrom\tto\n{lines}")
     rows = [
         f"{('town', 'village')[v % 2]}\tp{v}\t{a:.3f}\t{b:.3f}\t{c:.3f}\t{graph.labels[v]}\t{SPLITS[v % 4]}\n"
         for v, (a, b, c, _) in enumerate(graph.features.tolist())
@@ -55,7 +56,7 @@ def write_edges_and_vertices() -> None:
 
 def test_an_edge_list_with_a_vertex_table(capsys: pytest.CaptureFixture[str]) -> None:
     write_edges_and_vertices()
-    recipe = init("graph", "friends.txt", "--vertices", "people.tsv")
+    recipe = init("graph", "friends.edges", "--vertices", "people.tsv")
     assert recipe["graph"]["edge_list"] == {
         "source_column": "from",
         "destination_column": "to",
@@ -138,6 +139,17 @@ def test_a_parquet_log(capsys: pytest.CaptureFixture[str]) -> None:
     trains(["prepare"])
     several = init("log", "clicks.parquet", "--label", "clicked", "--label", "bought")
     assert several["log"]["label"] == ["clicked", "bought"]
+
+
+def test_a_large_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of a log with more values and samples than one wants to write."""
+    for name, value in (("LARGEST_VOCABULARY", 30), ("RARE_FROM_SAMPLES", ROWS), ("LARGE_LOG", 100)):
+        monkeypatch.setattr(starter_log, name, value)
+    parquet.write_table(pa.table(clicks()), "clicks.parquet")
+    recipe = init("log", "clicks.parquet")
+    assert recipe["log"]["features"]["item_id"] == {"ids": "hash", "rows": 64}
+    assert recipe["log"]["features"]["time_id"] == {"column": "time", "min_count": 5}
+    assert recipe["tables"]["optimizer"] == "rowwise_adagrad"
 
 
 def test_a_csv_log_with_lists_and_a_rating() -> None:

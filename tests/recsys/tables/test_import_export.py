@@ -112,7 +112,7 @@ def test_the_tensor_is_found_by_name_or_alone(tmp_path: Path) -> None:
     assert torch.equal(load_pretrained(several, "item", (0, 10), (0, 6), shape=SHAPE), ROWS)
     with pytest.raises(DataError, match=r"several\.safetensors has no tensor 'itemz'\. Did you mean 'item'\?"):
         load_pretrained(several, "itemz", (0, 10), (0, 6), shape=SHAPE)
-    with pytest.raises(DataError, match=r"has no tensor 'xyz'\. It holds item, items\."):
+    with pytest.raises(DataError, match=r"has no tensor 'xyz'\. There are: item, items\."):
         load_pretrained(several, "xyz", (0, 10), (0, 6), shape=SHAPE)
 
 
