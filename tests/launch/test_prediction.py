@@ -22,12 +22,12 @@ from windrow.gnn.inference import infer_sampled
 from windrow.gnn.message_passing import Block
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.partitioning import graph_to_store, partition_to_store
 from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 from windrow.launch import prediction
 from windrow.launch.cli import main
-from windrow.launch.partitioning import PartitionJob, graph_to_store, partition_to_store
 from windrow.launch.prediction import PredictionOptions, PredictionResult, predict
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
@@ -239,10 +239,10 @@ def test_features_of_another_graph_are_scaled_as_those_of_the_runs(tmp_path: Pat
         save_graph(tmp_path / f"{name}.npz", graph, y=graph.labels.numpy())
     reading = {"standardise": "standard", "random_split": {"kind": "fractions"}}
     recipe = make(tmp_path, graph=reading, training={"epochs": 1}, partition={"num_parts": 1})
-    partition_to_store(PartitionJob.of(recipe))
+    partition_to_store(recipe)
     train(recipe, run_folder=tmp_path / "run")
     from_other = make(tmp_path, store="store-other", graph={"path": "other.npz", **reading}, partition={"num_parts": 1})
-    partition_to_store(PartitionJob.of(from_other))
+    partition_to_store(from_other)
     deviation = trained.features.std(0, correction=0)
     scaled = (other.features - trained.features.mean(0)) / deviation
     scaled[:, 2] = 0
