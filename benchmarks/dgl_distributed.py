@@ -36,9 +36,9 @@ from benchmarks.harness.workers import worker_command
 from windrow.comm.connect import connect
 from windrow.comm.launcher import launched_rank
 from windrow.gnn.models import ModelOptions, build_model
+from windrow.gnn.partitioning import graph_to_store
 from windrow.gnn.synthetic import power_law_communities
 from windrow.launch.cluster.network import CLUSTER_VARIABLE, INTERFACE, host_address
-from windrow.launch.partitioning import graph_to_store
 from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.launch.recipe import make_recipe
 from windrow.launch.training import make_trainer

@@ -29,10 +29,10 @@ from windrow.comm.meter import Meter
 from windrow.gnn.demand import demand_of
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.partitioning import graph_to_store
 from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.synthetic import power_law_communities
 from windrow.gnn.task import NodeTask, TrainingOptions
-from windrow.launch.partitioning import graph_to_store
 from windrow.partition import PartitionOptions
 from windrow.training.terminal import Progress
 from windrow.training.trainer import Trainer

@@ -66,14 +66,19 @@ def recipe_of(folder: Path, variant: str, seed: int) -> RecommendationRecipe:
 def work(task: Mapping[str, Any]) -> object:
     """Train one variant from one seed; the test AUC after each epoch."""
     from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
-    from windrow.launch.recommendation_job import recommendation
+    from windrow.recsys.recommendation import recommendation
     from windrow.training.trainer import Trainer
 
     keep_freed_memory()
     keep_shapes(RECOMMENDATION_SHAPES)
     world = Loopback.single()
     recipe = recipe_of(Path(task["folder"]), task["variant"], task["seed"])
-    trainer = Trainer(world, *recommendation(world, recipe, torch.device("cpu")), recipe.training, seed=task["seed"])
+    trainer = Trainer(
+        world,
+        *recommendation(world, recipe, torch.device("cpu"), seed=recipe.run.seed),
+        recipe.training,
+        seed=task["seed"],
+    )
     found = []
     for epoch in range(task["epochs"]):
         trainer.train_epoch(epoch)

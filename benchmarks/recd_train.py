@@ -27,7 +27,6 @@ from windrow.comm.connect import connect
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
-from windrow.launch.recommendation_job import recommendation
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.partition.tables.plan import Cost
 from windrow.recsys.batches.batch_reader import BatchReader
@@ -37,6 +36,7 @@ from windrow.recsys.log.store import LogStore
 from windrow.recsys.log.synthetic.generate import generate_log, recipe_groups, session_log_recipe
 from windrow.recsys.log.synthetic.options import recd
 from windrow.recsys.log_tables import log_transforms
+from windrow.recsys.recommendation import recommendation
 from windrow.recsys.recommender import collections_of
 from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
 from windrow.training.trainer import Trainer
@@ -127,7 +127,9 @@ class Epochs:
 
     def __init__(self, world: World, recipe: RecommendationRecipe) -> None:
         self.world = world
-        self.trainer = Trainer(world, *recommendation(world, recipe, torch.device("cpu")), recipe.training, seed=SEED)
+        self.trainer = Trainer(
+            world, *recommendation(world, recipe, torch.device("cpu"), seed=recipe.run.seed), recipe.training, seed=SEED
+        )
         self.epoch = 0
         self.loss = 0.0
         self.moved: dict[str, float] = {}

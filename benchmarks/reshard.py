@@ -19,8 +19,8 @@ from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table
 from benchmarks.harness.workers import mpirun, run_command
 from windrow.comm.connect import connect
-from windrow.launch.recommendation_job import recommendation
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
+from windrow.recsys.recommendation import recommendation
 from windrow.training.checkpoint import (
     Checkpoint,
     load_latest,
@@ -55,7 +55,7 @@ def work(task: Mapping[str, Any]) -> None:
     recipe = load_recommendation_recipe(RECIPE, settings)
     torch.set_num_threads(1)
     with connect("mpi", deadline_s=120) as world:
-        recommender, _ = recommendation(world, recipe, torch.device("cpu"))
+        recommender, _ = recommendation(world, recipe, torch.device("cpu"), seed=recipe.run.seed)
         checkpoint = load_together(world, Path(task["checkpoints"]), lambda _: None)
         tables = recommender.local_tables()
         restore_tables(checkpoint, tables)

@@ -32,11 +32,11 @@ from windrow.comm.world import World
 from windrow.gnn.demand import demand_of
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.partitioning import graph_to_store
 from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.seed_order import count_steps
 from windrow.gnn.synthetic import power_law_communities
 from windrow.gnn.task import NodeTask
-from windrow.launch.partitioning import graph_to_store
 from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.options import PartitionOptions
 from windrow.training.trainer import Trainer

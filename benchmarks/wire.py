@@ -25,11 +25,11 @@ from windrow.comm.connect import connect
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
-from windrow.launch.recommendation_job import recommendation
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.synthetic.generate import generate_log, session_log_recipe
 from windrow.recsys.log.synthetic.options import recd
+from windrow.recsys.recommendation import recommendation
 from windrow.training.trainer import Trainer
 
 HOSTS, RATE = 4, "1gbit"
@@ -77,7 +77,7 @@ class Run:
     def __init__(self, world: World, recipe: RecommendationRecipe) -> None:
         self._world = world
         self._epoch = 0
-        model, task = recommendation(world, recipe, torch.device("cpu"))
+        model, task = recommendation(world, recipe, torch.device("cpu"), seed=recipe.run.seed)
         self._trainer = Trainer(world, model, task, recipe.training, wire=recipe.wire, seed=recipe.run.seed)
         self.samples = self._trainer.task.samples_per_epoch
         self.num_bytes = 0.0

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from windrow.comm.connect import connect
-from windrow.launch.partitioning import PartitionJob, partition_to_store
+from windrow.gnn.partitioning import partition_to_store
 from windrow.launch.recipe import load_recipe
 from windrow.launch.training import train
 
@@ -18,7 +18,7 @@ if __name__ == "__main__":
     with connect() as world:  # one process partitions, the others wait for it
         recipe = load_recipe(Path(sys.argv[1]), [*sys.argv[2:], f"partition.num_parts={world.size}"])
         if world.rank == 0:
-            partition_to_store(PartitionJob.of(recipe), overwrite=True)
+            partition_to_store(recipe, overwrite=True)
         world.barrier(stage="partition")
     result = train(recipe)
     if world.rank == 0:

@@ -122,7 +122,7 @@ def evaluate(
         trainer.load_weights(run_folder.path, checkpoint)
         if rows is None:
             return trainer.evaluate()
-        return _click_task(trainer.task).evaluate_on(LogStore.open(rows))
+        return _click_task(trainer.task).evaluate(log=LogStore.open(rows))
 
 
 def recommend(

@@ -12,20 +12,17 @@ from typing import Any, TypeAlias
 
 from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import RecipeError
-from windrow.comm.options import PathOption, checked_dataclass
+from windrow.comm.options import checked_dataclass
 from windrow.comm.wire import WireOptions
 from windrow.gnn.cache_choice import Sampling
 from windrow.gnn.evaluation import EvaluationOptions
 from windrow.gnn.models import ModelOptions
+from windrow.gnn.partitioning import PartitionJob
 from windrow.gnn.pipeline import PipelineOptions
-from windrow.gnn.readers.options import GraphOptions
-from windrow.gnn.sampler import SamplerOptions
-from windrow.gnn.task import TrainingOptions
 from windrow.launch.rank_process import RunOptions
 from windrow.launch.recipe_file import read_recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.launch.settings import parse_settings, settings_to_dict
-from windrow.partition.options import PartitionOptions
 
 __all__ = ["AnyRecipe", "Recipe", "load_any_recipe", "load_recipe", "make_recipe"]
 
@@ -33,29 +30,19 @@ DECISIVE_SECTIONS = ("model", "sampler", "wire", "training", "evaluation")
 
 
 @checked_dataclass
-class Recipe:
+class Recipe(PartitionJob):
     """Every setting of a run."""
 
     name: str
     """Names the run folder; the file's name without ".toml" where it is not given."""
-    store: PathOption
-    """Folder of the partitioned graph: written by ``windrow partition``, read by ``windrow train``."""
-    graph: GraphOptions
-    """Which graph."""
-    partition: PartitionOptions = field(default_factory=PartitionOptions)
-    """How it is split among the ranks."""
     model: ModelOptions = field(default_factory=ModelOptions)
     """The network."""
-    sampler: SamplerOptions = field(default_factory=SamplerOptions)
-    """How its minibatches are made."""
     cache: CacheOptions = field(default_factory=CacheOptions)
     """Which rows of other ranks are kept on each."""
     pipeline: PipelineOptions = field(default_factory=PipelineOptions)
     """How far ahead of training minibatches are made."""
     wire: WireOptions = field(default_factory=WireOptions)
     """In which number formats features and gradients travel between ranks."""
-    training: TrainingOptions = field(default_factory=TrainingOptions)
-    """How its weights are learnt."""
     evaluation: EvaluationOptions = field(default_factory=EvaluationOptions)
     """How and when it is measured."""
     run: RunOptions = field(default_factory=RunOptions)

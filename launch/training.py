@@ -72,9 +72,9 @@ def make_trainer(world: World, recipe: AnyRecipe, device: torch.device) -> Train
     if isinstance(recipe, Recipe):
         model, task = _graph(world, recipe, device)
     else:
-        from windrow.launch.recommendation_job import recommendation
+        from windrow.recsys.recommendation import recommendation
 
-        model, task = recommendation(world, recipe, device)
+        model, task = recommendation(world, recipe, device, seed=recipe.run.seed)
     return Trainer(
         world,
         model,

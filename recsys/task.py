@@ -302,12 +302,21 @@ class ClickTask(RecommendationTask):
         self._use(source, self._evaluator_of(self._log))
         super().start(setup)
 
-    def evaluate_on(self, log: "LogStore") -> dict[str, dict[str, float]]:
-        """Measure on another log, prepared by the same rules. Collective.
+    def evaluate(
+        self, splits: Sequence[str] = ("validation", "test"), *, log: "LogStore | None" = None
+    ) -> dict[str, dict[str, float]]:
+        """Measure. Collective.
+
+        Args:
+            splits: validation or test.
+            log: another log than that of the task, prepared by `windrow.recsys.log.prepare.prepare_rows`: "test" is all
+                of it.
 
         Raises:
             DataError: it has no labels, or other features.
         """
+        if log is None:
+            return super().evaluate(splits)
         self._check_alike(log)
         self._check_labels(log)
         found = self._evaluator_of(log).evaluate()

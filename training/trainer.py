@@ -308,17 +308,18 @@ class Trainer:
 
     # ---------------------------------------------------------------------------------------------------------- a run
 
-    def evaluate(self, *splits: str) -> dict[str, dict[str, float]]:
+    def evaluate(self, *splits: str, **options: Any) -> dict[str, dict[str, float]]:
         """Measure the model. Collective.
 
         Args:
             splits: "train", "validation" or "test"; none: validation and test.
+            options: see `evaluate` of the task.
 
         Returns:
             For each of them that has samples, values by name; the same on every rank. The model is left in evaluation
             mode.
         """
-        return self.task.evaluate(splits or ("validation", "test"))
+        return self.task.evaluate(splits or ("validation", "test"), **options)
 
     def predict(self, split: str | None = None, **options: Any) -> Tensor:
         """Compute outputs: see `predict` of the task, which says what other options there are. Collective."""

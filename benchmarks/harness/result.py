@@ -311,10 +311,7 @@ SCHEMA = 1
 """Version of the file's form: raised when an old reader would misunderstand a new file."""
 
 DERIVED = "derived"
-"""Key of what follows from the samples: written for people and other programs, checked and dropped on reading."""
-
-ROUNDING = 1e-9
-"""Relative: how far a median that was written may be from that of the samples."""
+"""Key of what follows from the samples: written for people and other programs, dropped on reading."""
 
 CANNOT_WRITE = "cannot write the result {path}: {error}. Name another place with --save."
 
@@ -336,15 +333,13 @@ def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
     return values
 
 
-def comparison_from_json(values: Mapping[str, Any], *, source: str = "comparison") -> Comparison:
-    """The inverse of `comparison_to_json`; messages name the source.
+def comparison_from_json(values: Mapping[str, Any]) -> Comparison:
+    """The inverse of `comparison_to_json`.
 
     Raises:
-        StoreError: an unknown key, a value of the wrong type, or medians that are not those of the samples.
+        StoreError: an unknown key, or a value of the wrong type.
     """
-    comparison = _parse(Comparison, _without_derived(values), source)
-    _check_derived(comparison, values, source)
-    return comparison
+    return _parse(Comparison, json.loads(json.dumps(values), object_hook=_without_derived), "comparison")
 
 
 def result_to_json(result: BenchmarkResult) -> dict[str, Any]:
@@ -390,22 +385,15 @@ def read_result(path: Path) -> BenchmarkResult:
     """Read what `write_result` wrote, and check it.
 
     Raises:
-        StoreError: it is not there, no JSON, of another form, or its medians are not those of its samples.
+        StoreError: it is not there, no JSON, or of another form.
     """
     try:
-        values = json.loads(path.read_text("utf-8"))
+        values = json.loads(path.read_text("utf-8"), object_hook=_without_derived)
     except (OSError, ValueError) as error:
         raise StoreError(f"{path} is not the result of a benchmark: {error}. Run the benchmark again.") from error
     if not isinstance(values, dict) or values.pop("schema", None) != SCHEMA:
         raise StoreError(f'{path} is not a result of this version ("schema" must be {SCHEMA}): run the benchmark again')
-    comparisons = values.get("comparisons", {})
-    if not isinstance(comparisons, dict):
-        raise StoreError(f"{path}: comparisons must be a dictionary. Run the benchmark again.")
-    bare = {name: _without_derived(one) for name, one in comparisons.items()}
-    result = _parse(BenchmarkResult, {**values, "comparisons": bare}, str(path))
-    for name, comparison in result.comparisons.items():
-        _check_derived(comparison, comparisons[name], f"{path}: {name}")
-    return result
+    return _parse(BenchmarkResult, values, str(path))
 
 
 def _parse(kind: type[Parsed], values: Mapping[str, Any], source: str) -> Parsed:
@@ -415,29 +403,8 @@ def _parse(kind: type[Parsed], values: Mapping[str, Any], source: str) -> Parsed
         raise StoreError(f"{error}. Run the benchmark again.") from error
 
 
-def _without_derived(comparison: Any) -> Any:
-    """Take away what follows from the samples; what has another form is left for the parser to refuse."""
-    if not isinstance(comparison, Mapping) or not isinstance(comparison.get("variants"), dict):
-        return comparison
-    variants = {
-        name: {key: value for key, value in measured.items() if key != DERIVED}
-        if isinstance(measured, dict)
-        else measured
-        for name, measured in comparison["variants"].items()
-    }
-    return {**comparison, "variants": variants}
-
-
-def _check_derived(comparison: Comparison, values: Mapping[str, Any], source: str) -> None:
-    """Refuse samples that are not those which the medians beside them come from."""
-    for name, measured in comparison.variants.items():
-        derived = values["variants"][name].get(DERIVED)
-        written = derived.get("median_s") if isinstance(derived, dict) else None
-        if not isinstance(written, float) or not math.isclose(written, measured.median_s, rel_tol=ROUNDING):
-            raise StoreError(
-                f"{source}: {name} says a median of {written} s, but that of its samples is {measured.median_s} s: "
-                "the file was changed by hand. Run the benchmark again."
-            )
+def _without_derived(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != DERIVED}
 
 
 def _layout(value: Any, indent: str = "") -> str:

@@ -4,13 +4,25 @@ import argparse
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.launcher import launched_size
 
-__all__ = ["add_checkpoint", "add_overrides", "byte_count", "refuse_several_processes", "write_json", "writing"]
+if TYPE_CHECKING:
+    from windrow.launch.recipe import AnyRecipe
+
+__all__ = [
+    "add_checkpoint",
+    "add_overrides",
+    "byte_count",
+    "recipe_to_compute",
+    "refuse_several_processes",
+    "write_json",
+    "writing",
+]
 
 BYTE_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 """Binary units, as results show them."""
@@ -36,6 +48,17 @@ def add_checkpoint(parser: argparse.ArgumentParser) -> None:
         default="best",
         help="which one: the best on the validation split by default",
     )
+
+
+def recipe_to_compute(path: Path, overrides: Sequence[str]) -> "AnyRecipe":
+    """Load a recipe, and let this process reuse memory as its kind of model does best; before anything is computed."""
+    from windrow.launch.rank_process import GRAPH_SHAPES, RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+    from windrow.launch.recipe import Recipe, load_any_recipe
+
+    keep_freed_memory()
+    recipe = load_any_recipe(path, overrides)
+    keep_shapes(GRAPH_SHAPES if isinstance(recipe, Recipe) else RECOMMENDATION_SHAPES)
+    return recipe
 
 
 def write_json(path: Path | None, value: object) -> None:

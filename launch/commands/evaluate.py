@@ -9,7 +9,7 @@ from pathlib import Path
 
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_checkpoint, add_overrides, write_json
+from windrow.launch.commands.arguments import add_checkpoint, add_overrides, recipe_to_compute, write_json
 from windrow.training.run_folder import open_run_folder
 
 __all__ = ["add_arguments", "run"]
@@ -43,13 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     with ending_all_ranks():
         folder = open_run_folder(arguments.run_folder)
         from windrow.launch.log_prediction import evaluate
-        from windrow.launch.rank_process import GRAPH_SHAPES, RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
-        from windrow.launch.recipe import Recipe, load_any_recipe
         from windrow.training.terminal import table
 
-        keep_freed_memory()
-        recipe = load_any_recipe(folder.recipe_file, arguments.overrides)
-    keep_shapes(GRAPH_SHAPES if isinstance(recipe, Recipe) else RECOMMENDATION_SHAPES)
+        recipe = recipe_to_compute(folder.recipe_file, arguments.overrides)
     figures = evaluate(recipe, folder, checkpoint=arguments.checkpoint, files=arguments.files)
     if launched_rank() == 0:
         measured = [

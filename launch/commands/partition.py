@@ -17,7 +17,7 @@ from windrow.launch.recipe_file import read_recipe
 from windrow.launch.settings import parse_settings, with_overrides
 
 if TYPE_CHECKING:
-    from windrow.launch.partitioning import PartitionJob
+    from windrow.gnn.partitioning import PartitionJob
 
 __all__ = ["add_arguments", "run"]
 
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow partition")
     job = _job(arguments)
-    from windrow.launch.partitioning import partition_to_store
+    from windrow.gnn.partitioning import partition_to_store
     from windrow.training.terminal import make_progress
 
     with make_progress(rank=launched_rank()) as progress:
@@ -64,11 +64,11 @@ def _job(arguments: argparse.Namespace) -> "PartitionJob":
         read_recipe(arguments.recipe, overrides, kind="graph")
     elif arguments.out is None:
         raise RecipeError("--graph needs --out STORE, the folder to write")
-    from windrow.launch.partitioning import PartitionJob
+    from windrow.gnn.partitioning import PartitionJob
     from windrow.launch.recipe import load_recipe
 
     if arguments.recipe is not None:
-        return PartitionJob.of(load_recipe(arguments.recipe, overrides))
+        return load_recipe(arguments.recipe, overrides)
     values = with_overrides({"graph": {"path": str(arguments.graph.absolute())}}, overrides)
     return parse_settings(PartitionJob, values, source="the command line", base=Path.cwd())
 

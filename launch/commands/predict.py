@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_checkpoint, add_overrides
+from windrow.launch.commands.arguments import add_checkpoint, add_overrides, recipe_to_compute
 from windrow.training.run_folder import open_run_folder
 
 if TYPE_CHECKING:
@@ -101,12 +101,9 @@ def run(arguments: argparse.Namespace) -> int:
     with ending_all_ranks():
         folder = open_run_folder(arguments.run_folder)
         from windrow.launch.prediction import PredictionOptions, predict
-        from windrow.launch.rank_process import GRAPH_SHAPES, RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
-        from windrow.launch.recipe import Recipe, load_any_recipe
+        from windrow.launch.recipe import Recipe
 
-        keep_freed_memory()
-        recipe = load_any_recipe(folder.recipe_file, arguments.overrides)
-        keep_shapes(GRAPH_SHAPES if isinstance(recipe, Recipe) else RECOMMENDATION_SHAPES)
+        recipe = recipe_to_compute(folder.recipe_file, arguments.overrides)
         splits = tuple(dict.fromkeys(arguments.splits or ()))
         if not isinstance(recipe, Recipe):
             return _predict_log(arguments, recipe, folder, splits)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from windrow.training.terminal import BYTE_UNITS, byte_size
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from windrow.launch.report.read_run import ReportedRun
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "per_run",
     "plain",
     "series_colour",
+    "series_rows",
     "shortened",
 ]
 
@@ -184,7 +187,7 @@ def chart(
     import pandas as pd
     import plotly.express as px
 
-    frame = pd.DataFrame(rows or {"x": [], "y": []})
+    frame = pd.DataFrame(rows if len(rows) else {"x": [], "y": []})
     # The style is the page's: Plotly's own template would be checked anew for every figure.
     defaults: dict[str, Any] = {"x": "x", "y": "y", "template": "none", "color_discrete_sequence": _COLOURS}
     if kind == "bar":
@@ -217,6 +220,17 @@ def chart(
     for trace in figure.data if kind == "line" else ():
         trace.mode = "lines+markers" if len(trace.x) <= FEW_POINTS else "lines"
     return figure.update_layout(layout or {})
+
+
+def series_rows(values: "pd.DataFrame", told: "pd.DataFrame | None" = None) -> "pd.DataFrame":
+    """Rows for `chart` of a frame whose index is x and whose columns are series; cells without a number are left out.
+
+    `told` is of the same shape: what the pointer says.
+    """
+    rows = values.rename_axis("x").melt(var_name="series", value_name="y", ignore_index=False).reset_index()
+    if told is not None:
+        rows["told"] = told.melt()["value"]
+    return rows.dropna(subset="y")
 
 
 def looks(series: Sequence[object]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ hold.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from windrow.comm.errors import StoreError
 from windrow.launch.report.panel import (
@@ -19,10 +19,14 @@ from windrow.launch.report.panel import (
     per_run,
     plain,
     series_colour,
+    series_rows,
     shortened,
 )
 from windrow.launch.report.read_run import ReportedRun
 from windrow.training.terminal import byte_size
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["placement_section"]
 
@@ -79,6 +83,8 @@ QUANTITIES = {
 }
 CACHED = {"cached_rows": "cached rows", "cached_bytes": "cache"}
 """Shown where there is a cache; older versions did not write them."""
+SIZES = ("features", "cache")
+"""In bytes; all else is counted."""
 MOST_RANKS_WITH_LINES = 16
 """More lines of equal shares would be a thicket."""
 LEAST_SHARE_WITH_TEXT = 8
@@ -87,27 +93,26 @@ LEAST_SHARE_WITH_TEXT = 8
 
 def _graph_views(ranks: Sequence[Mapping[str, int]]) -> dict[str, Any]:
     """Shares of the ranks in each quantity, and each quantity in numbers."""
-    quantities = QUANTITIES
-    if any(rank.get("cached_rows") for rank in ranks):
-        quantities = QUANTITIES | CACHED
-    return {
-        "shares": _shares(ranks, quantities),
-        **{name: _quantity_numbers(ranks, key, name) for key, name in quantities.items()},
+    import pandas as pd
+
+    quantities = QUANTITIES | (CACHED if any(rank.get("cached_rows") for rank in ranks) else {})
+    amounts = pd.DataFrame(ranks)[list(quantities)].astype(int).rename(columns=quantities)
+    told = amounts.apply(lambda column: [_amount_text(column.name, amount) for amount in column])
+    return {"shares": _shares(amounts, told)} | {
+        name: chart(
+            "bar",
+            series_rows(amounts[[name]], told[[name]]),
+            x="rank",
+            y=f"{name} ({'bytes' if name in SIZES else 'count'})",
+            hover="rank %{x}: %{customdata[0]}",
+        ).update_traces(marker_color=[series_colour(rank) for rank in amounts.index])
+        for name in amounts
     }
 
 
-def _shares(ranks: Sequence[Mapping[str, int]], quantities: Mapping[str, str]) -> Any:
-    totals = {key: sum(int(rank[key]) for rank in ranks) for key in quantities}
-    rows: list[dict[str, Any]] = [
-        {
-            "series": f"rank {number}",
-            "y": name,
-            "x": 100 * int(rank[key]) / (totals[key] or 1),
-            "told": _amount_text(key, name, int(rank[key])),
-        }
-        for number, rank in enumerate(ranks)
-        for key, name in quantities.items()
-    ]
+def _shares(amounts: "pd.DataFrame", told: "pd.DataFrame") -> Any:
+    shares = 100 * amounts / amounts.sum().replace(0, 1)
+    rows = series_rows(shares.T.add_prefix("rank "), told.T).rename(columns={"x": "y", "y": "x"})
     figure = chart(
         "bar",
         rows,
@@ -115,35 +120,20 @@ def _shares(ranks: Sequence[Mapping[str, int]], quantities: Mapping[str, str]) -
         y="",
         hover="%{fullData.name}: %{customdata[0]}, %{x:.2f} %<br>%{y}",
         orientation="h",
-        text=[f"{row['x']:.1f} %" if row["x"] >= LEAST_SHARE_WITH_TEXT else "" for row in rows],
+        text=rows["x"].map("{:.1f} %".format).where(rows["x"] >= LEAST_SHARE_WITH_TEXT, ""),
         range_x=[0, 100],
         layout={"bargap": 0.3},
     )
     figure.update_traces(textposition="inside", insidetextanchor="middle")
     figure.update_yaxes(autorange="reversed")
-    for number in range(1, len(ranks) if len(ranks) <= MOST_RANKS_WITH_LINES else 0):
-        figure.add_vline(100 * number / len(ranks), line={"color": MUTED, "width": 1, "dash": "dot"})
+    ranks = len(amounts)
+    for number in range(1, ranks if ranks <= MOST_RANKS_WITH_LINES else 0):
+        figure.add_vline(100 * number / ranks, line={"color": MUTED, "width": 1, "dash": "dot"})
     return figure
 
 
-def _quantity_numbers(ranks: Sequence[Mapping[str, int]], key: str, name: str) -> Any:
-    rows = [
-        {"x": number, "y": int(rank[key]), "told": _amount_text(key, name, int(rank[key]))}
-        for number, rank in enumerate(ranks)
-    ]
-    title = f"{name} ({'bytes' if _is_bytes(key) else 'count'})"
-    colours = [series_colour(rank) for rank in range(len(ranks))]
-    return chart("bar", rows, x="rank", y=title, hover="rank %{x}: %{customdata[0]}").update_traces(
-        marker_color=colours
-    )
-
-
-def _is_bytes(key: str) -> bool:
-    return key.endswith("_bytes")
-
-
-def _amount_text(key: str, name: str, value: int) -> str:
-    return exact_bytes(value) if _is_bytes(key) else f"{value:,} {name}"
+def _amount_text(name: str, amount: int) -> str:
+    return exact_bytes(amount) if name in SIZES else f"{amount:,} {name}"
 
 
 MOST_TABLES = 40
@@ -159,10 +149,26 @@ PlacedTable = Mapping[str, Any]
 
 def _table_views(tables: Sequence[PlacedTable], world_size: int) -> dict[str, Any]:
     """The tables sized by bytes, all equally wide, and what each rank holds in all."""
+    import pandas as pd
+
+    shards = pd.DataFrame(
+        {
+            "table": place,
+            "plan": str(table["plan"]),
+            "rank": int(shard["rank"]),
+            "bytes": int(shard["bytes"]),
+            "told": _shard_text(table, shard),
+        }
+        for place, table in enumerate(tables)
+        for shard in table["shards"]
+    )
+    if not shards["rank"].between(0, world_size - 1).all():
+        raise ValueError(f"a shard is on none of {world_size} ranks")
+    names = [plain(shortened(str(table["name"]), MOST_LETTERS_OF_TABLE)) for table in tables]
     return {
-        "sized by bytes": _bars(tables, world_size, "bytes"),
-        "each table as 100 %": _bars(tables, world_size, "percent"),
-        "what each rank holds": _by_rank(tables, world_size),
+        "sized by bytes": _bars(shards, names, world_size, "bytes"),
+        "each table as 100 %": _bars(shards, names, world_size, "percent"),
+        "what each rank holds": _by_rank(shards, world_size),
     }
 
 
@@ -179,20 +185,16 @@ def _table_note(tables: Sequence[PlacedTable]) -> str:
     return "; ".join(parts) + "."
 
 
-def _bars(tables: Sequence[PlacedTable], world_size: int, scale: Literal["bytes", "percent"]) -> Any:
-    shown = sorted(tables, key=lambda table: -_held(table))[:MOST_TABLES]
-    divisor, unit = byte_unit(max((_held(table) for table in shown), default=0))
-    rows = [
-        {
-            "series": f"rank {int(shard['rank'])}",
-            "y": place,
-            "x": int(shard["bytes"]) / (divisor if scale == "bytes" else _held(table) / 100 or 1),
-            "told": _shard_text(table, shard),
-            "opacity": COPY_OPACITY if table["plan"] == REPLICATED else 1.0,
-        }
-        for place, table in enumerate(shown)
-        for shard in table["shards"]
-    ]
+def _bars(shards: "pd.DataFrame", names: Sequence[str], world_size: int, scale: Literal["bytes", "percent"]) -> Any:
+    sizes = shards.groupby("table")["bytes"].sum().sort_values(ascending=False, kind="stable").head(MOST_TABLES)
+    divisor, unit = byte_unit(sizes.max())
+    places = {table: place for place, table in enumerate(sizes.index)}
+    shown = shards[shards["table"].isin(sizes.index)]
+    rows = shown.assign(
+        series="rank " + shown["rank"].astype(str),
+        y=shown["table"].map(places),
+        x=shown["bytes"] / (divisor if scale == "bytes" else shown["table"].map(sizes.replace(0, 1)) / 100),
+    ).sort_values("y", kind="stable")
     figure = chart(
         "bar",
         rows,
@@ -202,32 +204,22 @@ def _bars(tables: Sequence[PlacedTable], world_size: int, scale: Literal["bytes"
         orientation="h",
         **looks([f"rank {rank}" for rank in range(world_size)]),
         range_x=None if scale == "bytes" else [0, 100],
-        layout={"height": max(LEAST_HEIGHT, FRAME_PIXELS + BAR_PIXELS * len(shown)), "bargap": 0.25},
+        layout={"height": max(LEAST_HEIGHT, FRAME_PIXELS + BAR_PIXELS * len(places)), "bargap": 0.25},
     )
-    for trace in figure.data:
-        trace.marker.opacity = [row["opacity"] for row in rows if row["series"] == trace.name]
-    names = [plain(shortened(str(table["name"]), MOST_LETTERS_OF_TABLE)) for table in shown]
-    return figure.update_yaxes(autorange="reversed", tickvals=list(range(len(shown))), ticktext=names)
+    opacity = (rows["plan"] == REPLICATED).map({True: COPY_OPACITY, False: 1.0})
+    figure.for_each_trace(lambda trace: trace.update(marker_opacity=opacity[rows["series"] == trace.name].tolist()))
+    return figure.update_yaxes(
+        autorange="reversed", tickvals=list(places.values()), ticktext=[names[table] for table in places]
+    )
 
 
-def _by_rank(tables: Sequence[PlacedTable], world_size: int) -> Any:
-    held = {str(table["plan"]): [0] * world_size for table in tables}
-    for table in tables:
-        for shard in table["shards"]:
-            held[str(table["plan"])][int(shard["rank"])] += int(shard["bytes"])
-    divisor, unit = byte_unit(max(map(sum, zip(*held.values(), strict=True)), default=0))
-    rows = [
-        {"x": rank, "series": plan, "y": value / divisor, "told": exact_bytes(value)}
-        for plan, values in held.items()
-        for rank, value in enumerate(values)
-    ]
+def _by_rank(shards: "pd.DataFrame", world_size: int) -> Any:
+    held = shards.pivot_table(index="rank", columns="plan", values="bytes", aggfunc="sum", sort=False)
+    held = held.reindex(range(world_size)).fillna(0)
+    divisor, unit = byte_unit(held.sum(axis=1).max())
+    rows = series_rows(held / divisor, held.map(exact_bytes))
     hover = "rank %{x}, %{fullData.name}: %{customdata[0]}"
     return chart("bar", rows, x="rank", y=f"tables ({unit})", hover=hover, layout={"showlegend": True})
-
-
-def _held(table: PlacedTable) -> int:
-    """Bytes of all pieces, each copy counted."""
-    return sum(int(shard["bytes"]) for shard in table["shards"])
 
 
 def _shard_text(table: PlacedTable, shard: Mapping[str, Any]) -> str:

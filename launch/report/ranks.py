@@ -6,15 +6,29 @@ Each is a section of the page with a panel per run.
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from windrow.launch.report.panel import INK, MUTED, Panel, byte_unit, chart, exact_bytes, per_run, plain, series_colour
-from windrow.launch.report.read_run import ReportedRun, mean_traffic, traffic_stages, waiting_share, waiting_stages
+from windrow.launch.report.panel import (
+    INK,
+    MUTED,
+    Panel,
+    byte_unit,
+    chart,
+    exact_bytes,
+    per_run,
+    plain,
+    series_colour,
+    series_rows,
+)
+from windrow.launch.report.read_run import ReportedRun, mean_traffic, traffic_stages, waiting_share
 from windrow.training.epoch_cost import RankCost, cache_hit_rate, home_share
 from windrow.training.journal import EpochRecord, first_epoch_dwarfs_others
 from windrow.training.terminal import byte_size
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "communication_section",
@@ -77,15 +91,13 @@ stages_section = partial(
 
 
 def _stages_view(epochs: Mapping[int, EpochRecord | RankCost], stages: Sequence[str]) -> Any:
-    rows = [
-        {"x": epoch, "series": stage, "y": measured.stage_seconds.get(stage, 0.0)}
-        for stage in stages
-        for epoch, measured in epochs.items()
-    ]
+    import pandas as pd
+
+    seconds = pd.DataFrame({epoch: measured.stage_seconds for epoch, measured in epochs.items()}).T
+    rows = series_rows(seconds.reindex(columns=stages).fillna(0))
     hover = "%{fullData.name}: %{y:.4~g} s<br>epoch %{x}"
-    return chart(
-        "bar", rows, x="epoch", y="seconds", hover=hover, layout={"bargap": 0.15, "showlegend": True}
-    ).add_scatter(
+    layout = {"bargap": 0.15, "showlegend": True}
+    return chart("bar", rows, x="epoch", y="seconds", hover=hover, layout=layout).add_scatter(
         x=list(epochs),
         y=[measured.seconds for measured in epochs.values()],
         name="whole epoch",
@@ -101,15 +113,11 @@ def _waiting_panel(run: ReportedRun, title: str) -> Panel:
     if share is None:
         file = "ranks.jsonl has no waiting times" if run.rank_epochs else "this run has no ranks.jsonl"
         return Panel(title=title, missing=f"Not recorded: {file}, which older versions did not write.")
-    stages = waiting_stages(run.rank_epochs)
     return Panel(
         title=title,
         description=f"Bars of the share of training that each rank of {run.name} waited in communication; {share:.1%} "
         "on average.",
-        views={
-            "by rank, all epochs": _waiting_view(dict(enumerate(run.by_rank)), stages, "rank"),
-            "by epoch, all ranks": _waiting_view(run.rank_epochs, stages, "epoch"),
-        },
+        views={"by rank, all epochs": _waiting_view(run, "rank"), "by epoch, all ranks": _waiting_view(run, "epoch")},
         note=f"{share:.1%} over all ranks and epochs.",
     )
 
@@ -126,20 +134,22 @@ communication_section = partial(
 """The share of training that ranks wait in communication, by rank and by epoch."""
 
 
-def _waiting_view(places: Mapping[int, Sequence[RankCost]], stages: Sequence[str], what: str) -> Any:
-    """The stages' shares of the training time of what is listed at each place."""
-    rows = []
-    for stage in stages:
-        for place, costs in places.items():
-            seconds = sum(cost.waiting_seconds.get(stage, 0.0) for cost in costs)
-            share = _percent(seconds, sum(cost.training_seconds for cost in costs))
-            rows.append({"x": place, "series": stage, "y": share, "told": f"{seconds:,.4g} s"})
-    hover = f"%{{fullData.name}}: %{{y:.2f}} %, %{{customdata[0]}}<br>{what} %{{x}}"
-    return chart("bar", rows, x=what, y="share of training time (%)", hover=hover, layout={"showlegend": True})
+def _waiting_view(run: ReportedRun, by: Literal["rank", "epoch"]) -> Any:
+    """The stages' shares of the training time, those with the most seconds first."""
+    waiting = run.frame(lambda cost: cost.waiting_seconds)
+    waiting = waiting[waiting.sum().sort_values(ascending=False, kind="stable").index]
+    training = _summed(run, run.frame(lambda cost: {"seconds": cost.training_seconds}), by)["seconds"]
+    seconds = _summed(run, waiting, by)
+    shares = 100 * seconds.div(training.where(training > 0), axis=0).fillna(0)
+    hover = f"%{{fullData.name}}: %{{y:.2f}} %, %{{customdata[0]}}<br>{by} %{{x}}"
+    rows = series_rows(shares, seconds.map("{:,.4g} s".format))
+    return chart("bar", rows, x=by, y="share of training time (%)", hover=hover, layout={"showlegend": True})
 
 
-def _percent(part: float, whole: float) -> float:
-    return 100 * part / whole if whole > 0 else 0.0
+def _summed(run: ReportedRun, frame: "pd.DataFrame", by: Literal["rank", "epoch"]) -> "pd.DataFrame":
+    """Sums by epoch, or by rank of the last epoch."""
+    sums = frame.groupby(level=by).sum()
+    return sums.head(run.num_ranks) if by == "rank" else sums
 
 
 def _locality_panel(run: ReportedRun, title: str) -> Panel:
@@ -171,18 +181,23 @@ locality_section = partial(
 """The share of local rows, by rank and by epoch."""
 
 
+def _needed_rows(run: ReportedRun) -> "pd.DataFrame":
+    return run.frame(
+        lambda cost: {
+            "its own": cost.rows_local,
+            "in the cache": cost.rows_cached,
+            "from another rank": cost.rows_remote,
+        }
+    )
+
+
 def _locality_by_rank(run: ReportedRun) -> Any:
-    kinds = {"its own": "rows_local", "in the cache": "rows_cached", "from another rank": "rows_remote"}
-    rows = []
-    for name, field in kinds.items():
-        if field != "rows_cached" or any(cost.rows_cached for cost in run.costs):
-            for rank, costs in enumerate(run.by_rank):
-                number = sum(getattr(cost, field) for cost in costs)
-                needed = sum(getattr(cost, each) for cost in costs for each in kinds.values())
-                rows.append({"x": rank, "series": name, "y": _percent(number, needed), "told": f"{number:,} rows"})
+    numbers = _summed(run, _needed_rows(run), "rank")
+    shares = 100 * numbers.div(numbers.sum(axis=1), axis=0).fillna(0)
+    shown = numbers.columns[numbers.any() | (numbers.columns != "in the cache")]
     return chart(
         "bar",
-        rows,
+        series_rows(shares[shown], numbers[shown].map("{:,} rows".format)),
         x="rank",
         y="share of rows (%)",
         hover="rank %{x}, %{fullData.name}: %{y:.2f} %, %{customdata[0]}",
@@ -204,32 +219,27 @@ _LOCALITY_COLOURS = {
 
 
 def _locality_by_epoch(run: ReportedRun) -> Any:
-    found: dict[str, dict[int, float | None]] = {
-        "best rank": {},
-        "all ranks": {},
-        "worst rank": {},
-        "hit rate of the cache": {},
+    import pandas as pd
+
+    rows = _needed_rows(run)
+    together = _summed(run, rows, "epoch")
+    each = (1 - rows["from another rank"] / rows.sum(axis=1)).groupby(level="epoch")
+    hits = together["in the cache"] / (together["in the cache"] + together["from another rank"])
+    shares = {
+        "best rank": each.max(),
+        "all ranks": 1 - together["from another rank"] / together.sum(axis=1),
+        "worst rank": each.min(),
+        "hit rate of the cache": hits[together["in the cache"] > 0],
     }
-    for epoch, ranks in run.rank_epochs.items():
-        shares = [share for rank in ranks if (share := home_share([rank])) is not None]
-        values = (max(shares, default=None), home_share(ranks), min(shares, default=None), cache_hit_rate(ranks))
-        for series, value in zip(found, values, strict=True):
-            found[series][epoch] = value
-    rows = [
-        {"x": epoch, "series": series, "y": 100 * value}
-        for series, values in found.items()
-        for epoch, value in values.items()
-        if value is not None
-    ]
     return chart(
         "line",
-        rows,
+        series_rows(100 * pd.DataFrame(shares)),
         x="epoch",
         y="share of rows (%)",
         hover="%{fullData.name}<br>epoch %{x}: %{y:.2f} %",
         color_discrete_map=_LOCALITY_COLOURS,
         line_dash="series",
-        line_dash_map=dict(zip(found, ("dot", "solid", "dot", "dash"), strict=True)),
+        line_dash_map=dict(zip(shares, ("dot", "solid", "dot", "dash"), strict=True)),
         range_y=[0, 100.5],
     )
 
@@ -245,44 +255,39 @@ CELL_PIXELS = 46
 LEAST_HEIGHT, MOST_HEIGHT = 340, 620
 
 
-def heat_map(matrix: Sequence[Sequence[float]], *, unit: str = "bytes") -> Any:
-    """A ``plotly.graph_objects.Figure`` of a matrix [from, to]; bytes are scaled to a readable unit."""
+def heat_map(matrix: Sequence[Sequence[float]]) -> Any:
+    """A ``plotly.graph_objects.Figure`` of bytes [from, to], in a readable unit."""
     import plotly.express as px
 
     values = np.asarray(matrix, dtype=np.float64)
-    divisor, shown_unit = byte_unit(values.max()) if unit == "bytes" else (1.0, unit)
-    exact = exact_bytes if unit == "bytes" else lambda value: f"{value:,.6g} {plain(unit)}"
-    short = byte_size if unit == "bytes" else lambda value: f"{value:.3g}"
-    senders, receivers = ([str(rank) for rank in range(size)] for size in values.shape)
+    divisor, unit = byte_unit(values.max())
+    ranks = [str(rank) for rank in range(len(values))]
     figure = px.imshow(
         values / divisor,
-        x=receivers,
-        y=senders,
+        x=ranks,
+        y=ranks,
         zmin=0,
         zmax=values.max() / divisor or 1,
         color_continuous_scale=["var(--heat-low)", "var(--heat-middle)", "var(--heat-high)"],
+        labels={"x": "to rank", "y": "from rank", "color": unit},
         aspect="auto",
         template="none",
     )
     gap = GAP_PIXELS if values.size <= MOST_CELLS_WITH_GAPS else 0
-    figure.update_traces(xgap=gap, ygap=gap)
+    figure.update_traces(xgap=gap, ygap=gap, hovertemplate=f"from %{{y}} to %{{x}}: %{{z:.4~g}} {unit}<extra></extra>")
     if values.size <= MOST_CELLS_WITH_EXACT_NUMBERS:
-        told = [[exact(value) for value in row] for row in values]
+        told = [[exact_bytes(value) for value in row] for row in values]
         figure.update_traces(customdata=told, hovertemplate="from %{y} to %{x}: %{customdata}<extra></extra>")
-    else:
-        hover = f"from %{{y}} to %{{x}}: %{{z:.4~g}} {plain(shown_unit)}<extra></extra>"
-        figure.update_traces(hovertemplate=hover)
     if values.size <= MOST_CELLS_WITH_TEXT:
-        text = [[short(value) for value in row] for row in values]
-        figure.update_traces(text=text, texttemplate="%{text}")
-    colour_bar = {"outlinewidth": 0, "thickness": 12, "tickfont": {"color": MUTED}}
+        figure.update_traces(text=[[byte_size(value) for value in row] for row in values], texttemplate="%{text}")
+    colour_bar = {"outlinewidth": 0, "thickness": 12, "tickfont": {"color": MUTED}, "title_side": "right"}
     return (
-        figure.update_xaxes(title_text="to rank", type="category", showgrid=False)
-        .update_yaxes(title_text="from rank", type="category", showgrid=False)
+        figure.update_xaxes(type="category", showgrid=False)
+        .update_yaxes(type="category", showgrid=False)
         .update_layout(
             margin_t=12,
             height=min(MOST_HEIGHT, max(LEAST_HEIGHT, 110 + CELL_PIXELS * len(values))),
-            coloraxis_colorbar={**colour_bar, "title": {"text": plain(shown_unit), "side": "right"}},
+            coloraxis_colorbar=colour_bar,
         )
     )
 
@@ -326,29 +331,24 @@ traffic_section = partial(
 
 
 def _memory_panel(run: ReportedRun, title: str) -> Panel:
-    peaks = [max(cost.peak_memory_bytes for cost in costs) for costs in run.by_rank]
-    if not any(peaks):
-        untold = "Not recorded: this system does not tell a process's peak."
-        return Panel(title=title, missing=untold if peaks else NOT_RECORDED)
-    kinds = {"process": peaks, "GPU": [max(cost.peak_gpu_memory_bytes for cost in costs) for costs in run.by_rank]}
-    divisor, unit = byte_unit(max(max(values) for values in kinds.values()))
-    rows = [
-        {
-            "x": rank,
-            "series": name,
-            "y": value / divisor,
-            "told": f"{plain(run.by_rank[rank][-1].host)}: {exact_bytes(value)}",
-        }
-        for name, values in kinds.items()
-        if any(values)
-        for rank, value in enumerate(values)
-    ]
+    if not run.rank_epochs:
+        return Panel(title=title, missing=NOT_RECORDED)
+    peaks = run.frame(lambda cost: {"process": cost.peak_memory_bytes, "GPU": cost.peak_gpu_memory_bytes})
+    peaks = peaks.groupby(level="rank").max().head(run.num_ranks)
+    if not peaks["process"].any():
+        return Panel(title=title, missing="Not recorded: this system does not tell a process's peak.")
+    shown = peaks.loc[:, peaks.any()]
+    divisor, unit = byte_unit(shown.max().max())
+    hosts = [plain(run.host(rank)) for rank in shown.index]
+    told = shown.apply(lambda peaks: [f"{host}: {exact_bytes(peak)}" for host, peak in zip(hosts, peaks, strict=True)])
     hover, grouped = "rank %{x} on %{customdata[0]}", {"barmode": "group"}
+    rows = series_rows(shown / divisor, told)
+    largest, everything = exact_bytes(peaks["process"].max()), exact_bytes(peaks["process"].sum())
     return Panel(
         title=title,
-        description=f"Bars of the peak memory of each rank of {run.name}; the largest is {exact_bytes(max(peaks))}.",
+        description=f"Bars of the peak memory of each rank of {run.name}; the largest is {largest}.",
         views={"peak": chart("bar", rows, x="rank", y=f"peak memory ({unit})", hover=hover, layout=grouped)},
-        note=f"{exact_bytes(sum(peaks))} over all ranks; pages that processes share count once for each.",
+        note=f"{everything} over all ranks; pages that processes share count once for each.",
     )
 
 

@@ -5,10 +5,10 @@ What each rank did in each epoch (ranks.jsonl) is checked, and summed up as pane
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from windrow.launch.settings import read_toml
 from windrow.training.epoch_cost import RankCost, communication_share
 from windrow.training.journal import EpochRecord, best_record, read_rank_records, read_records
 from windrow.training.run_folder import open_run_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "RankEpochs",
@@ -27,7 +30,6 @@ __all__ = [
     "section",
     "traffic_stages",
     "waiting_share",
-    "waiting_stages",
 ]
 
 RankEpochs = Mapping[int, Sequence[RankCost]]
@@ -39,23 +41,13 @@ def waiting_share(ranks: Sequence[RankCost]) -> float | None:
     return communication_share(ranks) if any(rank.waiting_seconds for rank in ranks) else None
 
 
-def waiting_stages(epochs: RankEpochs) -> list[str]:
-    """Stages in which ranks waited, those with the most seconds first."""
-    return list(_by_amount(rank.waiting_seconds for ranks in epochs.values() for rank in ranks))
-
-
 def traffic_stages(epochs: RankEpochs) -> list[str]:
     """Stages in which bytes went from rank to rank, those with the most bytes first."""
-    sent = (rank.bytes_sent for ranks in epochs.values() for rank in ranks)
-    totals = _by_amount({stage: sum(row) for stage, row in matrix.items()} for matrix in sent)
-    return [stage for stage, num_bytes in totals.items() if num_bytes]
-
-
-def _by_amount(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     totals = Counter[str]()
-    for each in amounts:
-        totals.update(each)
-    return dict(totals.most_common())
+    for ranks in epochs.values():
+        for rank in ranks:
+            totals.update({stage: sum(row) for stage, row in rank.bytes_sent.items()})
+    return [stage for stage, num_bytes in totals.most_common() if num_bytes]
 
 
 def mean_traffic(epochs: RankEpochs, stages: Iterable[str]) -> list[list[float]]:
@@ -102,16 +94,21 @@ class ReportedRun:
         return best_record(self.records)
 
     @property
-    def by_rank(self) -> list[list[RankCost]]:
-        """What each rank of the last epoch did, epoch by epoch; empty for a run that did not record it."""
-        epochs = list(self.rank_epochs.values())
-        size = len(epochs[-1]) if epochs else 0
-        return [[ranks[rank] for ranks in epochs if rank < len(ranks)] for rank in range(size)]
-
-    @property
     def costs(self) -> list[RankCost]:
         """What all ranks did in all epochs."""
         return [rank for ranks in self.rank_epochs.values() for rank in ranks]
+
+    def frame(self, columns: Callable[[RankCost], Mapping[str, float]]) -> "pd.DataFrame":
+        """A row for each rank of each epoch, under (epoch, rank); what one of them lacks is 0."""
+        import pandas as pd
+
+        places = [(epoch, rank) for epoch, ranks in self.rank_epochs.items() for rank in range(len(ranks))]
+        index = pd.MultiIndex.from_tuples(places, names=("epoch", "rank"))
+        return pd.DataFrame([dict(columns(cost)) for cost in self.costs], index=index).fillna(0)
+
+    def host(self, rank: int) -> str:
+        """Name of the machine of a rank of the last epoch."""
+        return list(self.rank_epochs.values())[-1][rank].host
 
     @property
     def num_ranks(self) -> int | None:

@@ -14,8 +14,8 @@ from windrow import gnn
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
 from windrow.gnn.message_passing import Block
+from windrow.gnn.partitioning import graph_to_store
 from windrow.gnn.synthetic import community_graph
-from windrow.launch.partitioning import graph_to_store
 from windrow.partition import PartitionOptions
 
 FEATURES, CLASSES, HIDDEN = 6, 3, 8

@@ -7,9 +7,9 @@ import torch
 
 from windrow.comm.errors import DataError, StoreError
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.partitioning import store_arrays
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.task import NodeTask
-from windrow.launch.partitioning import store_arrays
 from windrow.partition.book import PartitionBook, VertexOrder, order_to_metadata
 from windrow.partition.store import write_store
 

@@ -13,8 +13,8 @@ from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.gnn.explain_caches import explain
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.partitioning import graph_to_store, partition_to_store
 from windrow.gnn.readers import read_graph
-from windrow.launch.partitioning import PartitionJob, graph_to_store, partition_to_store
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.training import make_trainer
 from windrow.training.trainer import Trainer
@@ -33,7 +33,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory, graph_file: Path) -> Recipe
         "training": {"epochs": 2, "batch_size": 32},
     }
     made = make_recipe({"name": "tiny", "store": "store", **sections}, source="r.toml", base=folder)
-    partition_to_store(PartitionJob.of(made))
+    partition_to_store(made)
     return made
 
 
@@ -75,7 +75,7 @@ def test_the_size_of_copies_is_the_one_that_they_have(recipe: Recipe) -> None:
         "cache": {"alpha": 0.5},
     }
     asked = make_recipe(changed, source="r.toml", base=Path("/"))
-    partition_to_store(PartitionJob.of(asked))
+    partition_to_store(asked)
     graph = PartitionedGraph.open(asked.store, rank=0, size=2, read_features=False)
     explained = explain(graph, asked.sampling).chosen.remote_rows
     assert explained > 1
@@ -134,7 +134,7 @@ def test_gradient_sums_of_half_the_bytes_leave_all_ranks_with_the_same_weights(r
 
         return Loopback.run(2, body)
 
-    partition_to_store(PartitionJob.of(make_recipe(changed, source="r.toml", base=Path("/"))))
+    partition_to_store(make_recipe(changed, source="r.toml", base=Path("/")))
     exact, rounded = train("fp32"), train("bf16")
     assert rounded[0] == rounded[1]
     assert 2 * rounded[0][0] == exact[0][0] > 0

@@ -1,12 +1,10 @@
 """windrow.launch.prediction: one row per vertex in the user's order, on any number of ranks; files; caches."""
 
 import dataclasses
-import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,17 +22,16 @@ from windrow.gnn.inference import infer_sampled
 from windrow.gnn.message_passing import Block
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.partitioning import graph_to_store, partition_to_store
 from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 from windrow.launch import prediction
 from windrow.launch.cli import main
-from windrow.launch.partitioning import PartitionJob, graph_to_store, partition_to_store
-from windrow.launch.prediction import PredictionOptions, PredictionResult, predict, prediction_file
+from windrow.launch.prediction import PredictionOptions, PredictionResult, predict
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.training import make_trainer, train
-from windrow.partition import atomic_writes as atomic_file
 from windrow.partition.book import PartitionBook
 from windrow.partition.options import PartitionOptions
 from windrow.recsys.log.prepare import prepare_log
@@ -242,10 +239,10 @@ def test_features_of_another_graph_are_scaled_as_those_of_the_runs(tmp_path: Pat
         save_graph(tmp_path / f"{name}.npz", graph, y=graph.labels.numpy())
     reading = {"standardise": "standard", "random_split": {"kind": "fractions"}}
     recipe = make(tmp_path, graph=reading, training={"epochs": 1}, partition={"num_parts": 1})
-    partition_to_store(PartitionJob.of(recipe))
+    partition_to_store(recipe)
     train(recipe, run_folder=tmp_path / "run")
     from_other = make(tmp_path, store="store-other", graph={"path": "other.npz", **reading}, partition={"num_parts": 1})
-    partition_to_store(PartitionJob.of(from_other))
+    partition_to_store(from_other)
     deviation = trained.features.std(0, correction=0)
     scaled = (other.features - trained.features.mean(0)) / deviation
     scaled[:, 2] = 0
@@ -523,42 +520,3 @@ def test_no_room_no_vertices_and_nobody_else() -> None:
     assert Loopback.run(2, lambda world: kept(world, nothing, alpha=1.0)) == [0, 0]
     assert Loopback.run(2, lambda world: kept(world, None, memory_gib=0.0)) == [0, 0]
     assert kept(Loopback.single(), None) == 0
-
-
-def write(path: Path, task: Task, logits: torch.Tensor, *, chunk: int) -> None:
-    vertices = torch.arange(len(logits)) * 2
-    outputs = logits.shape[1]
-    with prediction_file(path, task, outputs, {"epoch": 3}) as append:
-        for first in range(0, len(logits), chunk):
-            append(vertices[first : first + chunk], logits[first : first + chunk])
-
-
-@pytest.mark.parametrize(
-    ("task", "schema"),
-    [
-        ("single-label", ["vertex: int64 not null", "prediction: int32 not null", "probability: float not null"]),
-        ("binary", ["vertex: int64 not null", "probability: float not null"]),
-        ("multi-label", ["vertex: int64 not null", "probabilities: fixed_size_list<element: float>[3] not null"]),
-    ],
-)
-def test_chunks_are_row_groups_of_one_table(tmp_path: Path, task: Task, schema: list[str]) -> None:
-    path = tmp_path / "p.parquet"
-    logits = torch.linspace(-2, 2, 30).reshape(10, 3)[:, : 1 if task == "binary" else 3]
-    write(path, task, logits, chunk=4)
-    file = parquet.ParquetFile(path)
-    assert file.num_row_groups == 3
-    # Arrow has called the values of a list "item" and "element".
-    fields = [str(field).replace("item", "element") for field in file.schema_arrow]
-    assert fields == [f"pyarrow.Field<{field}>" for field in schema]
-    assert json.loads(file.schema_arrow.metadata[b"windrow"]) == {"epoch": 3}
-    assert file.read()["vertex"].to_pylist() == list(range(0, 20, 2))
-
-
-def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "p.parquet"
-    path.write_bytes(b"old")
-    monkeypatch.setattr(atomic_file.os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
-    with pytest.raises(StoreError, match=r"cannot write .*p\.parquet: No space left.*choose another --out"):
-        write(path, "binary", torch.zeros(5, 1), chunk=2)
-    assert path.read_bytes() == b"old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["p.parquet"]

@@ -1,4 +1,4 @@
-"""windrow.launch.recommendation_job: training on a click log, and the parts of a recommender."""
+"""windrow.recsys.recommendation by recipe: training on a click log, and the parts of a recommender."""
 
 import json
 import shutil
@@ -16,11 +16,11 @@ from windrow.comm.launcher import launched_rank
 from windrow.comm.loopback import Loopback
 from windrow.comm.random import hash_ids
 from windrow.launch.cli import main
-from windrow.launch.recommendation_job import recommendation
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.launch.training import make_trainer, train
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
+from windrow.recsys.recommendation import recommendation
 from windrow.training.checkpoint import load_best, load_latest, tables_folder
 from windrow.training.journal import read_rank_records, read_records
 from windrow.training.trainer import Trainer
@@ -257,7 +257,7 @@ def test_tables_of_different_dims(tmp_path: Path, click_recipe: Callable[..., Re
     recipe = click_recipe(tmp_path, log={"dense": [], "features": features}, tables=tables, model={"top": [8]})
     prepare_log(recipe.store, recipe.log, recipe.split)
     with pytest.raises(RecipeError, match="'item' has 8 columns and 'user' 4: give their tables the same dim"):
-        recommendation(Loopback.single(), recipe, torch.device("cpu"))
+        recommendation(Loopback.single(), recipe, torch.device("cpu"), seed=0)
     settings = recipe.settings() | {"model": {"kind": "dcn", "deep": [8]}}
     recipe = make_recommendation_recipe(settings, source="r.toml", base=tmp_path)
     with make_trainer(Loopback.single(), recipe, torch.device("cpu")) as trainer:

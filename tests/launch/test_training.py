@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.gnn.partitioning import partition_to_store
 from windrow.gnn.pipeline import LoadedMinibatch
-from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.training import train
 from windrow.partition import PartitionStore
@@ -46,7 +46,7 @@ def make(folder: Path, **changes: dict[str, Any]) -> Recipe:
 
 def partition(recipe: Recipe) -> None:
     """Write the store of a recipe."""
-    partition_to_store(PartitionJob.of(recipe), overwrite=True)
+    partition_to_store(recipe, overwrite=True)
 
 
 @pytest.fixture(scope="module")

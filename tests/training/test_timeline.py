@@ -21,7 +21,7 @@ from windrow.comm.clock import ClockAlignment, ClockOffset
 from windrow.comm.launcher import launched_rank, launched_size
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Span
-from windrow.launch.partitioning import PartitionJob, partition_to_store
+from windrow.gnn.partitioning import partition_to_store
 from windrow.launch.recipe import AnyRecipe, Recipe, make_recipe
 from windrow.launch.training import train
 from windrow.training import timeline
@@ -80,7 +80,7 @@ def graph_recipe(folder: Path, parts: int, *, epochs: int = 3, backend: str = "a
 def prepare_graph(graph_file: Path, folder: Path, parts: int) -> None:
     """Copy the graph, and write its store."""
     shutil.copy(graph_file, folder)
-    partition_to_store(PartitionJob.of(graph_recipe(folder, parts)), overwrite=True)
+    partition_to_store(graph_recipe(folder, parts), overwrite=True)
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from windrow.comm.errors import RecipeError, StoreError
 from windrow.gnn.cache_choice import rank_part, seed_order
 from windrow.gnn.demand import count_accesses
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.partitioning import partition_to_store
 from windrow.gnn.sampler import NeighborSampler
 from windrow.launch.cli import build_parser
-from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import Recipe, load_recipe
 
 PARTS = 3
@@ -27,7 +27,7 @@ def store(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An override that names a store of tolokers."""
     path = tmp_path_factory.mktemp("stores") / "tolokers"
     overrides = ["partition.method=fennel", f"partition.num_parts={PARTS}", f"store={path}"]
-    partition_to_store(PartitionJob.of(load_recipe(repository / "examples" / "tolokers.toml", overrides)))
+    partition_to_store(load_recipe(repository / "examples" / "tolokers.toml", overrides))
     return f"store={path}"
 
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_explained(recipe: Path, store: str, repository: Path, tm
     with pytest.raises(StoreError, match=r"cannot write .*Choose another --json"):
         explain_with(recipe, "--set", store, "--json", tmp_path / "no" / "folder.json")
     alone = [f"store={tmp_path / 'alone'}", "partition.num_parts=1", "partition.method=random"]
-    partition_to_store(PartitionJob.of(load_recipe(recipe, alone)))
+    partition_to_store(load_recipe(recipe, alone))
     with pytest.raises(RecipeError, match=r"one part.*--parts 4"):
         explain_with(recipe, "--set", alone[0])
 

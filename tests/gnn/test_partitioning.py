@@ -1,4 +1,4 @@
-"""windrow.launch.partitioning: what is in the store is the graph, renumbered."""
+"""windrow.gnn.partitioning: what is in the store is the graph, renumbered."""
 
 import dataclasses
 import io
@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from windrow.comm.errors import DataError, StoreError
+from windrow.gnn import partitioning
 from windrow.gnn.demand import vertex_priorities
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.partitioning import PartitionJob, graph_to_store, partition_to_store, store_arrays
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.sampler import NeighborSampler, SamplerOptions
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.task import TrainingOptions
-from windrow.launch import partitioning
-from windrow.launch.partitioning import PartitionJob, graph_to_store, partition_to_store, store_arrays
 from windrow.partition import PartitionBook, PartitionOptions, PartitionStore
 from windrow.partition.book import order_from_metadata
 from windrow.training.terminal import LineProgress, Progress

@@ -1,6 +1,6 @@
 """The page of all settings, docs/settings.md, written from the classes that check them.
 
-python -m windrow.launch.settings_reference > docs/settings.md
+python -P tools/settings_reference.py > docs/settings.md
 """
 
 import ast
@@ -25,7 +25,7 @@ __all__ = ["settings_reference"]
 INTRODUCTION = """\
 # All settings
 
-<!-- Written by: python -m windrow.launch.settings_reference > docs/settings.md -->
+<!-- Written by: python -P tools/settings_reference.py > docs/settings.md -->
 
 A recipe is a TOML file of these sections; a key without a default is needed. `--set SECTION.KEY=VALUE` on the command
 line goes on top. Relative paths start from the recipe's folder, and `"none"` stands for no value. In Python the keys

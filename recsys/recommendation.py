@@ -4,7 +4,6 @@ import torch
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.world import World
-from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.partition.tables.planners import make_plan
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.interaction_reader import InteractionReader, Neighbourhoods
@@ -25,6 +24,7 @@ from windrow.recsys.log_tables import (
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.retrieval import RetrievalVectors, TwoTower, two_tower_tables
 from windrow.recsys.ranking_evaluation import RankingEvaluator
+from windrow.recsys.recipe_sections import RecommendationSections
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
@@ -41,7 +41,7 @@ SPEED = {"samples per second": "samples/s"}
 
 
 def recommendation(
-    world: World, recipe: RecommendationRecipe, device: torch.device
+    world: World, recipe: RecommendationSections, device: torch.device, *, seed: int
 ) -> tuple[Recommender, RecommendationTask]:
     """Model and task of a recipe. Collective.
 
@@ -49,12 +49,13 @@ def recommendation(
         world: the ranks.
         recipe: the same on all of them.
         device: where tables and model are.
+        seed: of everything random.
 
     Raises:
         WindrowError: the data, the plan or the recipe does not fit.
     """
     if recipe.model.kind == "two_tower":
-        return _two_tower(world, recipe, device)
+        return _two_tower(world, recipe, device, seed=seed)
     store = LogStore.open(recipe.store)
     check_store(recipe, store)
     # Quality beside the metric (entropy: against the base rate's, 1.0), and speed.
@@ -69,14 +70,14 @@ def recommendation(
         transforms=recipe.transforms,
         shown_figures=figures | SPEED,
     )
-    return _click_recommender(world, recipe, store, device), task
+    return _click_recommender(world, recipe, store, device, seed), task
 
 
 def _two_tower(
-    world: World, recipe: RecommendationRecipe, device: torch.device
+    world: World, recipe: RecommendationSections, device: torch.device, *, seed: int
 ) -> tuple[Recommender, RecommendationTask]:
     """A two-tower model on a file of interactions, which every rank reads whole. Collective."""
-    options, seed = recipe.interactions, recipe.run.seed
+    options = recipe.interactions
     interactions = read_interactions(
         recipe.log.paths[0],
         next(iter(recipe.split.test_paths), None),
@@ -134,7 +135,7 @@ def _two_tower(
     return recommender, task
 
 
-def _tower_dim(recipe: RecommendationRecipe) -> int:
+def _tower_dim(recipe: RecommendationSections) -> int:
     """Columns of both tables of a two-tower model."""
     user, item = (recipe.tables.of(table).dim for table in ("user", "item"))
     if user != item:
@@ -146,7 +147,7 @@ def _tower_dim(recipe: RecommendationRecipe) -> int:
 
 
 def _click_recommender(
-    world: World, recipe: RecommendationRecipe, store: LogStore, device: torch.device
+    world: World, recipe: RecommendationSections, store: LogStore, device: torch.device, seed: int
 ) -> Recommender:
     """Tables and model with first values. Collective."""
     plan = plan_tables(recipe, store, world.size)
@@ -161,7 +162,7 @@ def _click_recommender(
         groups=groups,
         optimizer=recipe.tables.only(table.name for table in bag_tables),
         wire=recipe.wire,
-        seed=recipe.run.seed,
+        seed=seed,
     )
     sequences = None
     if sequence_tables:
@@ -173,7 +174,7 @@ def _click_recommender(
             groups=groups,
             optimizer=recipe.tables.only(table.name for table in sequence_tables),
             wire=recipe.wire,
-            seed=recipe.run.seed,
+            seed=seed,
         )
     model = build_model(
         recipe.model,
@@ -182,7 +183,7 @@ def _click_recommender(
         label_kind=store.manifest.label_kind,
         pooled_dims=dict(zip(bags.embedding_names, bags.embedding_dims, strict=True)),
         sequence_dims={name: table.embedding_dim for table in sequence_tables for name in table.feature_names},
-        seed=recipe.run.seed,
+        seed=seed,
         deduplication=recipe.deduplication,
     )
     recommender = Recommender(bags, sequences, model.to(device))

@@ -17,7 +17,6 @@ from windrow.gnn.graph import EDGE_ARRAYS, Graph
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.task import TrainingOptions
-from windrow.launch.recipe import Recipe
 from windrow.partition import (
     PartitionBook,
     PartitionOptions,
@@ -44,26 +43,15 @@ class PartitionJob:
     """The part of a recipe that concerns the partition store."""
 
     store: PathOption
-    """Folder to write; appears whole or not at all."""
+    """Folder of the partitioned graph: written by ``windrow partition``, read by ``windrow train``."""
     graph: GraphOptions
     """Which graph."""
     partition: PartitionOptions = field(default_factory=PartitionOptions)
-    """How to split it."""
+    """How it is split among the ranks."""
     sampler: SamplerOptions = field(default_factory=SamplerOptions)
-    """The minibatches that vertices are ordered for inside their part."""
+    """How its minibatches are made: vertices are ordered for them inside their part."""
     training: TrainingOptions = field(default_factory=TrainingOptions)
-    """The same: their batch size; nothing else is asked of it."""
-
-    @staticmethod
-    def of(recipe: Recipe) -> "PartitionJob":
-        """What a recipe says about its store."""
-        return PartitionJob(
-            store=recipe.store,
-            graph=recipe.graph,
-            partition=recipe.partition,
-            sampler=recipe.sampler,
-            training=recipe.training,
-        )
+    """How weights are learnt; of the partition, only the batch size is asked."""
 
 
 def partition_to_store(
