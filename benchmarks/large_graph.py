@@ -140,7 +140,7 @@ def train(task: Mapping[str, Any], watch: MemoryWatch) -> dict[str, Any]:
             demand = demand_of(graph, world.rank, FANOUTS, STEPS)
             needed = inclusion_probabilities(demand)[-1]
             capacity = cache_capacity(ALPHA, graph.num_vertices, world.size)
-            cached = choose_cached(needed, graph.own_range, capacity)
+            cached = choose_cached(needed, graph.own_range)[:capacity]
             missing = needed.copy()
             missing[slice(*graph.own_range)] = 0
             remote = float(missing.sum()) * STEPS

@@ -119,7 +119,7 @@ def make_trainer(
         cached = everything[(everything < first) | (everything >= last)]
     else:
         capacity = cache_capacity(alpha, graph.num_vertices, HOSTS)
-        cached = torch.from_numpy(choose_cached(probabilities, graph.own_range, capacity))
+        cached = torch.from_numpy(choose_cached(probabilities, graph.own_range)[:capacity])
     model = build_model(
         ModelOptions(kind="graphsage", hidden=256, num_layers=3, dropout=0.5),
         in_features=FEATURES,

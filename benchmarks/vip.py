@@ -197,7 +197,7 @@ def sweep(setting: Setting, fanouts: tuple[int, ...], epochs: int) -> dict[float
             found[alpha][DYNAMIC] += missed[alpha]
             capacity = cache_capacity(alpha, book.num_vertices, book.num_parts)
             for policy, values in scores.items():
-                kept = choose_cached(values, (start, stop), capacity)
+                kept = choose_cached(values, (start, stop))[:capacity]
                 found[alpha][policy] += float(remote.sum() - remote[kept].sum())
                 if policy in expected:
                     column, rows = expected[policy]

@@ -179,7 +179,7 @@ class CachedStore:
             )
         self.device = rows.device if device is None else torch.device(device)
         self.local = LocalRows.split(rows, self.device, device_share)
-        copies = rows.new_empty((len(wanted), *rows.shape[1:]), dtype=codec.wire_dtype(rows.dtype) or torch.float32)
+        copies = rows.new_empty((len(wanted), *rows.shape[1:]), dtype=codec.wire_dtype(rows.dtype))
         wire = Wire(world, stage=f"{stage}: cache", codec=codec, dtype=rows.dtype, device=rows.device)
         self.cached = fetch_rows(wire, self.offsets, rows, wanted, out=copies).to(self.device)
         """[c, ...] the copies, by slot, in the number format of the wire: whatever they are converted to, they equal
@@ -232,13 +232,6 @@ class CachedStore:
         if not self.holds_everything:
             asked = IdRequest(self.wire, request.remote, request.remote_counts, self.offsets[self.world.rank])
         return RowGather(self, request, asked)
-
-    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Gather rows [n, ...] in the order of `ids`, all stages one after another. Collective: every rank calls it.
-
-        See `plan` for the ids, of which there may be none, and `RowGather.finish` for `out`.
-        """
-        return self.start(self.plan(ids)).finish(out)
 
 
 class RowGather:

@@ -67,13 +67,12 @@ def cache_capacity(alpha: float, num_vertices: int, num_parts: int) -> int:
     return min(num_vertices, math.floor(exact + 1e-9 * max(1.0, exact)))
 
 
-def choose_cached(scores: npt.NDArray[np.float64], own: tuple[int, int], capacity: int) -> npt.NDArray[np.int64]:
-    """Choose the remote vertices to keep: those with the highest scores.
+def choose_cached(scores: npt.NDArray[np.float64], own: tuple[int, int]) -> npt.NDArray[np.int64]:
+    """Rank the remote vertices to keep: a cache with room for n rows holds the first n.
 
     Args:
         scores: float64 [N], higher is kept first; vertices with 0 or less are never kept.
         own: first id of the vertices whose rows the rank holds anyway, and the one after its last.
-        capacity: the most to keep.
 
     Returns:
         int64 ids, the best first, of equally good ones the lower id first.
@@ -81,14 +80,6 @@ def choose_cached(scores: npt.NDArray[np.float64], own: tuple[int, int], capacit
     wanted = scores > 0
     wanted[own[0] : own[1]] = False
     candidates = np.flatnonzero(wanted)
-    if capacity <= 0:
-        return candidates[:0]
-    if capacity < len(candidates):
-        found = scores[candidates]
-        least = np.partition(found, len(found) - capacity)[len(found) - capacity]
-        better = candidates[found > least]
-        tied = candidates[found == least][: capacity - len(better)]
-        candidates = np.sort(np.concatenate([better, tied]))
     return candidates[np.argsort(-scores[candidates], kind="stable")]
 
 

@@ -100,12 +100,11 @@ def _best_offset(ping_pongs: Sequence[_PingPong]) -> ClockOffset:
     )
 
 
-def measure_clock_offset(world: World, *, ping_pongs: int = PING_PONGS) -> ClockOffset:
+def measure_clock_offset(world: World) -> ClockOffset:
     """Compare this rank's clock with that of rank 0. Collective.
 
     Args:
         world: its ranks take turns; rank 0 answers all of them.
-        ping_pongs: messages to rank 0 and back; must agree.
 
     Returns:
         This rank's; of rank 0 nought, and certain.
@@ -113,16 +112,16 @@ def measure_clock_offset(world: World, *, ping_pongs: int = PING_PONGS) -> Clock
     Raises:
         DeadlineError: a rank did not come in time.
 
-    Cost: 2 * ping_pongs * (size - 1) short messages, one after another.
+    Cost: 2 * `PING_PONGS` * (size - 1) short messages, one after another.
     """
     if world.rank == 0:
         for peer in range(1, world.size):
-            for _ in range(ping_pongs):
+            for _ in range(PING_PONGS):
                 _exchange(world, peer, receive=1)
                 arrived_ns = trace_clock_ns()
                 _exchange(world, peer, send=[arrived_ns, trace_clock_ns()])
         return ClockOffset(at_ns=trace_clock_ns(), offset_ns=0, uncertainty_ns=0)
-    return _best_offset([_ping_pong(world) for _ in range(ping_pongs)])
+    return _best_offset([_ping_pong(world) for _ in range(PING_PONGS)])
 
 
 def _ping_pong(world: World) -> _PingPong:

@@ -53,7 +53,6 @@ class GradientReducer:
         codec: how float32 gradients travel (`World.start_all_reduce`), all others as they are; must agree. None: as
             they are.
         bucket_bytes: a bucket is closed once it holds this much.
-        stage: name of the traffic in errors and in the meter.
     """
 
     def __init__(
@@ -63,11 +62,9 @@ class GradientReducer:
         *,
         codec: Codec | None = None,
         bucket_bytes: int = BUCKET_BYTES,
-        stage: str = "gradients",
     ) -> None:
         self._world = world
         self._codec = codec
-        self._stage = stage
         self._buckets: list[_Bucket] = []
         self._bucket_of: dict[nn.Parameter, _Bucket] = {}
         self._next = 0
@@ -150,7 +147,7 @@ class GradientReducer:
     def _start_bucket(self) -> None:
         bucket = self._buckets[self._next]
         codec = self._codec if bucket.flat.dtype == torch.float32 else None
-        bucket.pending = self._world.start_all_reduce(bucket.flat, stage=self._stage, codec=codec)
+        bucket.pending = self._world.start_all_reduce(bucket.flat, stage="gradients", codec=codec)
         self._next += 1
 
 

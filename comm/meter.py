@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import torch
-
 __all__ = [
     "SPANS_PER_RANK",
     "Meter",
@@ -165,18 +163,14 @@ class Stopwatch:
     """Seconds spent in each stage of a rank's work.
 
     Stages may nest: the outer one includes the inner one. A stage inside itself counts once. Threads may
-    measure at the same time: their seconds add up, so stages that overlap can exceed the time that passed.
-
-    Args:
-        device: a GPU whose queued work belongs to the stage that queued it: it is waited for when a stage
-            begins and ends. That costs overlap; None or a CPU waits for nothing.
+    measure at the same time: their seconds add up, so stages that overlap can exceed the time that passed. What a
+    stage queues on a GPU is not waited for.
 
     Attributes:
         tracer: records a span of time for each stage when set; None costs nothing.
     """
 
-    def __init__(self, device: torch.device | None = None) -> None:
-        self._device = device if device is not None and device.type == "cuda" else None
+    def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._adding = threading.Lock()
         self._open_here = threading.local()
@@ -191,13 +185,11 @@ class Stopwatch:
             yield
             return
         depth[stage] += 1
-        self._synchronise()
         start = time.perf_counter()
         try:
             yield
         finally:
             depth[stage] -= 1
-            self._synchronise()
             end = time.perf_counter()
             with self._adding:
                 self._seconds[stage] += end - start
@@ -214,10 +206,6 @@ class Stopwatch:
         """Forget everything that is finished, at the start of an epoch say; open stages run on."""
         with self._adding:
             self._seconds.clear()
-
-    def _synchronise(self) -> None:
-        if self._device is not None:
-            torch.cuda.synchronize(self._device)
 
 
 Operation = Literal["work", "exchange", "all_reduce"]

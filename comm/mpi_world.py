@@ -276,12 +276,11 @@ class _Requests(Request):
 
 
 class MPIWorld(World):
-    """The ranks of an MPI communicator.
+    """The ranks of an MPI job, on a duplicate of its communicator, so that others' traffic cannot mix with ours.
 
     Messages are point-to-point: a late peer can be named, and chunking is per message.
 
     Args:
-        communicator: duplicated, so that the caller's own traffic on it cannot mix with ours; None: all ranks.
         deadline_s: seconds that any wait may take.
         debug: agree before each collective.
         cuda_aware: whether this MPI library takes GPU memory; else CUDA tensors go through page-locked memory.
@@ -293,17 +292,15 @@ class MPIWorld(World):
 
     def __init__(
         self,
-        communicator: MPI.Intracomm | None = None,
         *,
         deadline_s: float = DEFAULT_DEADLINE_S,
         debug: bool = False,
         cuda_aware: bool = False,
         largest_message_bytes: int = LARGEST_MESSAGE_BYTES,
     ) -> None:
-        original = communicator or MPI.COMM_WORLD
-        super().__init__(original.Get_rank(), original.Get_size(), deadline_s=deadline_s, debug=debug)
+        super().__init__(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size(), deadline_s=deadline_s, debug=debug)
         # Not Dup, which would wait for ever for a rank that never comes.
-        self._communicator, copying = original.Idup()
+        self._communicator, copying = MPI.COMM_WORLD.Idup()
         self._pending(_Requests([copying], [None], self.size), lambda: None, "opening", "connect").wait()
         self._cuda_aware = cuda_aware
         self._largest_message_bytes = largest_message_bytes

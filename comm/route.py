@@ -4,7 +4,7 @@ A route says which rows of its sources go to each rank, and where in its targets
 
     rank 0                                                        rank 1
     sources[0], rows 3 1 4    ---- message: [3, columns] ---->    targets[0], rows 0 2 5
-    its gradient, += rows 3 1 4  <------ [3, columns] --------    gradient of targets[0], rows 0 2 5
+    its gradient, rows 3 1 4  <-------- [3, columns] ---------    gradient of targets[0], rows 0 2 5
 
 A message is a list of blocks, each some rows and columns of one source; columns of a block land in some rows and
 columns of a target, copied or added. So a feature fetch is a block of listed rows, a pooled lookup a block of
@@ -97,8 +97,6 @@ class Landing:
     runs: Runs | None = None
     """Which columns of the block are copied or added to which of the target; rows are neighbours then. None: all, as
     they stand."""
-    add: bool = False
-    """Without `runs`: added to what landed there before, from a lower rank, instead of copied."""
 
 
 class Route:
@@ -110,8 +108,6 @@ class Route:
             blocks of what `Transfer.finish` gets as ``local``, which land here as well.
         landings: for each entry of `outgoing` of the other end, where it lands here: rank p's blocks for this rank.
         arriving: for each rank the shapes of the blocks that come from it; none of this rank's own.
-        shared: whether a row may go to several ranks, so that gradients of it are added, in rank order. Otherwise each
-            element goes to one rank at most, and the gradient of what goes nowhere is undefined.
     """
 
     def __init__(
@@ -120,14 +116,11 @@ class Route:
         outgoing: Sequence[Sequence[Block]],
         landings: Sequence[Sequence[Landing]],
         arriving: Sequence[Sequence[Shape]],
-        *,
-        shared: bool = False,
     ) -> None:
         self.wire = wire
         self.outgoing = outgoing
         self.landings = landings
         self.arriving = arriving
-        self.shared = shared
 
     @classmethod
     def of_rows(
@@ -147,31 +140,25 @@ class Route:
             [[Block(0, rows)] for rows in positions],
             landings,
             [[(landing.target.num_rows, *row_shape) for landing in of_rank] for of_rank in landings],
-            shared=True,
         )
 
     def start(
-        self,
-        sources: Sequence[Tensor | RowSource],
-        *,
-        into: Sequence[Tensor] = (),
-        key: int = 0,
-        differentiable: bool = False,
+        self, sources: Sequence[Tensor | RowSource], *, into: Sequence[Tensor] = (), differentiable: bool = False
     ) -> "Transfer":
         """Post the messages. Collective; does not wait.
 
         Args:
             sources: matrices of the wire's dtype; must not change until `Transfer.finish`.
             into: the targets, if they are there already: what can be received in place is.
-            key: what the randomness of a codec is keyed by, such as a hash of (seed, epoch, step).
-            differentiable: whether the backward pass goes through it: then sources are tensors, and every rank runs
-                one backward pass through each transfer, in the same order.
+            differentiable: whether the backward pass goes through it: then sources are tensors, each element of which
+                goes to one rank at most (the gradient of what goes nowhere is undefined), and every rank runs one
+                backward pass through each transfer, in the same order.
 
         Returns:
             The transfer; finish it.
         """
         self.wire.wake()
-        transfer = Transfer(self, key)
+        transfer = Transfer(self)
         if differentiable and torch.is_grad_enabled():
             # Nothing that is differentiated need go out: a rank may hold no table.
             anchor = torch.empty(0, requires_grad=True)
@@ -196,7 +183,7 @@ class Route:
         """For each rank the memory that its message can be received in without a copy."""
         return [
             self._contiguous(landings[0].target, targets, codec)
-            if len(landings) == len(shapes) == 1 and landings[0].runs is None and not landings[0].add
+            if len(landings) == len(shapes) == 1 and landings[0].runs is None
             else None
             for landings, shapes in zip(self.landings, self.arriving, strict=False)
         ]
@@ -213,13 +200,12 @@ class Route:
 class Transfer:
     """One use of a route; made by `Route.start`."""
 
-    def __init__(self, route: Route, key: int) -> None:
+    def __init__(self, route: Route) -> None:
         self.token: Tensor | None = None
         """Node of the autograd graph between sending and receiving; None where nothing is differentiated."""
         self._route = route
         self._wire = route.wire
         self._rank = route.wire.world.rank
-        self._key = key
         self._sources: Sequence[Tensor | RowSource] = ()
         self._source_shapes: list[torch.Size] = []
         self._own_landed = False
@@ -235,10 +221,10 @@ class Transfer:
             block = route.outgoing[peer][number]
             _copy(sources[block.matrix], block, packed)
         received = Messages(self._wire, codec, route.arriving, route.receivable(into, codec) if into else None)
-        self._post(sent, received, self._key, stage=self._wire.rows_stage)
+        self._post(sent, received, stage=self._wire.rows_stage)
 
     def land_own(self, targets: Sequence[Tensor]) -> None:
-        """Land what this rank has for itself before `finish`, while messages travel, where nothing is added."""
+        """Land what this rank has for itself before `finish`, while messages travel, where no runs are added."""
         rank = self._rank
         _land_directly(self._route.outgoing[rank], self._route.landings[rank], self._sources, targets)
         self._own_landed = True
@@ -267,7 +253,8 @@ class Transfer:
 
     def land(self, targets: Sequence[Tensor], local: Sequence[Tensor]) -> None:
         """Wait for the messages and land them, rank by rank, so that sums do not depend on timing."""
-        received = self._received_after_wait()
+        self._pending.wait()
+        received = self._received
         for peer, landings in enumerate(self._route.landings):
             if peer == self._wire.world.size:
                 _land_directly(self._route.outgoing[peer], landings, local, targets)
@@ -301,14 +288,10 @@ class Transfer:
                     _copy(found, landing.target, packed)
                 else:
                     move_columns(_view(found, landing.target), packed, landing.runs, back=True)
-        in_place = None if route.shared else route.as_they_stand(self._gradients, codec)
-        received = Messages(wire, codec, self._block_shapes, in_place)
-        self._post(sent, received, ~self._key, stage="gradients")
+        received = Messages(wire, codec, self._block_shapes, route.as_they_stand(self._gradients, codec))
+        self._post(sent, received, stage="gradients")
         # While they travel:
-        if route.shared:
-            self._own_gradients = gradients  # Added later, in rank order.
-        else:
-            self._return_directly(self._rank, gradients, self._gradients)
+        self._return_directly(self._rank, gradients, self._gradients)
         local = [torch.empty(shape, device=wire.device) for shape in local_shapes]
         if local:
             self._return_directly(wire.world.size, gradients, local)
@@ -323,22 +306,17 @@ class Transfer:
         Raises:
             DeadlineError: a rank did not come in time.
         """
-        route = self._route
-        received = self._received_after_wait()
+        route, received = self._route, self._received
+        self._pending.wait()
         for peer, blocks in enumerate(route.outgoing[: self._wire.world.size]):
-            if peer == self._rank:
-                if route.shared:
-                    self._return_directly(peer, self._own_gradients, self._gradients)
-            elif not received.in_place(peer):
+            if peer != self._rank and not received.in_place(peer):
                 for block, values in zip(blocks, received.blocks[peer], strict=True):
-                    _write(self._gradients[block.matrix], block, values, add=route.shared)
-        self._own_gradients = ()
+                    _write(self._gradients[block.matrix], block, values)
         self._release()
         self._wire.give_after_backward(self._gradient_buffer)
         return self._gradients
 
-    def _post(self, sent: Messages, received: Messages, key: int, *, stage: str) -> None:
-        sent.encode(key)
+    def _post(self, sent: Messages, received: Messages, *, stage: str) -> None:
         self._sent, self._received = sent, received
         self._pending: Pending[None] = self._wire.world.start_exchange(
             sent.wholes,
@@ -347,11 +325,6 @@ class Transfer:
             gives_way=self._wire.gives_way,
             num_rows=(sent.num_rows, received.num_rows),
         )
-
-    def _received_after_wait(self) -> Messages:
-        self._pending.wait()
-        self._received.decode()
-        return self._received
 
     def _release(self, read_by: torch.device | None = None) -> None:
         self._sent.release(None)
@@ -363,18 +336,15 @@ class Transfer:
             block = self._route.outgoing[entry][landing.block]
             found = _read(gradients[landing.target.matrix], landing.target)
             if landing.runs is None:
-                _write(out[block.matrix], block, found, add=self._route.shared)
+                _write(out[block.matrix], block, found)
             else:
-                back = _view(out[block.matrix], block)
-                move_columns(found, back, landing.runs, back=True, add=self._route.shared)
+                move_columns(found, _view(out[block.matrix], block), landing.runs, back=True)
 
     def _gradient_memory(self) -> list[Tensor]:
         dtype, sizes = self._wire.dtype, [shape.numel() for shape in self._source_shapes]
         num_bytes = sum(sizes) * dtype.itemsize
         self._gradient_buffer = self._wire.take(num_bytes)
         flat = self._gradient_buffer[:num_bytes].view(dtype)
-        if self._route.shared:
-            flat.zero_()
         return [part.view(shape) for part, shape in zip(flat.split(sizes), self._source_shapes, strict=True)]
 
 
@@ -451,21 +421,15 @@ def _copy(source: Tensor | RowSource, block: Block, out: Tensor) -> None:
         out.copy_(_read(source, block))
 
 
-def _write(matrix: Tensor, block: Block, values: Tensor, *, add: bool = False) -> None:
-    """Copy values into a block, or add them."""
+def _write(matrix: Tensor, block: Block, values: Tensor) -> None:
+    """Copy values into a block."""
     if values.device != matrix.device:
         values = values.to(matrix.device, non_blocking=matrix.is_cuda)
     if isinstance(block.rows, slice):
-        target = _view(matrix, block)
-        if add:
-            target.add_(values)
-        else:
-            target.copy_(values)
+        _view(matrix, block).copy_(values)
         return
     places = block.rows.to(matrix.device)
-    if add:
-        _columns(matrix, block.columns).index_add_(0, places, values.to(matrix.dtype))
-    elif block.columns is None and matrix.is_contiguous():
+    if block.columns is None and matrix.is_contiguous():
         move_rows(values, None, matrix, places)
     else:
         _columns(matrix, block.columns).index_copy_(0, places, values.to(matrix.dtype))
@@ -474,7 +438,7 @@ def _write(matrix: Tensor, block: Block, values: Tensor, *, add: bool = False) -
 def _land(values: Tensor, landing: Landing, target: Tensor) -> None:
     """Copy or add a block."""
     if landing.runs is None:
-        _write(target, landing.target, values, add=landing.add)
+        _write(target, landing.target, values)
     else:
         values = values.to(target.device, non_blocking=target.is_cuda)
         move_columns(values, _view(target, landing.target), landing.runs)
@@ -496,9 +460,9 @@ def _land_directly(
             source.move(block.rows, target, places)
         elif isinstance(block.rows, slice):
             _land(_view(source, block), landing, target)
-        elif isinstance(places, slice) and not landing.add:
+        elif isinstance(places, slice):
             _copy(source, block, _view(target, landing.target))
         else:
             for first in range(0, block.num_rows, PIECE_ROWS):
                 values = _read(source, block.part(first, first + PIECE_ROWS))
-                _write(target, landing.target.part(first, first + PIECE_ROWS), values, add=landing.add)
+                _write(target, landing.target.part(first, first + PIECE_ROWS), values)

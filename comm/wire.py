@@ -6,8 +6,7 @@ A codec encodes rows for the wire and decodes them on arrival::
     16 bytes a row                    8 bytes a row
 
 Both ends know the size of a message before it travels: a row of given shape and dtype always takes
-`Codec.wire_row_bytes` bytes. A codec may hold state, and may be random: then draws are a function of a key and of a
-value's place in the message, never of a generator's past.
+`Codec.wire_row_bytes` bytes.
 """
 
 import math
@@ -20,7 +19,6 @@ from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError, nearest_name
 from windrow.comm.options import checked_dataclass
-from windrow.comm.random import mix64
 
 if TYPE_CHECKING:
     from windrow.comm.world import World
@@ -50,15 +48,14 @@ class Codec(ABC):
     """How rows become bytes and rows again; the same on every rank."""
 
     @abstractmethod
-    def encode(self, rows: Tensor, *, key: int = 0) -> Tensor:
+    def encode(self, rows: Tensor) -> Tensor:
         """Turn rows into what travels.
 
         Args:
             rows: [n, ...] of a dtype that the codec takes, any device.
-            key: what its randomness is keyed by, if it has any; as every codec's state, it is the same on all ranks.
 
         Returns:
-            The wire: contiguous, n rows of ``wire_row_bytes`` bytes, on the same device. May share the memory
+            The wire: contiguous, of the rows' shape and `wire_dtype`, on the same device. May share the memory
             of `rows`, so neither may be written to before the message has gone.
 
         Raises:
@@ -77,7 +74,6 @@ class Codec(ABC):
             `out`, or the new rows.
         """
 
-    @abstractmethod
     def wire_row_bytes(self, row_shape: Sequence[int], dtype: torch.dtype) -> int:
         """Bytes that one row takes on the wire.
 
@@ -88,19 +84,11 @@ class Codec(ABC):
         Returns:
             A number that depends on nothing else.
         """
+        return torch.Size(row_shape).numel() * self.wire_dtype(dtype).itemsize
 
-    def wire_dtype(self, dtype: torch.dtype) -> torch.dtype | None:
-        """What numbers become on the wire, where the codec converts each of them and does nothing else.
-
-        Args:
-            dtype: of the rows before encoding.
-
-        Returns:
-            The dtype of the wire, whose shape is that of the rows: a copy of rows may then convert them on its way.
-            None: the codec does more.
-        """
-        del dtype
-        return None
+    @abstractmethod
+    def wire_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """What numbers of a dtype become on the wire: a copy of rows may convert them on its way."""
 
     @abstractmethod
     def check(self, rows: Tensor) -> None:
@@ -122,9 +110,8 @@ class Codec(ABC):
 class Fp32Codec(Codec):
     """Rows travel as they are: float32 as float32, and any other dtype untouched. Copies nothing."""
 
-    def encode(self, rows: Tensor, *, key: int = 0) -> Tensor:
+    def encode(self, rows: Tensor) -> Tensor:
         """The rows themselves (a copy only where they are not contiguous)."""
-        del key
         return rows.contiguous()
 
     def decode(self, wire: Tensor, out: Tensor | None = None) -> Tensor:
@@ -135,11 +122,7 @@ class Fp32Codec(Codec):
             return out
         return out.copy_(wire)
 
-    def wire_row_bytes(self, row_shape: Sequence[int], dtype: torch.dtype) -> int:
-        """As many as in memory."""
-        return _elements(row_shape) * dtype.itemsize
-
-    def wire_dtype(self, dtype: torch.dtype) -> torch.dtype | None:
+    def wire_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """The same."""
         return dtype
 
@@ -153,9 +136,8 @@ class _RoundingCodec(Codec):
     _wire_dtype: ClassVar[torch.dtype]
     _cure: ClassVar[str]
 
-    def encode(self, rows: Tensor, *, key: int = 0) -> Tensor:
+    def encode(self, rows: Tensor) -> Tensor:
         """Round each value."""
-        del key
         if not rows.is_floating_point():
             raise TypeError(f"{type(self).__name__} rounds floating-point rows and would spoil {rows.dtype}")
         return rows.to(self._wire_dtype).contiguous()
@@ -164,12 +146,7 @@ class _RoundingCodec(Codec):
         """Widen each value, exactly."""
         return wire.to(torch.float32) if out is None else out.copy_(wire)
 
-    def wire_row_bytes(self, row_shape: Sequence[int], dtype: torch.dtype) -> int:
-        """Two per element, whatever the dtype of the rows."""
-        del dtype
-        return _elements(row_shape) * self._wire_dtype.itemsize
-
-    def wire_dtype(self, dtype: torch.dtype) -> torch.dtype | None:
+    def wire_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """The shorter type."""
         del dtype
         return self._wire_dtype
@@ -178,7 +155,7 @@ class _RoundingCodec(Codec):
         """Refuse a finite value that rounds to infinity."""
         for start in range(0, len(rows), ROWS_CHECKED_AT_ONCE):
             some = rows[start : start + ROWS_CHECKED_AT_ONCE]
-            some = some.reshape(len(some), _elements(some.shape[1:]))
+            some = some.reshape(len(some), some.shape[1:].numel())
             lost = self.encode(some).isinf() & some.isfinite()
             if bool(lost.any()):
                 row, column = lost.nonzero()[0].tolist()
@@ -228,10 +205,6 @@ def make_codec(name: CodecName) -> Codec:
     if name not in codecs:
         raise RecipeError(f"no codec is called {name!r}. {nearest_name(name, codecs)}")
     return codecs[name]()
-
-
-def _elements(row_shape: Sequence[int]) -> int:
-    return torch.Size(row_shape).numel()
 
 
 Topology: TypeAlias = Literal["flat", "hierarchical", "auto"]
@@ -358,7 +331,7 @@ class Messages:
 
     Args:
         wire: lends the memory.
-        codec: how blocks travel. Where it converts numbers and does nothing else, blocks are views of the messages.
+        codec: how blocks travel.
         shapes: of the blocks, for each rank.
         ready: for each rank the memory of a message of one block that needs no packing, or None.
     """
@@ -366,23 +339,24 @@ class Messages:
     def __init__(
         self, wire: Wire, codec: Codec, shapes: Sequence[Sequence[Shape]], ready: Sequence[Tensor | None] | None = None
     ) -> None:
-        self._wire, self._codec = wire, codec
+        self._wire = wire
         self.wholes: list[Tensor] = []
         """What travels, for each rank."""
         self.blocks: list[list[Tensor]] = []
-        """Rows to pack or to land, for each rank block by block."""
+        """Rows to pack or to land, for each rank block by block: views of what travels."""
         self.num_rows: list[int] = []
         """Rows of all blocks of each rank."""
-        self._buffers: list[Tensor] = []
+        self._buffer: Tensor | None = None
         size, rank = wire.world.size, wire.world.rank
         self._ready = list(ready) if ready is not None else [None] * size
-        wire_dtype = codec.wire_dtype(wire.dtype)
-        self._coded = wire_dtype is None
         self._shapes: list[Sequence[Shape]] = [
             () if peer == rank or self._ready[peer] is not None else shapes[peer] for peer in range(size)
         ]
         sizes = [[math.prod(shape) for shape in of_rank] for of_rank in self._shapes]
-        flat = self._borrow(sum(map(sum, sizes)), wire_dtype or wire.dtype)
+        flat = torch.empty(0, dtype=codec.wire_dtype(wire.dtype), device=wire.packed_on)
+        if num_bytes := sum(map(sum, sizes)) * flat.itemsize:
+            self._buffer = wire.take(num_bytes)
+            flat = self._buffer[:num_bytes].view(flat.dtype)
         start = 0
         for peer, of_rank in enumerate(self._shapes):
             view, first, blocks = self._ready[peer], start, list[Tensor]()
@@ -394,13 +368,6 @@ class Messages:
             self.blocks.append(blocks)
             self.wholes.append(blocks[0] if len(blocks) == 1 else flat[first:start])
             self.num_rows.append(sum(map(len, blocks)) if view is not None else sum(s[0] for s in of_rank))
-        if self._coded:
-            self._code_bytes = [
-                [shape[0] * codec.wire_row_bytes(shape[1:], wire.dtype) for shape in of_rank]
-                for of_rank in self._shapes
-            ]
-            totals = [sum(of_rank) for of_rank in self._code_bytes]
-            self.wholes = list(self._borrow(sum(totals), torch.uint8).split(totals))
 
     def to_fill(self) -> Iterator[tuple[int, int, Tensor]]:
         """Rank, place in its message, and memory of each block that has to be packed."""
@@ -412,38 +379,8 @@ class Messages:
         """Whether the message is where its rows belong."""
         return self._ready[peer] is not None
 
-    def encode(self, key: int) -> None:
-        """Turn blocks into what travels."""
-        for code, block, number in self._codes():
-            # Errors of several ranks are added up at an owner, so no two draws may be alike.
-            own = mix64(number * self._wire.world.size + self._wire.world.rank)
-            code.copy_(self._codec.encode(block, key=mix64(key ^ own)).reshape(-1))
-
-    def decode(self) -> None:
-        """Turn what travelled into blocks."""
-        for code, block, _ in self._codes():
-            self._codec.decode(code.view(len(block), -1), out=block)
-
     def release(self, read_by: torch.device | None) -> None:
         """Give the memory back."""
-        for buffer in self._buffers:
-            self._wire.give(buffer, read_by)
-        self._buffers = []
-
-    def _codes(self) -> Iterator[tuple[Tensor, Tensor, int]]:
-        if not self._coded:
-            return
-        number = 0
-        for whole, num_bytes, blocks in zip(self.wholes, self._code_bytes, self.blocks, strict=True):
-            for code, block in zip(whole.split(num_bytes) if num_bytes else (), blocks, strict=True):
-                number += 1
-                if len(block):
-                    yield code, block, number
-
-    def _borrow(self, num_elements: int, dtype: torch.dtype) -> Tensor:
-        if not num_elements:
-            return torch.empty(0, dtype=dtype, device=self._wire.packed_on)
-        num_bytes = num_elements * dtype.itemsize
-        self._buffers.append(self._wire.take(num_bytes))
-        flat: Tensor = self._buffers[-1][:num_bytes].view(dtype)
-        return flat
+        if self._buffer is not None:
+            self._wire.give(self._buffer, read_by)
+        self._buffer = None

@@ -347,26 +347,6 @@ class World(ABC):
         self.start_exchange([on_its_way] * self.size, gathered, stage=stage).wait()
         return gathered
 
-    def broadcast(self, tensor: Tensor, *, root: int, stage: str) -> Tensor:
-        """Overwrite `tensor` on every rank with the root's. Collective.
-
-        Args:
-            tensor: contiguous; shape and dtype must agree.
-            root: the rank whose values win; must agree.
-            stage: what this is for; must agree.
-
-        Returns:
-            `tensor`. Cost: the root sends it size - 1 times (meant for set-up, not for steps).
-        """
-        self._agree("broadcast", stage, shape=tuple(tensor.shape), dtype=str(tensor.dtype), root=root)
-        flat = tensor.detach().view(-1)
-        nothing = flat[:0]
-        is_root = self.rank == root
-        sends = [flat if is_root else nothing] * self.size
-        receives = [flat if not is_root and peer == root else nothing for peer in range(self.size)]
-        self.start_exchange(sends, receives, stage=stage).wait()
-        return tensor
-
     # Objects, and points in time.
 
     def all_gather_object(self, value: T, *, stage: str) -> list[T]:

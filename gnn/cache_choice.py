@@ -161,11 +161,7 @@ def rank_part(
     if policy != "vip":
         scores = score_vertices(policy, demand, simulate=simulate if order else None, samplers=samplers)
     return PartRanking(
-        part=part,
-        offsets=graph.offsets,
-        steps=demand.steps,
-        total=total,
-        ranking=choose_cached(scores, demand.own, graph.num_vertices),
+        part=part, offsets=graph.offsets, steps=demand.steps, total=total, ranking=choose_cached(scores, demand.own)
     )
 
 
@@ -286,11 +282,7 @@ def choose_inference_cache(
     )
     total = inclusion_probabilities(demand)[-1]
     ranking = PartRanking(
-        part=world.rank,
-        offsets=graph.offsets,
-        steps=steps,
-        total=total,
-        ranking=choose_cached(total, demand.own, graph.num_vertices),
+        part=world.rank, offsets=graph.offsets, steps=steps, total=total, ranking=choose_cached(total, demand.own)
     )
     worthwhile = ranking.worthwhile(1)
     if isinstance(options.alpha, str):

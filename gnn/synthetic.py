@@ -19,6 +19,9 @@ from windrow.gnn.vertex_data import SplitOptions, VertexSplit
 
 __all__ = ["community_graph", "power_law_communities", "power_law_graph"]
 
+EXPONENT = 2.5
+"""Of the power law of degrees: 2 to 3 in most networks."""
+
 MAX_ROUNDS = 8
 NUMBERS_PER_CHUNK = 1 << 20
 """Features drawn at a time: a few arrays of so many numbers, 8 bytes each, stay small and in the cache."""
@@ -39,13 +42,11 @@ BISECTIONS = 100
 """Halvings that find a number to the last bit."""
 
 
-def power_law_graph(
-    num_vertices: int, num_edges: int, *, seed: int, exponent: float = 2.5, num_features: int = 0
-) -> Graph:
-    """Generate an undirected graph without labels whose degrees follow a power law.
+def power_law_graph(num_vertices: int, num_edges: int, *, seed: int) -> Graph:
+    """Generate an undirected graph, without features and labels, whose degrees follow a power law.
 
     Both ends of an edge are drawn independently, vertex of rank r with probability proportional to
-    r ** (-1 / (exponent - 1)), so that the number of vertices of degree k falls as k ** -exponent (Chung and
+    r ** (-1 / (`EXPONENT` - 1)), so that the number of vertices of degree k falls as k ** -`EXPONENT` (Chung and
     Lu, The Average Distances in Random Graphs with Given Expected Degrees, PNAS 2002). Self-loops and repeats
     are drawn again. Ranks are shuffled, so that a vertex id tells nothing about its degree.
 
@@ -53,26 +54,18 @@ def power_law_graph(
         num_vertices: N.
         num_edges: E, directed edges in the graph: twice the undirected ones, hence even; exact.
         seed: another seed gives another graph.
-        exponent: above 2; 2 to 3 in most networks, smaller has heavier hubs.
-        num_features: columns of standard normal features; 0 for none.
 
     Raises:
         RecipeError: an argument is out of range.
         DataError: so many edges do not fit among so few vertices.
     """
-    if num_vertices < 2 or num_edges < 0 or num_edges % 2 or exponent <= 2 or num_features < 0:
+    if num_vertices < 2 or num_edges < 0 or num_edges % 2:
         raise RecipeError(
-            f"num_vertices {num_vertices}, num_edges {num_edges}, exponent {exponent}, num_features "
-            f"{num_features}: use at least 2, an even number from 0, above 2, and at least 0."
+            f"num_vertices {num_vertices}, num_edges {num_edges}: use at least 2, and an even number from 0."
         )
     vertices = _shuffled(num_vertices, seed, 0)
-    keys = _distinct_pairs(num_vertices, num_edges // 2, 1 / (exponent - 1), seed)
-    return assemble_graph(
-        vertices[keys // num_vertices],
-        vertices[keys % num_vertices],
-        num_vertices,
-        features=_random_features(num_vertices, num_features, seed=seed) if num_features else None,
-    )
+    keys = _distinct_pairs(num_vertices, num_edges // 2, 1 / (EXPONENT - 1), seed)
+    return assemble_graph(vertices[keys // num_vertices], vertices[keys % num_vertices], num_vertices)
 
 
 def community_graph(
@@ -146,7 +139,7 @@ def power_law_communities(
     num_communities: int,
     mixing: float,
     decay: float | None = None,
-    exponent: float = 2.5,
+    exponent: float = EXPONENT,
     num_features: int = 0,
     num_classes: int = 8,
     train_share: float = 0.01,
@@ -337,7 +330,10 @@ def _distinct_pairs(num_vertices: int, wanted: int, skew: float, seed: int) -> n
     for doubling in range(MAX_ROUNDS):
         batch = np.arange(drawn, drawn + (wanted - keys.size + wanted // 10 + 16) * 2**doubling)
         drawn += batch.size
-        first, second = (_rank(num_vertices, skew, _uniform(batch, seed, end)) for end in (7, 8))
+        # The inverse of the distribution with density proportional to x ** -skew on (0, 1], scaled to ranks.
+        first, second = (
+            (num_vertices * _uniform(batch, seed, end) ** (1 / (1 - skew))).astype(np.int64) for end in (7, 8)
+        )
         fresh = np.minimum(first, second) * num_vertices + np.maximum(first, second)
         keys = _distinct(np.concatenate((keys, fresh[first != second])))
         if keys.size >= wanted:
@@ -349,11 +345,6 @@ def _distinct_pairs(num_vertices: int, wanted: int, skew: float, seed: int) -> n
         f"{2 * wanted} edges with so skewed degrees do not fit among {num_vertices} vertices: "
         f"{2 * keys.size} were found in {drawn} draws. Ask for fewer edges, more vertices or a larger exponent."
     )
-
-
-def _rank(num_vertices: int, skew: float, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Invert the distribution with density proportional to x ** -skew on (0, 1], scaled to ranks."""
-    return (num_vertices * uniform ** (1 / (1 - skew))).astype(np.int64)
 
 
 def _uniform(positions: npt.NDArray[np.int64], seed: int, purpose: int) -> npt.NDArray[np.float64]:

@@ -21,7 +21,8 @@ from typing import Any, Literal, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from windrow.comm.errors import DataError, StoreError
+from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.options import checked_dataclass
 from windrow.partition.manifest import CURE
 from windrow.partition.options import VertexOrderName
 
@@ -121,16 +122,12 @@ class PartitionBook:
         """Bring rows, for example predictions, [N, ...] by new id, back into the user's order; a copy."""
         return rows_in_new_order[self.old_to_new]
 
-    def assignment(self) -> npt.NDArray[np.int32]:
-        """int32 [N]: the part of each of the user's vertices."""
-        return self.owner(self.old_to_new).astype(np.int32)
-
 
 ORDER_KEY = "order"
 """Where the metadata of a store has it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class VertexOrder:
     """Vertices of a part by descending probability of being needed, in minibatches made like this."""
 
@@ -158,9 +155,10 @@ def order_from_metadata(metadata: Mapping[str, Any], *, store: Path) -> VertexOr
     found: Any = metadata.get(ORDER_KEY, {"by": "original"})
     if found == {"by": "original"}:
         return None
-    if not _is_order(found):
-        raise StoreError(f"{store} names an order of its vertices that is none, {found!r}: {CURE}")
-    return VertexOrder(fanouts=tuple(found["fanouts"]), batch_size=found["batch_size"], seed_order=found["seed_order"])
+    try:
+        return VertexOrder(**found)
+    except (RecipeError, TypeError) as error:
+        raise StoreError(f"{store} names an order of its vertices that is none, {found!r}: {CURE}") from error
 
 
 def check_vertex_order(
@@ -194,16 +192,4 @@ def check_vertex_order(
         f"with fanouts = {list(fanouts)} and batch_size = {batch_size}: run `windrow partition` again with this recipe "
         'and --overwrite, or set cache.gpu_share to 0 or 1, or partition.order = "original" to take the first rows '
         "whatever they are"
-    )
-
-
-def _is_order(found: Any) -> bool:
-    return (
-        isinstance(found, Mapping)
-        and found.keys() == {"by", "fanouts", "batch_size", "seed_order"}
-        and found["by"] == "vip"
-        and isinstance(found["fanouts"], list)
-        and all(isinstance(fanout, int) for fanout in found["fanouts"])
-        and isinstance(found["batch_size"], int)
-        and isinstance(found["seed_order"], str)
     )

@@ -69,8 +69,8 @@ class Progress:
     def start(self, what: str, total: int) -> None:
         """Begin a piece of work of ``total`` units; ends the one before."""
 
-    def advance(self, units: int = 1, note: str = "") -> None:
-        """Count finished units; ``note`` is shown behind the numbers."""
+    def advance(self, units: int = 1) -> None:
+        """Count finished units."""
 
     def finish(self) -> None:
         """End the piece of work; without effect when there is none."""
@@ -145,13 +145,13 @@ class LineProgress(Progress):
         self._what, self._total, self._done = what, total, 0
         self._started = self._clock()
 
-    def advance(self, units: int = 1, note: str = "") -> None:
+    def advance(self, units: int = 1) -> None:
         """Count units and print a line if the interval is over."""
         self._done += units
         now = self._clock()
         if now - self._printed >= self._interval_s:
             self._printed = now
-            self.write(progress_line(self._what, self._done, self._total, now - self._started, note))
+            self.write(progress_line(self._what, self._done, self._total, now - self._started))
 
     def write(self, line: str) -> None:
         """Print a line at once."""
@@ -172,10 +172,8 @@ class BarProgress(Progress):
         self.finish()
         self._bar = tqdm(total=total, desc=what, file=self._stream, leave=False, ncols=terminal_columns(self._stream))
 
-    def advance(self, units: int = 1, note: str = "") -> None:
+    def advance(self, units: int = 1) -> None:
         """Lengthen the bar."""
-        if note:
-            self._bar.set_postfix_str(note, refresh=False)
         self._bar.update(units)
 
     def finish(self) -> None:
@@ -191,14 +189,14 @@ class BarProgress(Progress):
         tqdm.write(line, file=self._stream)
 
 
-def progress_line(what: str, done: int, total: int, seconds: float, note: str = "") -> str:
-    """One line: what, how many of how many, how fast, how long still, and a note."""
+def progress_line(what: str, done: int, total: int, seconds: float) -> str:
+    """One line: what, how many of how many, how fast, and how long still."""
     share = 100 * done / total if total else 100.0
     parts = [f"{what}: {done}/{total} ({share:.0f} %)"]
     if done and seconds > 0:
         parts.append(f"{done / seconds:.1f}/s")
         parts.append(f"{duration(max(0, total - done) * seconds / done)} left")
-    return ", ".join([*parts, note] if note else parts)
+    return ", ".join(parts)
 
 
 SHARES = 1000

@@ -97,11 +97,6 @@ class Cost:
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(**{part.name: getattr(self, part.name) + getattr(other, part.name) for part in fields(self)})
 
-    @property
-    def total(self) -> float:
-        """Bytes that a step reads from tables and sends."""
-        return self.lookup_bytes + self.id_bytes + self.forward_bytes + self.backward_bytes
-
 
 def rectangle_bytes(spec: TableSpec, num_rows: int, num_columns: int) -> int:
     """Memory of a piece of a table in bytes, rounded up: weights and optimiser state.

@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 
 from windrow.comm.errors import DataError
-from windrow.recsys.log.clustering.external_sort import session_hash, sort_rows, write_ranks
+from windrow.recsys.log.clustering.external_sort import SESSION_HASH, sort_rows, write_ranks
 from windrow.recsys.log.clustering.log_files import LogFiles, is_text
 from windrow.recsys.log.conform import Column, ColumnKind, as_text_or_numbers, conform, list_lengths, row_of
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
@@ -357,7 +357,7 @@ class StagedLog:
             f"SELECT session, file_row_number AS row, CAST({split} AS INTEGER) AS split, "
             f"{'time' if times else '0'} AS time FROM {_scan(self.file)}"
         )
-        keyed = f"SELECT *, {session_hash('session', 'row')} AS hash FROM ({rows})"
+        keyed = f"SELECT *, {SESSION_HASH} AS hash FROM ({rows})"
         counts = dict(self._database.execute(f"SELECT split, count(*) FROM ({rows}) GROUP BY split").fetchall())
         shards = " ".join(f"WHEN {code} THEN {-(-count // SHARD_ROWS)}" for code, count in counts.items())
         dealt = f"SELECT *, hash % (CASE split {shards} END) AS shard FROM ({keyed})"

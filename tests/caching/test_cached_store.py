@@ -64,9 +64,9 @@ def test_gather_equals_indexing_the_whole_matrix(spmd, share):
         store = make_store(world, share)
         assert store.holds_everything == (share == 1.0 or world.size == 1)
         for ids in requests_of(world, 4):
-            assert torch.equal(store.gather(ids), whole_matrix()[ids])
+            assert torch.equal(store.start(store.plan(ids)).finish(), whole_matrix()[ids])
             out = torch.full((len(ids), COLUMNS), np.nan)
-            assert store.gather(ids, out) is out
+            assert store.start(store.plan(ids)).finish(out) is out
             assert torch.equal(out, whole_matrix()[ids])
 
     spmd(body, debug=True)
@@ -80,9 +80,11 @@ def test_what_is_cached_changes_no_bit(size, codec, storage):
         for share in (0.0, 0.5, 1.0):
             store = make_store(world, share, codec, storage)
             for ids in requests_of(world, 3):
-                assert torch.equal(store.gather(ids), expected(ids, world, codec, storage, DTYPES[storage]))
+                assert torch.equal(
+                    store.start(store.plan(ids)).finish(), expected(ids, world, codec, storage, DTYPES[storage])
+                )
                 out = torch.empty(len(ids), COLUMNS)
-                store.gather(ids, out)
+                store.start(store.plan(ids)).finish(out)
                 assert torch.equal(out, expected(ids, world, codec, storage, torch.float32))
 
     Loopback.run(size, body)
@@ -144,7 +146,7 @@ def test_requests_are_planned_while_others_are_gathered(spmd):
         planner = threading.Thread(target=lambda: plans.extend(store.plan(ids) for ids in requests))
         planner.start()
         for ids in requests[:30]:
-            assert torch.equal(store.gather(ids), whole_matrix()[ids])
+            assert torch.equal(store.start(store.plan(ids)).finish(), whole_matrix()[ids])
         planner.join()
         for request, ids in zip(plans[:30], requests[:30], strict=True):
             assert torch.equal(store.start(request).finish(), whole_matrix()[ids])
@@ -160,7 +162,7 @@ def test_rows_may_have_any_shape(spmd):
             rows = whole[offsets[world.rank] : offsets[world.rank + 1]]
             store = CachedStore(world, offsets, rows, cached_ids=cached_on(world, 0.5))
             for ids in requests_of(world, 2):
-                assert torch.equal(store.gather(ids), whole[ids])
+                assert torch.equal(store.start(store.plan(ids)).finish(), whole[ids])
 
     spmd(body)
 
@@ -175,7 +177,7 @@ def test_meter_counts_where_rows_were_and_what_travelled(spmd):
         world.meter.reset()
         asked = RowsFound()
         for ids in requests_of(world, 5):
-            store.gather(ids)
+            store.start(store.plan(ids)).finish()
             own, kept = is_own(ids, world), torch.isin(ids, cached_on(world, 0.5))
             asked += RowsFound(local=int(own.sum()), cached=int(kept.sum()), remote=int((~own & ~kept).sum()))
         assert world.meter.found("features: rows") == world.meter.found() == asked
@@ -194,7 +196,7 @@ def test_where_all_ranks_hold_all_rows_nothing_travels(spmd):
         world.meter = Meter()
         # Not even in step: one rank may gather more often than the others.
         for ids in requests_of(world, 1 + world.rank):
-            assert torch.equal(store.gather(ids), whole_matrix()[ids])
+            assert torch.equal(store.start(store.plan(ids)).finish(), whole_matrix()[ids])
         assert world.meter.table() == {}
 
     spmd(body)
@@ -205,7 +207,7 @@ def test_one_rank_that_lacks_a_row_keeps_all_in_step(spmd):
         store = make_store(world, 1.0 if world.rank else 0.9)
         assert store.holds_everything == (world.size == 1)
         for ids in requests_of(world, 3):
-            assert torch.equal(store.gather(ids), whole_matrix()[ids])
+            assert torch.equal(store.start(store.plan(ids)).finish(), whole_matrix()[ids])
 
     spmd(body)
 
@@ -241,9 +243,9 @@ def test_rows_on_a_gpu_and_in_memory_of_the_host(spmd, storage, share):
         device = torch.device("cuda")
         store = make_store(world, 0.4, "fp16", storage, device=device, device_share=share)
         for ids in requests_of(world, 4):
-            found = store.gather(ids, torch.empty(len(ids), COLUMNS, device=device))
+            found = store.start(store.plan(ids)).finish(torch.empty(len(ids), COLUMNS, device=device))
             assert torch.equal(found.cpu(), expected(ids, world, "fp16", storage, torch.float32))
-            found = store.gather(ids)
+            found = store.start(store.plan(ids)).finish()
             assert found.device.type == "cuda"
             assert torch.equal(found.cpu(), expected(ids, world, "fp16", storage, DTYPES[storage]))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.route import Block, Landing, Route
-from windrow.comm.wire import Codec, Wire, make_codec
+from windrow.comm.wire import Wire, make_codec
 
 COLUMNS = 6
 
@@ -31,23 +31,23 @@ class Travel:
     """Rows of the receiver's target."""
 
 
-def draw_travels(seed: int, size: int, *, shared: bool) -> list[Travel]:
-    """Blocks between all pairs, of which some are empty. Shared rows go to several ranks, others to one."""
+def draw_travels(seed: int, size: int) -> list[Travel]:
+    """Blocks between all pairs, of which some are empty."""
     generator = np.random.default_rng([seed, size])
+    free_places = [generator.permutation(30) for _ in range(size)]
     travels = []
     for sender in range(size):
         free = 0
         for receiver in range(size):
             count = int(generator.integers(0, 5))
             rows = np.arange(free, free + count)
-            listed = shared or bool(generator.integers(0, 2))
-            if shared:
-                rows = generator.permutation(8)[:count]
             free += count
             start = int(generator.integers(0, COLUMNS - 1))
-            columns = (0, COLUMNS) if shared else (start, int(generator.integers(start + 1, COLUMNS + 1)))
-            places = generator.permutation(30)[:count]
-            travels.append(Travel(sender, receiver, rows, listed, columns, places))
+            columns = (start, int(generator.integers(start + 1, COLUMNS + 1)))
+            if generator.integers(0, 2):
+                columns = (0, COLUMNS)
+            places, free_places[receiver] = free_places[receiver][:count], free_places[receiver][count:]
+            travels.append(Travel(sender, receiver, rows, bool(generator.integers(0, 2)), columns, places))
     return travels
 
 
@@ -56,8 +56,7 @@ def source_of(rank: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(rank).integers(-60, 60, (24, COLUMNS)).astype(np.float32))
 
 
-def route_of(wire: Wire, travels: list[Travel], *, shared: bool) -> Route:
-    """What lands is added, so that blocks may overlap in the target."""
+def route_of(wire: Wire, travels: list[Travel]) -> Route:
     rank, size = wire.world.rank, wire.world.size
     outgoing, landings, arriving = ([[] for _ in range(size)] for _ in range(3))
     for travel in travels:
@@ -67,9 +66,9 @@ def route_of(wire: Wire, travels: list[Travel], *, shared: bool) -> Route:
             outgoing[travel.receiver].append(Block(0, rows if travel.listed else span, travel.columns))
         if travel.receiver == rank:
             target = Block(0, torch.from_numpy(travel.places), travel.columns)
-            landings[travel.sender].append(Landing(len(landings[travel.sender]), target, add=True))
+            landings[travel.sender].append(Landing(len(landings[travel.sender]), target))
             arriving[travel.sender].append((len(travel.rows), travel.columns[1] - travel.columns[0]))
-    return Route(wire, outgoing, landings, arriving, shared=shared)
+    return Route(wire, outgoing, landings, arriving)
 
 
 def expected_target(rank: int, travels: list[Travel]) -> torch.Tensor:
@@ -95,35 +94,16 @@ def weights_of(rank: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(rank + 9).integers(-9, 9, (30, COLUMNS)).astype(np.float32))
 
 
-class PaddedBytes(Codec):
-    """Rows as bytes in reverse order and one byte of the key: no conversion of numbers."""
-
-    def encode(self, rows, *, key=0):
-        flat = rows.contiguous().view(len(rows), -1).view(torch.uint8)
-        return torch.cat([flat.flip(1), torch.full((len(rows), 1), key % 251, dtype=torch.uint8)], dim=1)
-
-    def decode(self, wire, out=None):
-        self.seen = {*getattr(self, "seen", ()), *wire[:, -1].tolist()}
-        rows = torch.from_numpy(wire.numpy()[:, -2::-1].copy().view(np.float32))
-        return rows if out is None else out.copy_(rows)
-
-    def wire_row_bytes(self, row_shape, dtype):
-        return torch.Size(row_shape).numel() * dtype.itemsize + 1
-
-    def check(self, rows):
-        pass
+CODECS = ("fp32", "bf16")
 
 
-CODECS = {"fp32": lambda: make_codec("fp32"), "bf16": lambda: make_codec("bf16"), "bytes": PaddedBytes}
-
-
-def check_both_ways(world, seed, codec, *, shared):
-    wire = Wire(world, stage="test", codec=CODECS[codec](), gradient_codec=CODECS[codec]())
-    travels = draw_travels(seed, world.size, shared=shared)
-    route = route_of(wire, travels, shared=shared)
-    for step in range(2):  # The second time in memory that the first has given back.
+def check_both_ways(world, seed, codec):
+    wire = Wire(world, stage="test", codec=make_codec(codec), gradient_codec=make_codec(codec))
+    travels = draw_travels(seed, world.size)
+    route = route_of(wire, travels)
+    for _ in range(2):  # The second time in memory that the first has given back.
         source = source_of(world.rank).requires_grad_()
-        transfer = route.start([source], key=step, differentiable=True)
+        transfer = route.start([source], differentiable=True)
         (target,) = transfer.finish([torch.zeros(30, COLUMNS)])
         assert torch.equal(target.detach(), expected_target(world.rank, travels))
         (target * weights_of(world.rank)).sum().backward()
@@ -134,30 +114,24 @@ def check_both_ways(world, seed, codec, *, shared):
                 for row in travel.rows:
                     went[row, slice(*travel.columns)] = True
         assert torch.equal(source.grad[went], expected[went])
-        if shared:
-            assert torch.equal(source.grad, expected)
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["once", "shared"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_rows_and_gradients_arrive(spmd, codec, shared):
-    spmd(lambda world: [check_both_ways(world, seed, codec, shared=shared) for seed in range(3)])
+def test_rows_and_gradients_arrive(spmd, codec):
+    spmd(lambda world: [check_both_ways(world, seed, codec) for seed in range(6)])
 
 
 @settings(max_examples=20)
-@given(st.integers(0, 1 << 30), st.sampled_from([1, 2, 3, 5]), st.booleans())
-def test_rows_and_gradients_arrive_from_anywhere(seed, size, shared):
-    Loopback.run(size, lambda world: check_both_ways(world, seed, "fp32", shared=shared))
+@given(st.integers(0, 1 << 30), st.sampled_from([1, 2, 3, 5]))
+def test_rows_and_gradients_arrive_from_anywhere(seed, size):
+    Loopback.run(size, lambda world: check_both_ways(world, seed, "fp32"))
 
 
 def test_several_transfers_under_way_do_not_disturb_each_other(spmd):
     def body(world):
         wire = Wire(world, stage="test")
-        drawn = [draw_travels(seed, world.size, shared=True) for seed in range(4)]
-        started = [
-            route_of(wire, travels, shared=True).start([source_of(world.rank)], differentiable=True)
-            for travels in drawn
-        ]
+        drawn = [draw_travels(seed, world.size) for seed in range(4)]
+        started = [route_of(wire, travels).start([source_of(world.rank)], differentiable=True) for travels in drawn]
         for transfer, travels in zip(started, drawn, strict=True):
             (target,) = transfer.finish([torch.zeros(30, COLUMNS)])
             assert torch.equal(target, expected_target(world.rank, travels))
@@ -171,11 +145,11 @@ def test_what_is_between_start_and_finish_is_differentiated_while_gradients_trav
     def body(world):
         events = []
         wire = Wire(world, stage="test")
-        travels = draw_travels(1, world.size, shared=True)
+        travels = draw_travels(1, world.size)
         source = source_of(world.rank).requires_grad_()
         weight = torch.ones((), requires_grad=True)
         post = world.start_exchange
-        transfer = route_of(wire, travels, shared=True).start([source], differentiable=True)
+        transfer = route_of(wire, travels).start([source], differentiable=True)
         between = weight * 2
         between.register_hook(lambda _: events.append("between"))
         (target,) = transfer.finish([torch.zeros(30, COLUMNS)])
@@ -200,10 +174,10 @@ def test_a_codec_halves_the_bytes_and_spares_own_rows(spmd):
         for name in ("fp32", "bf16"):
             wire = Wire(world, stage=name, codec=make_codec(name), gradient_codec=make_codec(name))
             everyone = range(world.size)
-            route = Route.of_rows(
-                wire, [torch.arange(3)] * world.size, [slice(3 * peer, 3 * peer + 3) for peer in everyone], (4,)
-            )
-            source = values.clone().requires_grad_()
+            places = [slice(3 * peer, 3 * peer + 3) for peer in everyone]
+            positions = [torch.arange(3) + 3 * peer for peer in everyone]
+            route = Route.of_rows(wire, positions, places, (4,))
+            source = values.repeat(world.size, 1).requires_grad_()
             transfer = route.start([source], differentiable=True)
             (target,) = transfer.finish([torch.zeros(3 * world.size, 4)])
             own = target[3 * world.rank : 3 * world.rank + 3].detach()
@@ -215,23 +189,6 @@ def test_a_codec_halves_the_bytes_and_spares_own_rows(spmd):
         assert received["bf16"] == [24 * (world.size - 1)] * 2
 
     spmd(body)
-
-
-def test_random_codecs_get_a_key_of_their_own_for_each_block_and_transfer():
-    def body(world):
-        codec = PaddedBytes()
-        wire = Wire(world, stage="test", codec=codec)
-        peer = 1 - world.rank
-        rows = [torch.arange(2) if rank == peer else torch.empty(0, dtype=torch.int64) for rank in range(2)]
-        route = Route.of_rows(wire, rows, rows, (COLUMNS,))
-        seen = []
-        for key in (1, 1, 2):
-            codec.seen = set()
-            route.start([source_of(world.rank)], key=key).finish([torch.zeros(2, COLUMNS)])
-            seen.append(codec.seen)
-        assert seen[0] == seen[1] != seen[2]
-
-    Loopback.run(2, body)
 
 
 @pytest.mark.parametrize("codec", ["fp32", "bf16"])

@@ -129,18 +129,17 @@ def test_all_gather_takes_ragged_rows(everywhere):
     assert all(result == expected for result in results)
 
 
-def test_broadcast_and_objects(everywhere):
+def test_objects(everywhere):
     def body(world):
         root = world.size - 1
-        tensor = world.broadcast(torch.full((2, 2), float(world.rank)), root=root, stage="test")
         word = world.broadcast_object(f"from {world.rank}", root=root, stage="test")
         everyone = world.all_gather_object({"rank": world.rank}, stage="test")
         world.barrier(stage="test")
-        return tensor.tolist(), word, everyone
+        return word, everyone
 
     results = everywhere(body)
     last = len(results) - 1
-    expected = ([[float(last)] * 2] * 2, f"from {last}", [{"rank": rank} for rank in range(last + 1)])
+    expected = (f"from {last}", [{"rank": rank} for rank in range(last + 1)])
     assert all(result == expected for result in results)
 
 

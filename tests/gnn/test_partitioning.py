@@ -78,7 +78,7 @@ def test_the_vertices_that_a_part_needs_most_come_first(tmp_path: Path) -> None:
     store = PartitionStore.open(tmp_path / "store")
     order = order_from_metadata(store.metadata, store=store.path)
     assert order is not None
-    priorities = vertex_priorities(graph, store.book.assignment(), 3, order)
+    priorities = vertex_priorities(graph, store.book.owner(store.book.old_to_new), 3, order)
     for part in range(3):
         start, stop = store.book.part_range(part)
         falling = priorities[store.book.new_to_old[start:stop]]
@@ -93,7 +93,7 @@ def test_the_order_changes_neither_parts_nor_rows_nor_the_graph(tmp_path: Path) 
     vip, original = (PartitionStore.open(tmp_path / options.order) for options in (RANDOM, ORIGINAL))
     assert original.metadata["order"] == {"by": "original"}
     assert not np.array_equal(vip.book.new_to_old, original.book.new_to_old)
-    assert np.array_equal(vip.book.assignment(), original.book.assignment())
+    assert np.array_equal(vip.book.owner(vip.book.old_to_new), original.book.owner(original.book.old_to_new))
     assert vip.metadata["fingerprint"] == original.metadata["fingerprint"]
     assert vip.quality == original.quality
     assert graph.features is not None
@@ -132,7 +132,9 @@ def test_what_cannot_be_trained_on_stays_in_the_users_order(tmp_path: Path, with
     graph_to_store(graph, tmp_path / "store", RANDOM)
     store = PartitionStore.open(tmp_path / "store")
     assert store.metadata["order"] == {"by": "original"}
-    assert (np.diff(store.book.new_to_old)[np.diff(store.book.assignment()[store.book.new_to_old]) == 0] > 0).all()
+    assert (
+        np.diff(store.book.new_to_old)[np.diff(store.book.owner(store.book.old_to_new)[store.book.new_to_old]) == 0] > 0
+    ).all()
 
 
 def test_features_are_cut_into_chunks_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:

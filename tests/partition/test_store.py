@@ -59,7 +59,7 @@ def test_round_trip(whole):
     for name in ("offsets", "new_to_old", "old_to_new"):
         assert getattr(store.book, name).tolist() == getattr(BOOK, name).tolist()
         assert getattr(store.book, name).dtype == np.int64
-    assert store.book.assignment().tolist() == ASSIGNMENT.tolist()
+    assert store.book.owner(store.book.old_to_new).tolist() == ASSIGNMENT.tolist()
     assert store.shared("indices").tolist() == INDICES.tolist()
     assert store.shared("nothing").shape == (0, 2)
     rows = np.concatenate([store.sharded("features", part) for part in range(3)])

@@ -100,15 +100,18 @@ MODELS = {
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_served_model_says_what_the_trained_one_says(spmd: Any, log: recsys.LogStore, kind: str) -> None:
-    def body(world: World) -> Tensor:
+    def body(world: World) -> tuple[Tensor, Path]:
+        folder: Path = world.broadcast_object(
+            log.path.parent / kind, root=0, stage="test"
+        )  # Processes have a log each.
         model = MODELS[kind](world, log)
         with wr.Trainer(world, model, recsys.ClickTask(log), epochs=1, batch_size=64, lanes=4) as trainer:
             trainer.train_epoch(0)
-            recsys.export(model, log, log.path.parent / kind, overwrite=True)
-            return trainer.predict(log=recsys.LogStore.open(log.path.parent / "all"))
+            recsys.export(model, log, folder, overwrite=True)
+            return trainer.predict(log=recsys.LogStore.open(log.path.parent / "all")), folder
 
-    expected = spmd(body)[0]
-    served = recsys.load(log.path.parent / kind)
+    expected, folder = spmd(body)[0]
+    served = recsys.load(folder)
     rows = parquet.read_table(log.path.parent / "log.parquet").drop_columns(["click", "buy"])
     torch.testing.assert_close(served.predict(rows), expected.sigmoid(), rtol=1e-5, atol=1e-6)
     # Any number of samples, in any of the forms that users have.

@@ -100,21 +100,21 @@ def test_lines_come_once_per_interval() -> None:
         progress.start("epoch 1", 100)
         for _ in range(100):
             clock.now += 0.5
-            progress.advance(note="loss 0.5")
+            progress.advance()
         for epoch in range(30):  # the interval runs across short pieces of work
             progress.start(f"epoch {epoch}", 1)
             clock.now += 1
             progress.advance()
     lines = stream.getvalue().splitlines()
     assert len(lines) == 5 + 3
-    assert lines[0] == "epoch 1: 20/100 (20 %), 2.0/s, 40.00 s left, loss 0.5"
+    assert lines[0] == "epoch 1: 20/100 (20 %), 2.0/s, 40.00 s left"
 
 
 def test_a_bar_is_drawn_and_vanishes() -> None:
     stream = Terminal()
     with BarProgress(stream) as progress:
         progress.start("epoch 1", 2)
-        progress.advance(note="loss 0.5")
+        progress.advance()
         progress.write("a line")
         progress.advance()
     text = stream.getvalue()

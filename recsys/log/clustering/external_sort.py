@@ -35,7 +35,7 @@ from windrow.comm.errors import DataError, StoreError
 from windrow.recsys.log.clustering.log_files import LogFiles, plain_sessions, plain_times
 from windrow.recsys.log.duckdb_sql import open_database, sql_text
 
-__all__ = ["Ranks", "rank_rows", "session_hash", "sort_rows", "write_ranks"]
+__all__ = ["SESSION_HASH", "Ranks", "rank_rows", "sort_rows", "write_ranks"]
 
 DUCKDB_SHARE = 0.5
 """Of the memory: DuckDB takes some more than its limit, for what it reads and hands over."""
@@ -98,7 +98,7 @@ def rank_rows(
             order = "hash, session, time NULLS LAST, row" if sort else "row"
             database.execute(
                 f"COPY (SELECT row, hash, shard FROM (SELECT *, CAST(hash % {shards} AS INTEGER) AS shard FROM "
-                f"(SELECT *, {session_hash('session', 'row')} AS hash FROM log)) ORDER BY shard, {order}) "
+                f"(SELECT *, {SESSION_HASH} AS hash FROM log)) ORDER BY shard, {order}) "
                 f"TO {sql_text(ordered)} (FORMAT parquet, COMPRESSION lz4_raw)"
             )
             scan = f"read_parquet({sql_text(ordered)})"
@@ -184,15 +184,9 @@ def _explained(error: Exception, failed: list[DataError], rows: int, limit_bytes
     return error
 
 
-def session_hash(session: str, row: str) -> str:
-    """SQL for the hash of a session, an unsigned 64-bit integer: the last 8 bytes of the MD5 of its text, lowest first.
-
-    Args:
-        session: expression for the session: whole numbers, text or bytes.
-        row: expression for the number of the row: a row without a session is a session of its own.
-    """
-    return f"md5_number_lower(coalesce(CAST({session} AS VARCHAR), concat('row ', {row})))"
-
+SESSION_HASH = "md5_number_lower(coalesce(CAST(session AS VARCHAR), concat('row ', row)))"
+"""SQL for the hash of a column `session` of whole numbers, text or bytes: an unsigned 64-bit integer, the last 8 bytes
+of the MD5 of its text, lowest first. A row without a session, by its number in `row`, is a session of its own."""
 
 MOST_PART_BYTES = 1 << 30
 """Positions in one array of text are 32-bit numbers."""
