@@ -36,7 +36,7 @@ REAL = "real network"
 """Instead of the rates, on the machines of a host file."""
 
 
-COLUMNS = ("job", "links", "epoch, s", "in communication", "exchanged bytes", "reduced bytes", "rows at home")
+COLUMNS = ("job", "links", "epoch, s", "in communication", "exchanged bytes", "reduced bytes", "local rows")
 """Of the table; those after the first two are the figures of `cost_of_an_epoch`."""
 
 

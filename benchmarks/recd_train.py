@@ -106,7 +106,7 @@ def recipe_of(folder: Path, scale: Scale, model: str, switches: Sequence[str]) -
         "transforms": {f.name: {"hash_rows": max(2, round(HASHED_SHARE * f.rows))} for f in lists},
         "model": MODELS[model],
         "tables": {"dim": scale.dim},
-        "training": {"batch_size": scale.batch_size, "shuffle": "none", "lanes": HOSTS},
+        "training": {"batch_size": scale.batch_size, "shuffle": "none", "reader_shards": HOSTS},
     }
     values["split"]["fractions"] = [0.9, 0.05, 0.05]
     return make_recommendation_recipe(values, source="recd_train.py", base=folder)
@@ -206,7 +206,7 @@ def predicted(world: World, scale: Scale, recipe: RecommendationRecipe, run: Epo
         rank=0,
         size=world.size,
         batch_size=scale.batch_size,
-        lanes=HOSTS,
+        reader_shards=HOSTS,
         shuffle="none",
         transforms=transforms,
     )
@@ -215,7 +215,12 @@ def predicted(world: World, scale: Scale, recipe: RecommendationRecipe, run: Epo
     mean_batch = run.trainer.task.samples_per_epoch / steps
     with reader.batches(0) as batches:
         survey = survey_log(
-            store, islice(batches, 1), batch_size=round(mean_batch), lanes=HOSTS, size=world.size, transforms=transforms
+            store,
+            islice(batches, 1),
+            batch_size=round(mean_batch),
+            reader_shards=HOSTS,
+            size=world.size,
+            transforms=transforms,
         )
     moved = Cost()
     for collection in collections_of(run.trainer.model):

@@ -277,8 +277,8 @@ def difference_to_torchrec() -> float:
             reducer.finish()
         bags.step()
         for part in (part for table in bags.local_tables() for part in table.state()):
-            rectangle = (slice(*part.piece.rows), slice(*part.piece.columns))
-            apart.append(float((part.tensor - learnt[part.piece.name][rectangle]).abs().max()))
+            shard = (slice(*part.piece.rows), slice(*part.piece.columns))
+            apart.append(float((part.tensor - learnt[part.piece.name][shard]).abs().max()))
         return max(apart)
 
     return max(apart for plan in plans(2).values() for apart in Loopback.run(2, functools.partial(body, plan=plan)))

@@ -101,28 +101,28 @@ class _HierarchicalWorld(DerivedWorld):
         self._sums_directly: dict[tuple[float, bool], bool] = {}
 
     def post_exchange(
-        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, lanes: Sequence[int] | None = None
+        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, channels: Sequence[int] | None = None
     ) -> Request:
         """Through ranks of the own host, or directly. Collective."""
         if self._exchanges_directly:
-            return self._parent.post_exchange(sends, receives, gives_way=gives_way, lanes=lanes)
-        return Steps(self._exchange(sends, receives), only_waiting=not self.has_lanes)
+            return self._parent.post_exchange(sends, receives, gives_way=gives_way, channels=channels)
+        return Steps(self._exchange(sends, receives), only_waiting=not self.has_channels)
 
     def post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
         """Within hosts, between hosts, within hosts; or as the parent does it."""
         if self._is_direct(tensor.nbytes, encoded=False):
             return self._parent.post_all_reduce(tensor, op)
-        return Steps(self._reduce(tensor.view(-1), op, Fp32Codec()), only_waiting=not self.has_lanes)
+        return Steps(self._reduce(tensor.view(-1), op, Fp32Codec()), only_waiting=not self.has_channels)
 
     def post_sum(self, tensor: Tensor, codec: Codec) -> Request:
         """The same; sums of a host are encoded again on their way to others."""
         if self._is_direct(codec.wire_row_bytes(tensor.shape, tensor.dtype), encoded=True):
             return self._parent.post_sum(tensor, codec)
-        return Steps(self._reduce(tensor.view(-1), "sum", codec), only_waiting=not self.has_lanes)
+        return Steps(self._reduce(tensor.view(-1), "sum", codec), only_waiting=not self.has_channels)
 
-    def new_lanes(self, peers: Sequence[int] | None = None) -> list[int]:
+    def new_channels(self, peers: Sequence[int] | None = None) -> list[int]:
         """The parent's."""
-        return self._parent.new_lanes(peers)
+        return self._parent.new_channels(peers)
 
     def split(self, groups: Sequence[Sequence[int]]) -> World:
         """The parent's: not all ranks of a host may be in a group."""
@@ -145,17 +145,17 @@ class _HierarchicalWorld(DerivedWorld):
         return self._sums_directly[key]
 
     def _reduce(self, flat: Tensor, op: ReduceOp, codec: Codec) -> Iterator[Request]:
-        within, lanes = self._within, self._within.new_lanes()
+        within, channels = self._within, self._within.new_channels()
         # Hosts with more ranks than others have some without a piece.
         pieces = [*flat.tensor_split(self._columns), *[flat[:0]] * (within.size - self._columns)]
         between = reduce_in_steps(self._across, pieces[within.rank], op, codec)
-        yield from reduce_pieces(within, pieces, op, codec, lanes)
+        yield from reduce_pieces(within, pieces, op, codec, channels)
         yield from between
-        yield from gather_pieces(within, pieces, codec, lanes)
+        yield from gather_pieces(within, pieces, codec, channels)
 
     def _exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Iterator[Request]:
         rank, size, parent = self.rank, self.size, self._parent
-        lanes = parent.new_lanes()
+        channels = parent.new_channels()
         host = next(group for group in self._groups if rank in group)
         device = next((t.device for t in (*sends, *receives) if t.numel()), torch.device("cpu"))
         device = parent.transport_device(device)
@@ -172,7 +172,7 @@ class _HierarchicalWorld(DerivedWorld):
         for peer in host:
             counts[peer] = numbers([len(outgoing[t]) for t in targets[peer]])
             told[peer] = numbers([0] * len(mine))
-        yield parent.post_exchange(counts, told, lanes=lanes)
+        yield parent.post_exchange(counts, told, channels=channels)
         told[rank] = counts[rank]
 
         through, passed = [nothing] * size, [nothing] * size
@@ -183,7 +183,7 @@ class _HierarchicalWorld(DerivedWorld):
             through[peer] = torch.cat([outgoing[peer], *(outgoing[t] for t in targets[peer])])
             passed[peer] = nothing.new_empty(sum(lengths[peer]))
         passed[rank] = through[rank]
-        yield parent.post_exchange(through, passed, lanes=lanes)
+        yield parent.post_exchange(through, passed, channels=channels)
         parts = {peer: passed[peer].split(lengths[peer]) for peer in host}
         for peer in host:
             _fill(receives[peer], parts[peer][0])
@@ -194,7 +194,7 @@ class _HierarchicalWorld(DerivedWorld):
         others = [group for group in self._groups if rank not in group]
         for group in others:
             arriving[self._relay[group[0], rank]] = nothing.new_empty(sum(receives[p].nbytes for p in group))
-        yield parent.post_exchange(leaving, arriving, lanes=lanes)
+        yield parent.post_exchange(leaving, arriving, channels=channels)
         for group in others:
             arrived = arriving[self._relay[group[0], rank]]
             for peer, part in zip(group, arrived.split([receives[p].nbytes for p in group]), strict=True):

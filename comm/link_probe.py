@@ -5,7 +5,7 @@ Three probes, one after another:
 1. *Pairs.* For each ordered pair of ranks, while the others sleep in a barrier: messages of rising size one way, a
    tiny answer the other way. Gives latency, seconds per byte and what hides in the latency, for each pair.
 2. *All to all.* All ranks exchange equal messages at once. Pairs alone do not tell what all of them share: the
-   backplane of a switch, or the cores of a machine that plays a cluster.
+   backpchannel of a switch, or the cores of a machine that plays a cluster.
 3. *All reduce.* Its latency belongs to a chain of rounds, in which ranks wait for each other.
 
 The second and third give the factors of `windrow.comm.links.CollectiveCost`.

@@ -31,8 +31,8 @@ class _Key(NamedTuple):
     """Which message."""
 
     number: int
-    """Of those between these two in this lane."""
-    lane: int
+    """Of those between these two in this channel."""
+    channel: int
     sender: int
     receiver: int
 
@@ -155,12 +155,12 @@ class Loopback(World):
         return [results[rank] for rank in range(size)]
 
     def post_exchange(
-        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, lanes: Sequence[int] | None = None
+        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, channels: Sequence[int] | None = None
     ) -> Request:
         """Put clones of what is sent into the mailbox."""
         del gives_way  # A message has arrived when it is posted.
-        lanes = lanes or [0] * self.size
-        pairs = [(p, lanes[p]) for p in range(self.size) if p != self.rank]
+        channels = channels or [0] * self.size
+        pairs = [(p, channels[p]) for p in range(self.size) if p != self.rank]
         self._hub.post({self._sending(*pair): sends[pair[0]].clone() for pair in pairs if sends[pair[0]].numel()})
         keys = {pair[0]: self._receiving(*pair) for pair in pairs if receives[pair[0]].numel()}
 
@@ -189,10 +189,10 @@ class Loopback(World):
         """Fail this rank, and with it every rank that waits for it."""
         raise SystemExit(code)
 
-    def _sending(self, peer: int, lane: int) -> _Key:
-        self._sent[peer, lane] += 1
-        return _Key(self._sent[peer, lane], lane, self.rank, peer)
+    def _sending(self, peer: int, channel: int) -> _Key:
+        self._sent[peer, channel] += 1
+        return _Key(self._sent[peer, channel], channel, self.rank, peer)
 
-    def _receiving(self, peer: int, lane: int) -> _Key:
-        self._received[peer, lane] += 1
-        return _Key(self._received[peer, lane], lane, peer, self.rank)
+    def _receiving(self, peer: int, channel: int) -> _Key:
+        self._received[peer, channel] += 1
+        return _Key(self._received[peer, channel], channel, peer, self.rank)

@@ -121,7 +121,7 @@ class PacedMessage:
 
 
 @dataclass
-class _Lane:
+class _Channel:
     """The way to one peer."""
 
     waiting: deque[tuple[object, PacedMessage]] = field(default_factory=deque)
@@ -146,7 +146,7 @@ class PacedSends:
     ) -> None:
         self._post = post
         self._clock = clock
-        self._lanes: dict[int, _Lane] = {}
+        self._channels: dict[int, _Channel] = {}
         self._busy = False
         self._driving = threading.Lock()
 
@@ -160,7 +160,7 @@ class PacedSends:
         with self._driving:
             for peer, buffer in pieces:
                 message.add(peer)
-                self._lanes.setdefault(peer, _Lane()).waiting.append((buffer, message))
+                self._channels.setdefault(peer, _Channel()).waiting.append((buffer, message))
             self._busy = True
         self.drive()
         return message
@@ -170,39 +170,39 @@ class PacedSends:
         if not self._busy or not self._driving.acquire(blocking=False):
             return
         try:
-            for peer, lane in self._lanes.items():
-                self._take_arrived(peer, lane)
-                self._hand_over(peer, lane)
-            self._busy = any(lane.waiting or lane.under_way for lane in self._lanes.values())
+            for peer, channel in self._channels.items():
+                self._take_arrived(peer, channel)
+                self._hand_over(peer, channel)
+            self._busy = any(channel.waiting or channel.under_way for channel in self._channels.values())
         finally:
             self._driving.release()
 
-    def _take_arrived(self, peer: int, lane: _Lane) -> None:
-        while lane.under_way:
-            request, posted_s, message = lane.under_way[0]
+    def _take_arrived(self, peer: int, channel: _Channel) -> None:
+        while channel.under_way:
+            request, posted_s, message = channel.under_way[0]
             try:
                 if not request.Test():
                     return
             except Exception as error:  # noqa: BLE001 - whoever waits for the message raises it
                 message.error = error
-            lane.under_way.popleft()
+            channel.under_way.popleft()
             message.arrived(peer)
             took_s = self._clock() - posted_s
             if took_s > LONGEST_S:
-                lane.limit = max(FEWEST, lane.limit - 1)
-            elif lane.waiting:
-                lane.limit += 1
+                channel.limit = max(FEWEST, channel.limit - 1)
+            elif channel.waiting:
+                channel.limit += 1
 
-    def _hand_over(self, peer: int, lane: _Lane) -> None:
-        while lane.waiting and len(lane.under_way) < lane.limit:
-            buffer, message = lane.waiting.popleft()
+    def _hand_over(self, peer: int, channel: _Channel) -> None:
+        while channel.waiting and len(channel.under_way) < channel.limit:
+            buffer, message = channel.waiting.popleft()
             try:
                 request = self._post(buffer, peer)
             except Exception as error:  # noqa: BLE001 - whoever waits for the message raises it
                 message.error = error
                 message.arrived(peer)
             else:
-                lane.under_way.append((request, self._clock(), message))
+                channel.under_way.append((request, self._clock(), message))
 
 
 LARGEST_MESSAGE_BYTES = 4 << 20
@@ -218,7 +218,7 @@ step of training took 5 % longer."""
 
 PACED = 1
 """Tag of messages that give way: MPI keeps those of a pair and a tag in order, and these are overtaken. Lane 0 has
-tag 0, and lane 1 the one behind this."""
+tag 0, and channel 1 the one behind this."""
 
 OPERATIONS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
@@ -313,12 +313,12 @@ class MPIWorld(World):
         self._in_flight: list[_Requests] = []
 
     def post_exchange(
-        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, lanes: Sequence[int] | None = None
+        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, channels: Sequence[int] | None = None
     ) -> Request:
         """Send and receive in pieces, all of them posted at once, or paced where they give way."""
         _wait_for_gpu([*sends, *receives])
-        tags = [lane + PACED if lane else 0 for lane in lanes or [0] * self.size]
-        gives_way = gives_way and lanes is None
+        tags = [channel + PACED if channel else 0 for channel in channels or [0] * self.size]
+        gives_way = gives_way and channels is None
         if gives_way:
             tags = [PACED] * self.size
         # Receives first, and every rank starts with its right-hand neighbour: no rank is everybody's first target.

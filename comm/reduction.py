@@ -37,31 +37,31 @@ def reduce_in_order(tensors: Sequence[Tensor], op: ReduceOp) -> Tensor:
 
 def reduce_in_steps(world: "World", flat: Tensor, op: ReduceOp, codec: "Codec | None" = None) -> "Iterator[Request]":
     """Reduce a vector in place over all ranks; only what travels is encoded (None: as it is)."""
-    # Here, not when the generator begins: the order in which lanes are given must not depend on what has come.
-    return _reduce(world, flat, op, codec or Fp32Codec(), world.new_lanes())
+    # Here, not when the generator begins: the order in which channels are given must not depend on what has come.
+    return _reduce(world, flat, op, codec or Fp32Codec(), world.new_channels())
 
 
-def _reduce(world: "World", flat: Tensor, op: ReduceOp, codec: "Codec", lanes: Sequence[int]) -> "Iterator[Request]":
+def _reduce(world: "World", flat: Tensor, op: ReduceOp, codec: "Codec", channels: Sequence[int]) -> "Iterator[Request]":
     pieces = flat.tensor_split(world.size)
-    yield from reduce_pieces(world, pieces, op, codec, lanes)
-    yield from gather_pieces(world, pieces, codec, lanes)
+    yield from reduce_pieces(world, pieces, op, codec, channels)
+    yield from gather_pieces(world, pieces, codec, channels)
 
 
 def reduce_pieces(
-    world: "World", pieces: Sequence[Tensor], op: ReduceOp, codec: "Codec", lanes: Sequence[int]
+    world: "World", pieces: Sequence[Tensor], op: ReduceOp, codec: "Codec", channels: Sequence[int]
 ) -> "Iterator[Request]":
     """Give each rank the reduction of its piece, in place; ``pieces[p]`` is that of rank p, other pieces stay."""
     own = pieces[world.rank]
     sends = [piece if p == world.rank else codec.encode(piece) for p, piece in enumerate(pieces)]
     # The memory of the result cannot be received into: it holds what is to be added.
     wires = [torch.empty_like(own, dtype=codec.wire_dtype(own.dtype)) for _ in pieces]
-    yield world.post_exchange(sends, wires, lanes=lanes)
+    yield world.post_exchange(sends, wires, channels=channels)
     parts = [own if p == world.rank else codec.decode(wire, torch.empty_like(own)) for p, wire in enumerate(wires)]
     own.copy_(reduce_in_order(parts, op))
 
 
 def gather_pieces(
-    world: "World", pieces: Sequence[Tensor], codec: "Codec", lanes: Sequence[int]
+    world: "World", pieces: Sequence[Tensor], codec: "Codec", channels: Sequence[int]
 ) -> "Iterator[Request]":
     """Give all ranks the piece of each, in place, as its rank encodes it once: that rank has what the others decode."""
     wire = codec.encode(pieces[world.rank])
@@ -70,6 +70,6 @@ def gather_pieces(
         wire if p == world.rank else piece if wire.dtype == piece.dtype else torch.empty_like(piece, dtype=wire.dtype)
         for p, piece in enumerate(pieces)
     ]
-    yield world.post_exchange([wire] * world.size, wires, lanes=lanes)
+    yield world.post_exchange([wire] * world.size, wires, channels=channels)
     for arrived, piece in zip(wires, pieces, strict=True):
         codec.decode(arrived, out=piece)

@@ -27,7 +27,7 @@ class DerivedWorld(World):
     def __init__(self, parent: World, rank: int, size: int) -> None:
         super().__init__(rank, size, deadline_s=parent.deadline_s, debug=parent.debug)
         self._parent = parent
-        self.has_lanes = parent.has_lanes
+        self.has_channels = parent.has_channels
 
     @property
     def meter(self) -> Meter | None:
@@ -76,26 +76,26 @@ class Subgroup(DerivedWorld):
         self.name = f"rank {self.ranks[self.rank]} in the subgroup of ranks {among}"
 
     def post_exchange(
-        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, lanes: Sequence[int] | None = None
+        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, channels: Sequence[int] | None = None
     ) -> Request:
         """An exchange of the parent in which the others have nothing to say."""
         nothing = torch.empty(0)
         all_sends, all_receives = [nothing] * self._parent.size, [nothing] * self._parent.size
-        all_lanes = None if lanes is None else [0] * self._parent.size
+        all_channels = None if channels is None else [0] * self._parent.size
         for peer, member in enumerate(self._members):
             all_sends[member], all_receives[member] = sends[peer], receives[peer]
-            if all_lanes is not None and lanes is not None:
-                all_lanes[member] = lanes[peer]
-        return self._parent.post_exchange(all_sends, all_receives, gives_way=gives_way, lanes=all_lanes)
+            if all_channels is not None and channels is not None:
+                all_channels[member] = channels[peer]
+        return self._parent.post_exchange(all_sends, all_receives, gives_way=gives_way, channels=all_channels)
 
     def post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
         """By exchanges, in the order of the ranks."""
-        return Steps(reduce_in_steps(self, tensor.view(-1), op), only_waiting=not self.has_lanes)
+        return Steps(reduce_in_steps(self, tensor.view(-1), op), only_waiting=not self.has_channels)
 
-    def new_lanes(self, peers: Sequence[int] | None = None) -> list[int]:
+    def new_channels(self, peers: Sequence[int] | None = None) -> list[int]:
         """The parent's: both ends count what they have in common, in whatever worlds."""
         chosen = self._members if peers is None else [self._members[peer] for peer in peers]
-        return self._parent.new_lanes(chosen)
+        return self._parent.new_channels(chosen)
 
 
 def check_groups(groups: Sequence[Sequence[int]], size: int) -> None:

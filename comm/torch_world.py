@@ -104,7 +104,7 @@ class TorchWorld(World):
     ) -> None:
         super().__init__(rendezvous.rank, rendezvous.size, deadline_s=deadline_s, debug=debug)
         self._backend = backend
-        self.has_lanes = backend != "nccl"  # Which has no tags.
+        self.has_channels = backend != "nccl"  # Which has no tags.
         self._rendezvous = rendezvous
         self._latest_works: deque[dist.Work] = deque(maxlen=LATEST_WORKS)
         timeout = timedelta(seconds=deadline_s)
@@ -115,18 +115,18 @@ class TorchWorld(World):
         )
 
     def post_exchange(
-        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, lanes: Sequence[int] | None = None
+        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, channels: Sequence[int] | None = None
     ) -> Request:
         """Send and receive by one batch."""
         del gives_way  # The backends send as they see fit.
-        lanes = lanes or [0] * self.size
+        channels = channels or [0] * self.size
         operations: list[dist.P2POp] = []
         for step in range(1, self.size):
             source, target = (self.rank - step) % self.size, (self.rank + step) % self.size
             if receives[source].numel():
-                operations.append(dist.P2POp(dist.irecv, as_bytes(receives[source]), source, tag=lanes[source]))
+                operations.append(dist.P2POp(dist.irecv, as_bytes(receives[source]), source, tag=channels[source]))
             if sends[target].numel():
-                operations.append(dist.P2POp(dist.isend, as_bytes(sends[target]), target, tag=lanes[target]))
+                operations.append(dist.P2POp(dist.isend, as_bytes(sends[target]), target, tag=channels[target]))
         works = dist.batch_isend_irecv(operations) if operations else []
         # NCCL returns one handle for the whole batch.
         peers: list[int | None] = [op.peer for op in operations]

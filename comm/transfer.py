@@ -50,7 +50,7 @@ class Steps(Request):
     """Transfers of which each is posted when the one before it has come.
 
     Args:
-        steps: yields each transfer when it has posted it, and is gone on with when that one is complete.
+        steps: yields each transfer when it has posted it, and goes on when that one is complete.
         only_waiting: whether `test` posts nothing, so that ranks post in the same order whatever they test.
     """
 

@@ -35,7 +35,7 @@ T = TypeVar("T")
 REDUCIBLE = (torch.float32, torch.float64, torch.int32, torch.int64)
 
 MOST_LANES = 4096
-"""Sums of two ranks that may be under way at once: their lanes are MPI tags, which end at 32767."""
+"""Sums of two ranks that may be under way at once: their channels are MPI tags, which end at 32767."""
 
 
 class World(ABC):
@@ -60,8 +60,8 @@ class World(ABC):
     meter: "Meter | None" = None
     tracer: Tracer | None = None
 
-    has_lanes = True
-    """Whether lanes keep messages apart; where they do not, ranks must post in the same order."""
+    has_channels = True
+    """Whether channels keep messages apart; where they do not, ranks must post in the same order."""
 
     def __init__(self, rank: int, size: int, *, deadline_s: float = DEFAULT_DEADLINE_S, debug: bool = False) -> None:
         self.rank = rank
@@ -70,19 +70,19 @@ class World(ABC):
         self.name = f"rank {rank} of {size}"
         self.deadline_s = deadline_s
         self.debug = debug
-        self._lanes = [0] * size
+        self._channels = [0] * size
 
     # What a backend provides.
 
     @abstractmethod
     def post_exchange(
-        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, lanes: Sequence[int] | None = None
+        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, channels: Sequence[int] | None = None
     ) -> Request:
         """Start sending ``sends[p]`` to and receiving ``receives[p]`` from every peer p; both ends know the sizes.
 
         Entry ``rank`` of both counts for nothing, and others may be empty: an empty tensor is no message. All are
         contiguous and on a device that `transport_device` accepts. Messages from one rank to another arrive in order:
-        those that give way among themselves, and those of each lane (from `new_lanes`; None: lane 0).
+        those that give way among themselves, and those of each channel (from `new_channels`; None: channel 0).
         """
 
     @abstractmethod
@@ -91,17 +91,17 @@ class World(ABC):
 
     def post_sum(self, tensor: Tensor, codec: "Codec") -> Request:
         """Start summing `tensor` (contiguous float32) in place over all ranks; numbers travel as the codec has it."""
-        return Steps(reduce_in_steps(self, tensor.view(-1), "sum", codec), only_waiting=not self.has_lanes)
+        return Steps(reduce_in_steps(self, tensor.view(-1), "sum", codec), only_waiting=not self.has_channels)
 
-    def new_lanes(self, peers: Sequence[int] | None = None) -> list[int]:
-        """Lanes to some peers (None: all ranks) for a collective that posts messages at moments of its own.
+    def new_channels(self, peers: Sequence[int] | None = None) -> list[int]:
+        """Channels to some peers (None: all ranks) for a collective that posts messages at moments of its own.
 
         Both ends ask at the same point of the order of collectives, so they get the same number.
         """
         chosen = range(self.size) if peers is None else peers
         for peer in chosen:
-            self._lanes[peer] = self._lanes[peer] % MOST_LANES + 1
-        return [self._lanes[peer] for peer in chosen]
+            self._channels[peer] = self._channels[peer] % MOST_LANES + 1
+        return [self._channels[peer] for peer in chosen]
 
     @abstractmethod
     def abort(self, code: int = 1) -> None:

@@ -206,7 +206,7 @@ def describe_explanation(found: Explanation, sampling: Sampling, *, network: str
     head = [f"{found.num_vertices:,} vertices in {found.num_parts} parts; {found.steps:,} steps an epoch"]
     head.append(f"fanouts {fanouts}; cache policy {sampling.cache.policy}")
     head.append(
-        f"an epoch needs {count(found.input_rows)} rows; a row takes {byte_size(found.row_bytes)} at home, "
+        f"an epoch needs {count(found.input_rows)} rows; a row takes {byte_size(found.row_bytes)} locally, "
         f"{byte_size(found.wire_row_bytes)} in a cache and on the wire, its id 8 B more"
     )
     if found.work is not None:

@@ -48,7 +48,7 @@ def open_and_survey(
         max_rows: about the most samples to look at; None for as many as rates need to be right within 1 %.
 
     Raises:
-        RecipeError: a number is out of range, more ranks than lanes, or a recipe without a store.
+        RecipeError: a number is out of range, more ranks than shards, or a recipe without a store.
         StoreError: the store is of another recipe, has no sessions, or cannot be read.
     """
     for name, value in (("ranks", ranks), ("rows", max_rows)):
@@ -65,7 +65,7 @@ def open_and_survey(
         store,
         _batches_as_read(recipe, store, ranks, seed),
         batch_size=recipe.training.batch_size,
-        lanes=recipe.training.lanes,
+        reader_shards=recipe.training.reader_shards,
         size=ranks,
         transforms=log_transforms(recipe, store),
         num_files=-(-store.split("train").rows // SHARD_ROWS),
@@ -92,7 +92,7 @@ def _batches_as_read(recipe: RecommendationSections, store: LogStore, ranks: int
         rank=0,
         size=ranks,
         batch_size=training.batch_size,
-        lanes=training.lanes,
+        reader_shards=training.reader_shards,
         shuffle=training.shuffle,
         shuffle_rows=training.shuffle_rows,
         seed=seed,

@@ -151,7 +151,7 @@ class Recommender(nn.Module):
             stopwatch: measures the stages of the lookup.
 
         Raises:
-            DataError: ids, lengths, inverses or windows are not lawful.
+            DataError: ids, lengths, inverses or windows are not valid.
         """
         stopwatch = stopwatch or Stopwatch()
         with stopwatch.measure("ids"):

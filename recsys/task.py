@@ -70,8 +70,8 @@ class TrainingOptions(training.TrainingOptions):
     """window: samples are shuffled anew in every epoch, inside windows of `shuffle_rows`; sessions: whole sessions are,
     and their samples stay together, in order; none: in order of the log."""
     shuffle_rows: PositiveInt = 1 << 16
-    """Samples of a window; one that covers a lane shuffles all of it."""
-    lanes: PositiveInt = 8
+    """Samples of a window; one that covers a shard shuffles all of it."""
+    reader_shards: PositiveInt = 8
     """Pieces that the log is cut into, each read by one rank: the most ranks that can train. The minibatches depend
     on it, not on the number of ranks."""
     reader_memory_bytes: NonNegativeInt = 1 << 30
@@ -378,7 +378,7 @@ class ClickTask(RecommendationTask):
             split,
             rank=world.rank,
             size=world.size,
-            lanes=training.lanes,
+            reader_shards=training.reader_shards,
             groups=self._deduplication.read_groups(),
             transforms=Transforms(self._transforms, log.features, log.dense) if self._transforms else None,
             transform_once=self._deduplication.transform,

@@ -196,7 +196,7 @@ def _planted_store(
     (folder / "planted.toml").write_text(
         'store = "planted"\n[log]\npaths = ["planted.parquet"]\nformat = "parquet"\ndense = ["price"]\n'
         f'{meanings}{"".join(features)}[split]\nby = "files"\n[tables]\ndim = 16\n'
-        '[model]\nsequences = ["history"]\nsequence_query = "item"\n[training]\nbatch_size = 512\nlanes = 4\n'
+        '[model]\nsequences = ["history"]\nsequence_query = "item"\n[training]\nbatch_size = 512\nreader_shards = 4\n'
         "[transforms.history]\nkeep_last = 30\n",
         encoding="utf-8",
     )
@@ -219,7 +219,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "tables": {"dim": 8, "learning_rate": 0.1},
     "plan": {"replicate_below_bytes": 0},
     "model": {"bottom": [8], "top": [8], "dropout": 0.1},
-    "training": {"epochs": 3, "batch_size": 48, "learning_rate": 0.01, "lanes": 4},
+    "training": {"epochs": 3, "batch_size": 48, "learning_rate": 0.01, "reader_shards": 4},
     "run": {"tensorboard": False, "threads": 1, "deadline_s": 60, "keep_checkpoints": 9},
 }
 

@@ -235,7 +235,7 @@ class Checkpoint:
     state: dict[str, Any]
     """What was saved, tensors on the CPU."""
     damaged: tuple[str, ...] = ()
-    """Messages about newer checkpoints that were passed over; tell the user."""
+    """Messages about newer checkpoints that were skipped; tell the user."""
 
 
 def tables_folder(checkpoint: Path) -> Path:
@@ -272,7 +272,7 @@ def begin_checkpoint(folder: Path, position: tuple[int, int], *, with_tables: bo
 def save_checkpoint(folder: Path, header: CheckpointHeader, state: Mapping[str, Any], *, keep: int) -> Path:
     """Write a checkpoint, then delete those that are no longer needed, later ones among them.
 
-    A later one was passed over as damaged when the run was resumed; left there, it would push out those that are
+    A later one was skipped as damaged when the run was resumed; left there, it would push out those that are
     intact.
 
     Args:
@@ -306,7 +306,7 @@ def load_latest(folder: Path, *, damaged_tables: Mapping[Path, str] | None = Non
 
     Args:
         folder: of the checkpoints.
-        damaged_tables: checkpoints whose table shards were found damaged, with what to tell the user: passed over.
+        damaged_tables: checkpoints whose table shards were found damaged, with what to tell the user: skipped.
 
     Raises:
         StoreError: there is none; the message says what is wrong with each.

@@ -1,6 +1,6 @@
 """What an epoch has cost so far, on each rank and over all: time, traffic between ranks, rows, peak memory.
 
-Costs add up where an epoch is interrupted and gone on with.
+Costs add up where an epoch is interrupted and resumed.
 """
 
 import functools

@@ -140,7 +140,7 @@ class EpochLines(Generic[Record]):
     """Appends one record per epoch to a file. Rank 0 alone makes one.
 
     Args:
-        path: the file; one of an earlier run is gone on with.
+        path: the file; one of an earlier run is continued.
         kind: of the records.
         finished_epochs: of the checkpoint that is resumed from: records of later epochs are removed, since those
             epochs are run again. 0 for a new run.
@@ -182,7 +182,7 @@ def read_records(path: Path) -> list[EpochRecord]:
     """Read a metrics.jsonl, which need not exist.
 
     Returns:
-        The records in order. A last line that a killed process left unfinished is passed over.
+        The records in order. A last line that a killed process left unfinished is skipped.
 
     Raises:
         StoreError: another line is not a record.

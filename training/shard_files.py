@@ -1,4 +1,4 @@
-"""Tables on disk, as the ranks hold them: one safetensors file for each rank, from which any rectangle is read back.
+"""Tables on disk, as the ranks hold them: one safetensors file for each rank, from which any shard is read back.
 
     rank-00000.safetensors
         user/0-500/0-16/weight              float32 [500, 16]     table / rows / columns / what
@@ -7,7 +7,7 @@
     rank-00001.safetensors
         user/500-1000/0-16/weight           ...
 
-The reader puts any rectangle together again from the files of any number of ranks, under whichever plan.
+The reader puts any shard together again from the files of any number of ranks, under whichever plan.
 
 Files are written piece by piece, in bounded memory: safetensors' own writer wants every tensor in memory at once, and
 cannot say the checksum of what it wrote. The format is short (https://github.com/huggingface/safetensors): the header's
@@ -49,7 +49,7 @@ StateAxis = Literal["rows", "columns"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalTable:
-    """The rectangle of one embedding table that this rank stores: a shard, or the whole table."""
+    """The rows and columns of one embedding table that this rank stores: a shard, or the whole table."""
 
     name: str
     """Name of the table."""
@@ -75,14 +75,14 @@ class StateTensor:
 
     Checkpoints, resharding, export and pretrained rows know nothing of a table but these::
 
-        name             axes                   shape              the part of another rectangle
+        name             axes                   shape              the part of another shard
         weight           ("rows", "columns")    [rows, columns]    its cells
         sum_of_squares   ("rows",)              [rows]             its rows: a mean over the piece's columns
         step             ()                     any                the same in every piece, never cut
     """
 
     piece: LocalTable
-    """Which rectangle of which table it belongs to; what several tables share has a name of its own and
+    """Which shard of which table it belongs to; what several tables share has a name of its own and
     rows = columns = (0, 1)."""
     name: str
     """What it holds: letters, digits and underscores."""
@@ -172,14 +172,14 @@ def check_shard_files(folder: Path, checksums: Mapping[str, str]) -> None:
 
 
 def _shard_key(member: LocalTable, what: str) -> str:
-    """The tensor's name for a content of a rectangle."""
+    """The tensor's name for a content of a shard."""
     (top, bottom), (left, right) = member.rows, member.columns
     return f"{member.name}/{top}-{bottom}/{left}-{right}/{what}"
 
 
 _Range = tuple[int, int]
 _Overlap = tuple[LocalTable, LocalTable]
-"""A piece on disk, and the rectangle that it has in common with a request."""
+"""A piece on disk, and the shard that it has in common with a request."""
 
 _MOST_PIECES_SHOWN = 3
 
@@ -254,7 +254,7 @@ class ShardReader:
         return self._sample(table, "weight").dtype
 
     def read(self, table: str, rows: _Range, columns: _Range, what: str = "weight") -> Tensor:
-        """One content of a rectangle of a table.
+        """One content of a shard of a table.
 
         What is stored for each weight is copied bit for bit. What is stored for each row (row-wise Adagrad) is the
         mean over columns of a quantity, so the pieces beside each other are averaged, weighted with the columns
@@ -380,7 +380,7 @@ def _num_cells(piece: LocalTable) -> int:
 
 
 def _inside(part: LocalTable, whole: LocalTable) -> tuple[slice, slice]:
-    """Where a part of a rectangle lies in it."""
+    """Where a part of a shard lies in it."""
     (top, _), (left, _) = whole.rows, whole.columns
     return (slice(part.rows[0] - top, part.rows[1] - top), slice(part.columns[0] - left, part.columns[1] - left))
 

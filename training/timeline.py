@@ -9,7 +9,7 @@ either this rank's own work or one kind of message. Rows stand in the order in w
 step reads from the upper left to the lower right.
 
 Events of one thread must nest or be disjoint, or a viewer drops them; so messages of one row that are on their way at
-the same time are spread over lanes::
+the same time are spread over tracks::
 
     all-reduce      [=== bucket 1 ===]     [=== bucket 3 ===]
     all-reduce 2            [=== bucket 2 ======]
@@ -43,9 +43,9 @@ __all__ = [
     "RankTrace",
     "Timeline",
     "event_pieces",
-    "lanes",
     "row_of",
     "sorted_rows",
+    "tracks",
     "write_alone",
     "write_together",
 ]
@@ -157,19 +157,19 @@ class _Placed:
     span: Span
     begin: int
     end: int
-    lane: int
+    track: int
 
 
-def lanes(intervals: Iterable[tuple[int, int]]) -> list[int]:
-    """For each interval, ordered by begin, the first lane, from 0, that is free then; what only touches is disjoint."""
+def tracks(intervals: Iterable[tuple[int, int]]) -> list[int]:
+    """For each interval, ordered by begin, the first track, from 0, that is free then; touching ones are disjoint."""
     free_from: list[int] = []
     chosen: list[int] = []
     for begin, end in intervals:
-        lane = next((lane for lane, moment in enumerate(free_from) if moment <= begin), len(free_from))
-        if lane == len(free_from):
+        track = next((track for track, moment in enumerate(free_from) if moment <= begin), len(free_from))
+        if track == len(free_from):
             free_from.append(end)
-        free_from[lane] = end
-        chosen.append(lane)
+        free_from[track] = end
+        chosen.append(track)
     return chosen
 
 
@@ -182,10 +182,10 @@ def event_pieces(trace: RankTrace, *, origin_ns: int) -> Iterator[bytes]:
     events = [_name(trace, "process_name", name=f"rank {trace.rank} ({trace.host})")]
     events.append(_name(trace, "process_sort_index", sort_index=trace.rank))
     events.append(_name(trace, "process_labels", labels=_label(trace)))
-    keys = [(row, lane) for row, placed in rows.items() for lane in sorted({one.lane for one in placed})]
+    keys = [(row, track) for row, placed in rows.items() for track in sorted({one.track for one in placed})]
     threads = {key: place for place, key in enumerate(keys, _process(trace) * THREADS_PER_RANK)}
-    for (row, lane), thread in threads.items():
-        name = row if lane == 0 else f"{row} {lane + 1}"
+    for (row, track), thread in threads.items():
+        name = row if track == 0 else f"{row} {track + 1}"
         events.append(_name(trace, "thread_name", thread, name=name))
         events.append(_name(trace, "thread_sort_index", thread, sort_index=thread))
     for row, placed in rows.items():
@@ -193,12 +193,12 @@ def event_pieces(trace: RankTrace, *, origin_ns: int) -> Iterator[bytes]:
             if len(events) >= EVENTS_PER_PIECE:
                 yield _json(events)
                 events = []
-            events.append(_event(trace, one, threads[row, one.lane]))
+            events.append(_event(trace, one, threads[row, one.track]))
     yield _json(events)
 
 
 def _placed_rows(trace: RankTrace, origin_ns: int) -> dict[str, list[_Placed]]:
-    """Every span in its row and lane, rows from top to bottom, spans from left to right."""
+    """Every span in its row and track, rows from top to bottom, spans from left to right."""
     timed: defaultdict[str, list[tuple[int, int, Span]]] = defaultdict(list)
     for span in trace.spans:
         begin, end = (
@@ -208,8 +208,10 @@ def _placed_rows(trace: RankTrace, origin_ns: int) -> dict[str, list[_Placed]]:
     rows: dict[str, list[_Placed]] = {}
     for name in sorted_rows(timed, trace.data):
         ordered = sorted(timed[name])
-        chosen = lanes((begin, end) for begin, end, _ in ordered)
-        rows[name] = [_Placed(span, begin, end, lane) for (begin, end, span), lane in zip(ordered, chosen, strict=True)]
+        chosen = tracks((begin, end) for begin, end, _ in ordered)
+        rows[name] = [
+            _Placed(span, begin, end, track) for (begin, end, span), track in zip(ordered, chosen, strict=True)
+        ]
     return rows
 
 

@@ -568,7 +568,7 @@ class _Run:
         improved = "validation" in values and self._stopping.update(self._finished, values["validation"][metric])
         cost = self._cost_so_far(started, traffic)
         shares = {
-            "share of rows found at home": home_share([cost]),
+            "share of local rows": home_share([cost]),
             "hit rate of the cache": cache_hit_rate([cost]),
             "share of time in communication": communication_share(cost.ranks),
         }

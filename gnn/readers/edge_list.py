@@ -8,7 +8,7 @@
     bert,carl           anna,0.7,0.2,0,test
 
 The vertex file holds features, label and split of each vertex. Vertices may be known by names, which are numbered.
-Columns of the edge list may hold weights and features of edges; those that no option names are passed over.
+Columns of the edge list may hold weights and features of edges; those that no option names are skipped.
 """
 
 from collections.abc import Mapping, Sequence

@@ -27,7 +27,7 @@ __all__ = ["read_metis", "write_metis"]
 
 
 def read_metis(options: GraphOptions) -> Graph:
-    """Read a METIS graph file; weights of vertices and edges are passed over: they are made for partitioning.
+    """Read a METIS graph file; weights of vertices and edges are skipped: they are made for partitioning.
 
     One pass over the lines in Python and two sorts: a few seconds per million edges.
     """

@@ -119,7 +119,7 @@ def _num_vertices(
 
 
 def _check_names(path: str, arrays: Arrays) -> None:
-    """Refuse names that look like known ones; say which others are passed over."""
+    """Refuse names that look like known ones; say which others are skipped."""
     unknown = [name for name in arrays if name not in KNOWN]
     for name in unknown:
         nearest = difflib.get_close_matches(name.lower(), KNOWN, n=1, cutoff=LIKE_KNOWN)
@@ -128,7 +128,7 @@ def _check_names(path: str, arrays: Arrays) -> None:
                 f"{path}: array {name!r} has no meaning here; did you mean {nearest[0]!r}? Rename it, or leave it out."
             )
     if unknown:
-        warnings.warn(f"{path}: arrays {unknown} have no meaning here and are passed over", stacklevel=2)
+        warnings.warn(f"{path}: arrays {unknown} have no meaning here and are skipped", stacklevel=2)
 
 
 def _split(options: GraphOptions, arrays: Arrays, num_vertices: int) -> VertexSplit | None:

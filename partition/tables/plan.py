@@ -1,8 +1,8 @@
-"""A plan, and the tables it places: which rank holds which rectangle of which embedding table.
+"""A plan, and the tables it places: which rank holds which shard of which embedding table.
 
             columns 0        8       16
     rows   0 ┌───────┬───────┐
-             │ rank 0│ rank 1│        table-wise    one rectangle
+             │ rank 0│ rank 1│        table-wise    one shard
          500 ├───────┴───────┤        column-wise   whole columns
              │     rank 2    │        row-wise      whole rows
         1000 └───────────────┘        grid          anything else, as here
@@ -30,7 +30,7 @@ __all__ = [
     "TableSpec",
     "check_plan",
     "rank_bytes",
-    "rectangle_bytes",
+    "shard_bytes",
     "specs_by_name",
     "table_placement",
 ]
@@ -71,7 +71,7 @@ class TableSpec:
     @property
     def num_bytes(self) -> int:
         """Memory of the whole table on one rank: weights and optimiser state."""
-        return rectangle_bytes(self, self.rows, self.dim)
+        return shard_bytes(self, self.rows, self.dim)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +98,7 @@ class Cost:
         return Cost(**{part.name: getattr(self, part.name) + getattr(other, part.name) for part in fields(self)})
 
 
-def rectangle_bytes(spec: TableSpec, num_rows: int, num_columns: int) -> int:
+def shard_bytes(spec: TableSpec, num_rows: int, num_columns: int) -> int:
     """Memory of a piece of a table in bytes, rounded up: weights and optimiser state.
 
     State for each weight (Adagrad, Adam) is shared out with the columns. State for each row (row-wise Adagrad:
@@ -131,7 +131,7 @@ Range: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A rectangle of a table on one rank."""
+    """A block of rows and columns of a table on one rank."""
 
     table: str
     """Name of the table."""
@@ -174,12 +174,12 @@ class Plan:
     """Where every embedding table of a model lives. Nothing is checked here: see `check_plan`."""
 
     shards: tuple[Shard, ...]
-    """Rectangles."""
+    """Shards."""
     replicated: tuple[Replica, ...] = ()
-    """Ranges of rows that every rank holds; with the rectangles they cover each table exactly once."""
+    """Ranges of rows that every rank holds; with the shards they cover each table exactly once."""
 
     def shards_of(self, table: str) -> tuple[Shard, ...]:
-        """The rectangles of a table, in the plan's order, without what every rank holds."""
+        """The shards of a table, in the plan's order, without what every rank holds."""
         return tuple(shard for shard in self.shards if shard.table == table)
 
     def replicas_of(self, table: str) -> tuple[Replica, ...]:
@@ -187,7 +187,7 @@ class Plan:
         return tuple(replica for replica in self.replicated if replica.table == table)
 
     def shards_on(self, rank: int) -> tuple[Shard, ...]:
-        """The rectangles on a rank, in the plan's order, without what every rank holds."""
+        """The shards on a rank, in the plan's order, without what every rank holds."""
         return tuple(shard for shard in self.shards if shard.rank == rank)
 
     def kind_of(self, table: str) -> Kind:
@@ -212,9 +212,9 @@ def rank_bytes(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> list[
     """Memory that each rank needs for its pieces and for replicated rows, in bytes: weights and optimiser state."""
     named = specs_by_name(specs)
     copies = [(named[replica.table], replica.rows) for replica in plan.replicated]
-    total = [sum(rectangle_bytes(spec, stop - start, spec.dim) for spec, (start, stop) in copies)] * world_size
+    total = [sum(shard_bytes(spec, stop - start, spec.dim) for spec, (start, stop) in copies)] * world_size
     for shard in plan.shards:
-        total[shard.rank] += rectangle_bytes(named[shard.table], shard.num_rows, shard.num_columns)
+        total[shard.rank] += shard_bytes(named[shard.table], shard.num_rows, shard.num_columns)
     return total
 
 
@@ -362,7 +362,7 @@ def table_placement(tables: Iterable[tuple[TableSpec, Plan]], world_size: int) -
                         "rows": shard.num_rows,
                         "first_column": shard.columns[0],
                         "columns": shard.num_columns,
-                        "bytes": rectangle_bytes(spec, shard.num_rows, shard.num_columns),
+                        "bytes": shard_bytes(spec, shard.num_rows, shard.num_columns),
                     }
                     for shard in shards(spec, plan)
                 ],

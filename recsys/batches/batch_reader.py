@@ -1,21 +1,21 @@
 """Minibatches of a prepared log for one rank: which rows each step has, and the reader that decodes them ahead.
 
-The rows of a split are cut into lanes, contiguous and near-equal. A global minibatch is dealt from the lanes like
-cards: its sample at position g of the epoch is the next one of lane ``g mod lanes``. Every rank reads a contiguous
-block of lanes, so that batches of ranks, one after the other, are the global minibatch in the order of lanes, and
-the same for any number of ranks. 11 rows, 2 lanes, batches of 4::
+The rows of a split are cut into shards, contiguous and near-equal. A global minibatch is dealt from the shards like
+cards: its sample at position g of the epoch is the next one of shard ``g mod shards``. Every rank reads a contiguous
+block of shards, so that batches of ranks, one after the other, are the global minibatch in the order of shards, and
+the same for any number of ranks. 11 rows, 2 shards, batches of 4::
 
-    lane 0   rows 0 1 2 3 4 5      step 0   0 1 | 6 7      2 ranks: rank 0 has 0 1, rank 1 has 6 7
-    lane 1   rows 6 7 8 9 10       step 1   2 3 | 8 9
+    shard 0   rows 0 1 2 3 4 5      step 0   0 1 | 6 7      2 ranks: rank 0 has 0 1, rank 1 has 6 7
+    shard 1   rows 6 7 8 9 10       step 1   2 3 | 8 9
                                    step 2   4 5 | 10       short: what is left
 
-That is the order without shuffling. A shuffle cuts each lane into windows, at multiples of ``shuffle_rows`` of the
-row number, takes the windows of a lane in an order of its own in each epoch, and the rows of each window in an order
+That is the order without shuffling. A shuffle cuts each shard into windows, at multiples of ``shuffle_rows`` of the
+row number, takes the windows of a shard in an order of its own in each epoch, and the rows of each window in an order
 of its own too. Position (epoch, step) is thus all that resuming needs: nothing depends on what was read before.
 
 Two threads read ahead, the second in the name of the first::
 
-    row groups of files -> windows, shuffled -> [one per lane] -> batches -> [prefetch_steps] -> training
+    row groups of files -> windows, shuffled -> [one per shard] -> batches -> [prefetch_steps] -> training
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -48,31 +48,31 @@ from windrow.recsys.batches.windows import (
 )
 from windrow.recsys.log.store import CURE, ROW_GROUP_ROWS, FeatureEntry, LogStore
 
-__all__ = ["BatchReader", "Lanes", "Window", "permutation", "permutation_of_runs", "windows_of"]
+__all__ = ["BatchReader", "Shards", "Window", "permutation", "permutation_of_runs", "windows_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class Shards:
     """How the rows of a split are dealt to steps and ranks.
 
     Attributes:
         num_rows: of the split; may be 0, an epoch then has no step.
         batch_size: samples of a step over all ranks; the last step of an epoch has what is left.
-        num_lanes: how many lanes; where there are more lanes than rows, some are empty.
+        num_shards: how many shards; where there are more shards than rows, some are empty.
 
     Raises:
-        RecipeError: a batch size or number of lanes below 1.
+        RecipeError: a batch size or number of shards below 1.
     """
 
     num_rows: int
     batch_size: int
-    num_lanes: int
+    num_shards: int
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise RecipeError(f"batch_size = {self.batch_size}: must be at least 1")
-        if self.num_lanes < 1:
-            raise RecipeError(f"lanes = {self.num_lanes}: must be at least 1")
+        if self.num_shards < 1:
+            raise RecipeError(f"reader_shards = {self.num_shards}: must be at least 1")
 
     @property
     def steps_per_epoch(self) -> int:
@@ -84,40 +84,40 @@ class Lanes:
         assert 0 <= step < self.steps_per_epoch, f"step {step} of an epoch of {self.steps_per_epoch}"
         return self._dealt_before(step + 1) - self._dealt_before(step)
 
-    def rows(self, lane: int) -> tuple[int, int]:
-        """The rows of a lane, ``(start, stop)``, numbers in the split."""
-        each, longer = divmod(self.num_rows, self.num_lanes)
-        start = lane * each + min(lane, longer)
-        return start, start + each + (lane < longer)
+    def rows(self, shard: int) -> tuple[int, int]:
+        """The rows of a shard, ``(start, stop)``, numbers in the split."""
+        each, longer = divmod(self.num_rows, self.num_shards)
+        start = shard * each + min(shard, longer)
+        return start, start + each + (shard < longer)
 
-    def places(self, lane: int, step: int) -> tuple[int, int]:
-        """Which samples of a lane are in a step: ``(start, stop)``, counted in the order in which the lane is read."""
-        return self.places_before(lane, step), self.places_before(lane, step + 1)
+    def places(self, shard: int, step: int) -> tuple[int, int]:
+        """Which samples of a shard are in a step: ``(start, stop)``, counted in the order in which it is read."""
+        return self.places_before(shard, step), self.places_before(shard, step + 1)
 
-    def places_before(self, lane: int, step: int) -> int:
-        """Samples of a lane in the steps before one, 0 <= step <= steps_per_epoch."""
-        return (self._dealt_before(step) + self.num_lanes - 1 - lane) // self.num_lanes
+    def places_before(self, shard: int, step: int) -> int:
+        """Samples of a shard in the steps before one, 0 <= step <= steps_per_epoch."""
+        return (self._dealt_before(step) + self.num_shards - 1 - shard) // self.num_shards
 
-    def step_of(self, lane: int, place: int) -> int:
-        """The step that takes the sample of a lane at a place: the inverse of `places`."""
-        return (place * self.num_lanes + lane) // self.batch_size
+    def step_of(self, shard: int, place: int) -> int:
+        """The step that takes the sample of a shard at a place: the inverse of `places`."""
+        return (place * self.num_shards + shard) // self.batch_size
 
     def of_rank(self, rank: int, size: int) -> range:
-        """The lanes that a rank reads.
+        """The shards that a rank reads.
 
         Args:
             rank: 0 <= rank < size.
             size: number of ranks.
 
         Raises:
-            RecipeError: more ranks than lanes, so that some rank would never have a sample.
+            RecipeError: more ranks than shards, so that some rank would never have a sample.
         """
-        if size > self.num_lanes:
+        if size > self.num_shards:
             raise RecipeError(
-                f"{size} ranks share {self.num_lanes} lanes of the log, so {size - self.num_lanes} would have no "
-                f"samples: set lanes to a multiple of {size}, or start at most {self.num_lanes} ranks"
+                f"{size} ranks share {self.num_shards} shards of the log, so {size - self.num_shards} would have no "
+                f"samples: set reader_shards to a multiple of {size}, or start at most {self.num_shards} ranks"
             )
-        bounds = near_equal_split(self.num_lanes, size)
+        bounds = near_equal_split(self.num_shards, size)
         return range(bounds[rank], bounds[rank + 1])
 
     def _dealt_before(self, step: int) -> int:
@@ -126,16 +126,16 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Consecutive rows of a lane that are read together.
+    """Consecutive rows of a shard that are read together.
 
     Attributes:
-        lane: which.
+        shard: which.
         start: first row, number in the split.
         stop: first row after.
-        first_place: how many samples of the lane come before the window's in the epoch.
+        first_place: how many samples of the shard come before the window's in the epoch.
     """
 
-    lane: int
+    shard: int
     start: int
     stop: int
     first_place: int
@@ -145,27 +145,27 @@ class Window:
 
     @property
     def end_place(self) -> int:
-        """How many samples of the lane the epoch has had after this window."""
+        """How many samples of the shard the epoch has had after this window."""
         return self.first_place + len(self)
 
 
 def windows_of(
-    lane: int, rows: tuple[int, int], window_rows: int, *, seed: int | None = None, epoch: int = 0
+    shard: int, rows: tuple[int, int], window_rows: int, *, seed: int | None = None, epoch: int = 0
 ) -> list[Window]:
-    """Cut a lane of rows ``(start, stop)`` into windows of `window_rows` at most, in the order in which they are read.
+    """Cut a shard of rows ``(start, stop)`` into windows of `window_rows` at most, in the order in which they are read.
 
-    Cut is at multiples of the row number, not at multiples counted from the lane's start: so a window is a whole row
-    group of a file, where lanes begin in the middle of one. With a `seed` the order of windows is drawn anew for every
+    Cut is at multiples of the row number, not at multiples counted from the shard's start: so a window is a whole row
+    group of a file, where shards begin in the middle of one. With a `seed` the order of windows is drawn anew for every
     epoch.
     """
     start, stop = rows
     cuts = [start, *range((start // window_rows + 1) * window_rows, stop, window_rows), stop]
     bounds = [(low, high) for low, high in pairwise(cuts) if low < high]
     if seed is not None:
-        order = permutation(stream_key(seed, Stream.SHUFFLE, epoch, lane), len(bounds))
+        order = permutation(stream_key(seed, Stream.SHUFFLE, epoch, shard), len(bounds))
         bounds = [bounds[index] for index in order]
     places = accumulate((high - low for low, high in bounds), initial=0)
-    return [Window(lane, low, high, place) for (low, high), place in zip(bounds, places, strict=False)]
+    return [Window(shard, low, high, place) for (low, high), place in zip(bounds, places, strict=False)]
 
 
 def permutation(key: int, length: int) -> npt.NDArray[np.int64]:
@@ -205,7 +205,7 @@ class BatchReader:
 
     The shares of all ranks, in their order, are the same global minibatch for any number of ranks. Each rank reads
     its own rows alone, and each row once per epoch, so far as `memory_bytes` and row groups allow: a row group that
-    two lanes share is decoded for both where it was dropped in between.
+    two shards share is decoded for both where it was dropped in between.
 
     Args:
         store: the prepared log.
@@ -213,13 +213,13 @@ class BatchReader:
         rank: whose share.
         size: number of ranks.
         batch_size: samples of a step over all ranks.
-        lanes: contiguous pieces that the rows are cut into, at least one per rank. Minibatches depend on it.
+        reader_shards: contiguous pieces that the rows are cut into, at least one per rank. Minibatches depend on it.
         shuffle: "window" draws an order of windows, and of the rows in each, for every epoch; "sessions" does so
             with the sessions in each, whose rows stay together and in their order; "none" takes rows in their order
-            (each lane's).
+            (each shard's).
         shuffle_rows: rows of a window; a multiple of `windrow.recsys.log.store.ROW_GROUP_ROWS` is read fastest.
         seed: the run's seed.
-        memory_bytes: decoded row groups kept across windows and epochs. Two windows for each of the rank's lanes
+        memory_bytes: decoded row groups kept across windows and epochs. Two windows for each of the rank's shards
             and `prefetch_steps` batches come on top.
         prefetch_steps: batches held ready, at least 1.
         groups: features whose lists are held and given once for samples that have the same in all features of a
@@ -229,7 +229,7 @@ class BatchReader:
             batches are the same.
 
     Raises:
-        RecipeError: a number out of range, more ranks than lanes, an unknown feature in a group, or one in two.
+        RecipeError: a number out of range, more ranks than shards, an unknown feature in a group, or one in two.
         StoreError: no such split, a file that has no readable footer, or sessions are to be shuffled and the store
             has none.
 
@@ -245,7 +245,7 @@ class BatchReader:
         rank: int,
         size: int,
         batch_size: int,
-        lanes: int = 8,
+        reader_shards: int = 8,
         shuffle: Literal["window", "sessions", "none"] = "window",
         shuffle_rows: int = ROW_GROUP_ROWS,
         seed: int = 0,
@@ -283,8 +283,8 @@ class BatchReader:
         of_split = store.split(split)
         self.waited_s = 0.0
         self._choice = choice
-        self._lanes = Lanes(of_split.rows, batch_size, lanes)
-        self._mine = self._lanes.of_rank(rank, size)
+        self._shards = Shards(of_split.rows, batch_size, reader_shards)
+        self._mine = self._shards.of_rank(rank, size)
         self._groups = RowGroups(of_split, choice, memory_bytes=memory_bytes)
         self._none = no_samples(choice)
         self._shuffle = shuffle
@@ -301,17 +301,17 @@ class BatchReader:
     @property
     def steps_per_epoch(self) -> int:
         """Steps in an epoch, the same on every rank."""
-        return self._lanes.steps_per_epoch
+        return self._shards.steps_per_epoch
 
     @property
     def samples_per_epoch(self) -> int:
         """Samples in an epoch, over all ranks."""
-        return self._lanes.num_rows
+        return self._shards.num_rows
 
     def global_batch_size(self, epoch: int, step: int) -> int:
         """Samples of a step, over all ranks: the batch size, in the last step what is left."""
         del epoch
-        return self._lanes.global_batch_size(step)
+        return self._shards.global_batch_size(step)
 
     @contextmanager
     def batches(self, epoch: int, first_step: int = 0) -> Iterator[Iterator[Batch]]:
@@ -350,13 +350,13 @@ class BatchReader:
         with closing(prefetch(map(partial(self._load, epoch), needed), depth=len(self._mine))) as loaded:
             for step in range(first_step, self.steps_per_epoch):
                 pieces = [self._none]
-                for lane in self._mine:
-                    place, stop = self._lanes.places(lane, step)
+                for shard in self._mine:
+                    place, stop = self._shards.places(shard, step)
                     while place < stop:
-                        if lane not in current or current[lane][0].end_place <= place:
-                            current.pop(lane, None)
-                            current[lane] = next(loaded)
-                        window, columns = current[lane]
+                        if shard not in current or current[shard][0].end_place <= place:
+                            current.pop(shard, None)
+                            current[shard] = next(loaded)
+                        window, columns = current[shard]
                         end = min(stop, window.end_place)
                         pieces.append(Piece(columns, place - window.first_place, end - window.first_place))
                         place = end
@@ -365,11 +365,13 @@ class BatchReader:
     def _windows(self, epoch: int, first_step: int) -> list[Window]:
         """The windows that this rank still reads in an epoch, in the order in which `_steps` asks for them."""
         found = []
-        for lane in self._mine:
-            windows = windows_of(lane, self._lanes.rows(lane), self._window_rows, seed=self._window_seed, epoch=epoch)
-            begun = self._lanes.places_before(lane, first_step)
+        for shard in self._mine:
+            windows = windows_of(
+                shard, self._shards.rows(shard), self._window_rows, seed=self._window_seed, epoch=epoch
+            )
+            begun = self._shards.places_before(shard, first_step)
             found += [
-                (self._lanes.step_of(lane, max(window.first_place, begun)), lane, window.first_place, window)
+                (self._shards.step_of(shard, max(window.first_place, begun)), shard, window.first_place, window)
                 for window in windows
                 if window.end_place > begun
             ]
@@ -379,7 +381,7 @@ class BatchReader:
         groups = self._groups.covering(window.start, window.stop)
         order = None
         if self._shuffle != "none":
-            key = stream_key(self._seed, Stream.SHUFFLE, epoch, window.lane, window.start)
+            key = stream_key(self._seed, Stream.SHUFFLE, epoch, window.shard, window.start)
             if self._shuffle == "sessions":
                 order = permutation_of_runs(key, sessions_of(groups))
             else:

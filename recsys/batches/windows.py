@@ -278,7 +278,7 @@ def batch_of_pieces(pieces: Sequence[Piece], features: Sequence[FeatureEntry], g
     """Put the samples of a step one after the other, in memory of their own.
 
     Args:
-        pieces: in the order of lanes, at least one; any of them may be empty.
+        pieces: in the order of shards, at least one; any of them may be empty.
         features: that are in no group, in their order. Where any of them has weights, the ids of those without weigh 1.
         groups: what puts groups of features together.
     """

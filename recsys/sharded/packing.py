@@ -132,7 +132,7 @@ def _read_group(
         len(set(names)) < len(names)
         or jagged.variable_stride_per_key()
         or not _are_integers(jagged.values())
-        or not _are_lawful_offsets(jagged)
+        or not _are_valid_offsets(jagged)
     ):
         _refuse(jagged, layout)
     num_rows = jagged.stride()
@@ -170,7 +170,7 @@ def _are_integers(tensor: Tensor) -> bool:
     return tensor.dim() == 1 and tensor.dtype in (torch.int32, torch.int64)
 
 
-def _are_lawful_offsets(jagged: "KeyedJaggedTensor") -> bool:
+def _are_valid_offsets(jagged: "KeyedJaggedTensor") -> bool:
     """Whether offsets, where the batch has any, start at 0 and say the same as its lengths."""
     offsets, lengths = jagged.offsets_or_none(), jagged.lengths_or_none()
     if offsets is None:

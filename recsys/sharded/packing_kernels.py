@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float32]
 def summarise(
     lengths: npt.NDArray[Any], ids: npt.NDArray[Any], limits: Ints, starts: Ints, one_each: npt.NDArray[np.bool_]
 ) -> bool:
-    """Find where each feature's ids begin, whether it has one for each sample, and whether all is lawful.
+    """Find where each feature's ids begin, whether it has one for each sample, and whether all is valid.
 
     Args:
         lengths: [features, samples].

@@ -142,7 +142,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
             are recorded every rank runs one backward pass through it. On the meta device only its shape is right.
 
         Raises:
-            DataError: ids, lengths, weights or inverses are not lawful.
+            DataError: ids, lengths, weights or inverses are not valid.
             DeadlineError: a rank did not come in time.
             RecipeError: torch.fx traces it.
         """
@@ -169,7 +169,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
             that are in none, else a row for each distinct one.
 
         Raises:
-            DataError: ids, lengths, weights or inverses are not lawful.
+            DataError: ids, lengths, weights or inverses are not valid.
             RecipeError: see `check_lookup`.
         """
         self.check_lookup(features)

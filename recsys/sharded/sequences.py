@@ -111,7 +111,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
             them.
 
         Raises:
-            DataError: ids, lengths or inverses are not lawful.
+            DataError: ids, lengths or inverses are not valid.
             DeadlineError: a rank did not come in time.
             RecipeError: see `check_lookup`.
         """
@@ -147,7 +147,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
             Ends with the rows of each feature, a list for each sample, or in a group for each distinct one.
 
         Raises:
-            DataError: ids, lengths or inverses are not lawful.
+            DataError: ids, lengths or inverses are not valid.
             RecipeError: see `check_lookup`.
         """
         self.check_lookup(features)

@@ -64,7 +64,7 @@ def expected_traffic(
             message += num_ids(request) * (form.id_bytes + _VALUE_BYTES * form.weighted)
             if form.with_lengths and not (request.whole and load.one_each):
                 message += _LENGTH_BYTES * load.rows
-        # An owner's own samples stay at home; every other rank sends it as much.
+        # An owner's own samples stay local; every other rank sends it as much.
         id_bytes += travels * message
         for lookup in owner.lookups:
             request = owner.requests[lookup.request]

@@ -76,11 +76,11 @@ def gather_table(world: "World", plan: Plan, spec: TableSpec, pieces: Sequence[S
         stage: name of the traffic; must agree.
 
     Returns:
-        [rows, dim] float32 in memory of its own, on the CPU. Each rank sends its rectangles size - 1 times.
+        [rows, dim] float32 in memory of its own, on the CPU. Each rank sends its shards size - 1 times.
     """
     whole = torch.empty(spec.rows, spec.dim, device="cpu")
     for found in pieces:
-        whole[_rectangle(found.piece)] = found.tensor.cpu().float()
+        whole[_slices(found.piece)] = found.tensor.cpu().float()
     if world.size == 1:
         return whole
     rows_at_once = max(_VALUES_AT_ONCE // spec.dim, 1)
@@ -108,16 +108,16 @@ def without_values(spec: TableSpec) -> StateTensor:
 def write_table(pieces: Sequence[StateTensor], whole: Tensor) -> None:
     """Copy a whole table [rows, dim] to where this rank stores its pieces; values are converted."""
     for found in pieces:
-        found.tensor.copy_(whole[_rectangle(found.piece)])
+        found.tensor.copy_(whole[_slices(found.piece)])
 
 
-def _rectangle(piece: LocalTable) -> tuple[slice, slice]:
+def _slices(piece: LocalTable) -> tuple[slice, slice]:
     """Where a piece is in its table."""
     return slice(*piece.rows), slice(*piece.columns)
 
 
 def _parts(shards: Iterable[Shard], table: str, rows: Range) -> Iterator[tuple[slice, slice]]:
-    """Rectangles of one table between two rows."""
+    """Shards of one table between two rows."""
     for shard in shards:
         start, stop = max(shard.rows[0], rows[0]), min(shard.rows[1], rows[1])
         if shard.table == table and start < stop:

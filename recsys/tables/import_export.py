@@ -19,7 +19,7 @@ Range = tuple[int, int]
 
 
 def load_pretrained(path: Path, table: str, rows: Range, columns: Range, *, shape: tuple[int, int]) -> Tensor:
-    """Read a rectangle of a table's rows from a file; each rank reads its own, and nothing else.
+    """Read a shard of a table's rows from a file; each rank reads its own, and nothing else.
 
     Args:
         path: a NumPy array (``.npy``), or a safetensors file whose tensor has the table's name or is the only
@@ -36,7 +36,7 @@ def load_pretrained(path: Path, table: str, rows: Range, columns: Range, *, shap
         DataError: no such file or tensor, another shape, no floating point numbers, or one that is not finite; the
             message names file and row.
 
-    Memory: the rectangle; files are mapped.
+    Memory: the shard; files are mapped.
     """
     if path.suffix not in (".npy", ".safetensors"):
         raise DataError(f"{path}: pretrained rows are read from .npy and .safetensors files")

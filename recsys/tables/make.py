@@ -30,15 +30,15 @@ def make_table_batch(
     device: torch.device | None = None,
     seed: int = 0,
 ) -> TableBatch:
-    """Make the storage of some rectangles of tables, with their first values.
+    """Make the storage of some shards of tables, with their first values.
 
     Args:
         options: of all tables; those of the members must be `TableOptions.of_one_batch`.
-        members: the rectangles.
+        members: the shards.
         lookups: ascending members, one for each segment of the input; see `TableBatch`.
         table_rows: rows of the whole table for each name: its first values depend on them.
         pooled: sum the rows of each bag, or return each row.
-        replicated: whether every rank holds the same rectangles: gradients are then dense, so that ranks can sum
+        replicated: whether every rank holds the same shards: gradients are then dense, so that ranks can sum
             them. Others learn within the backward pass where the optimiser can.
         device: where to store them; None for the CPU.
         seed: the run's seed. Equal seeds give equal values, however the tables are cut.

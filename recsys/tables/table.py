@@ -15,7 +15,7 @@ __all__ = ["TableBatch", "table_key"]
 
 
 class TableBatch(nn.Module, ABC):
-    """Rectangles of tables that are looked up by one call, and how they learn.
+    """Shards of tables that are looked up by one call, and how they learn.
 
     A step, with gradients that are already those of the whole job's loss::
 
@@ -27,7 +27,7 @@ class TableBatch(nn.Module, ABC):
     none, since its rows belong to one rank and are updated within the backward pass.
 
     Args:
-        members: the rectangles, at least one. Several may belong to one table.
+        members: the shards, at least one. Several may belong to one table.
         lookups: for each segment of the input the member that it is looked up in. Several features may share a
             member: their segments are neighbours. So ``lookups`` ascends from 0 to len(members) - 1 without gaps,
             for example (0, 1, 1, 2).
@@ -99,7 +99,7 @@ class TableBatch(nn.Module, ABC):
             scales: for each member half the width of its first values' interval around 0: uniform in [-scale, scale).
         """
         for number, (member, scale) in enumerate(zip(self.members, scales, strict=True)):
-            _fill_rectangle(self._stored(number)["weight"], member, scale, seed)
+            _fill_slices(self._stored(number)["weight"], member, scale, seed)
 
     def state(self) -> list[StateTensor]:
         """Everything that is learnt: views of values and of what the optimiser keeps."""
@@ -136,8 +136,8 @@ _CHUNK_VALUES = 1 << 20
 """Values made at a time where they must be converted or sent to another device: 4 MB, so they stay in a cache."""
 
 
-def _fill_rectangle(weight: Tensor, place: LocalTable, scale: float, seed: int) -> None:
-    """First values of a rectangle; rounded from float32 where `weight` is shorter."""
+def _fill_slices(weight: Tensor, place: LocalTable, scale: float, seed: int) -> None:
+    """First values of a shard; rounded from float32 where `weight` is shorter."""
     from windrow.recsys.tables.table_kernels import fill_uniform
 
     key = np.uint64(table_key(place.name, seed))

@@ -81,13 +81,13 @@ _STEP = np.float32(2.0**-23)
 
 @numba.njit(nogil=True, cache=True)
 def fill_uniform(values: Floats, key: np.uint64, first_row: int, first_column: int, scale: np.float32) -> None:
-    """Fill a rectangle of a table with uniform numbers, each a function of key, row and column alone.
+    """Fill a shard of a table with uniform numbers, each a function of key, row and column alone.
 
     Args:
         values: [rows, columns] float32, written.
         key: of seed and table.
-        first_row: of the rectangle in the whole table.
-        first_column: of the rectangle in the whole table.
+        first_row: of the shard in the whole table.
+        first_column: of the shard in the whole table.
         scale: numbers are in [-scale, scale), multiples of scale / 2**23.
     """
     rows, columns = values.shape

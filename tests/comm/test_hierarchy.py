@@ -147,11 +147,11 @@ def test_exchanges_are_joined_where_each_message_costs(latency_factor, is_joined
     assert (joined < predict_all_to_all(network, equal)) == is_joined
 
     def body(world):
-        joined, lanes = hierarchical(world, network.hosts, links=network, exchange_bytes=80), []
-        original = world.new_lanes
-        world.new_lanes = lambda peers=None: lanes.append(1) or original(peers)
+        joined, channels = hierarchical(world, network.hosts, links=network, exchange_bytes=80), []
+        original = world.new_channels
+        world.new_channels = lambda peers=None: channels.append(1) or original(peers)
         joined.barrier(stage="test")
-        return bool(lanes)
+        return bool(channels)
 
     assert Loopback.run(8, body) == [is_joined] * 8
 

@@ -96,7 +96,8 @@ RANGES: dict[type, dict[str, list[Any]]] = {
     },
     LogOptions: {"paths": [[]], "format": ["xml"], "dense_transform": ["log"]},
     LogSplitOptions: {"by": ["luck"]},
-    LogTrainingOptions: TRAINING | {"shuffle": ["all"], "shuffle_rows": [0], "lanes": [0], "reader_memory_bytes": [-1]},
+    LogTrainingOptions: TRAINING
+    | {"shuffle": ["all"], "shuffle_rows": [0], "reader_shards": [0], "reader_memory_bytes": [-1]},
     ModelOptions: {
         "kind": ["mlp"],
         "dropout": [-0.5, 1.0],

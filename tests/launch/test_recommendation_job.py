@@ -183,9 +183,9 @@ def check_two_ranks(folder: Path, click_recipe: Make, planner: str) -> None:
         needed = {sum(rank.rows_local + rank.rows_remote for rank in record.ranks) for record in counted}
         samples = LogStore.open(recipe.store).split("train").rows
         assert needed == {2 * samples}
-        assert again[1].figures["share of rows found at home"] == 1.0
+        assert again[1].figures["share of local rows"] == 1.0
         assert "hit rate of the cache" not in again[0].figures
-        assert 0 < again[0].figures["share of rows found at home"] < 1
+        assert 0 < again[0].figures["share of local rows"] < 1
         assert [one.loss for one in again] == pytest.approx([one.loss for one in records], rel=1e-5)
     world.Barrier()
 

@@ -113,7 +113,7 @@ def test_a_run_leaves_everything_behind(folder: Path, capsys: pytest.CaptureFixt
     assert {entry.name for entry in run.iterdir()} == expected
     records = read_records(run / "metrics.jsonl")
     assert [(record.epoch, record.step) for record in records] == [(epoch, 4 * epoch) for epoch in range(1, 9)]
-    assert {record.figures["share of rows found at home"] for record in records} == {1.0}
+    assert {record.figures["share of local rows"] for record in records} == {1.0}
     ranks = read_rank_records(run / "ranks.jsonl")
     assert [record.epoch for record in ranks] == list(range(1, 9))
     assert [[rank.seconds for rank in each.ranks] for each in ranks] == [[one.seconds] for one in records]

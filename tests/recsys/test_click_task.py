@@ -59,7 +59,7 @@ def train(world: World, log: recsys.LogStore, **options: Any) -> tuple[list[floa
         metrics={"area": area},
         evaluation=recsys.RecommendationEvaluationOptions(batch_size=100),
     )
-    settings = {"epochs": 4, "batch_size": 48, "learning_rate": 0.01, "lanes": 4} | options
+    settings = {"epochs": 4, "batch_size": 48, "learning_rate": 0.01, "reader_shards": 4} | options
     with wr.Trainer(world, OwnNet(world), task, **settings) as trainer:
         return [trainer.train_epoch(epoch) for epoch in range(4)], trainer.evaluate()
 
@@ -78,12 +78,12 @@ def test_predictions_stand_in_the_order_of_the_log(spmd: Any, log: recsys.LogSto
         task = recsys.ClickTask(
             log, metrics={"area": area}, evaluation=recsys.RecommendationEvaluationOptions(batch_size=32)
         )
-        with wr.Trainer(world, OwnNet(world), task, epochs=1, batch_size=48, lanes=4) as trainer:
+        with wr.Trainer(world, OwnNet(world), task, epochs=1, batch_size=48, reader_shards=4) as trainer:
             trainer.train_epoch(0)
             return trainer.predict("validation"), trainer.evaluate("validation")["validation"]["area"]
 
     expected, figure = body(Loopback.single())
-    reader = recsys.BatchReader(log, "validation", rank=0, size=1, batch_size=10_000, lanes=1, shuffle="none")
+    reader = recsys.BatchReader(log, "validation", rank=0, size=1, batch_size=10_000, reader_shards=1, shuffle="none")
     with reader.batches(0) as batches:
         labels = next(batches).labels
     assert area(expected, labels) == pytest.approx(figure)

@@ -22,7 +22,7 @@ def recipe_file(planted_recipes):
 def test_batches_are_those_of_training(recipe_file):
     recipe = load_recommendation_recipe(recipe_file, ["training.batch_size=300", "run.seed=5"])
     store, found = open_and_survey(recipe, ranks=2, seed=recipe.run.seed)
-    reader = BatchReader(store, "train", rank=0, size=2, batch_size=300, lanes=4, seed=5)
+    reader = BatchReader(store, "train", rank=0, size=2, batch_size=300, reader_shards=4, seed=5)
     with reader.batches(0) as batches:
         first = next(batches)
     lengths = first.sparse["history"].lengths()
@@ -47,7 +47,7 @@ def test_what_is_refused(recipe_file, planted_store, tmp_path):
     for options, words in (
         ({"ranks": 0}, "--ranks 0: expected at least 1"),
         ({"ranks": 1, "max_rows": 0}, "--rows 0: expected at least 1"),
-        ({"ranks": 5}, "5 ranks share 4 lanes"),
+        ({"ranks": 5}, "5 ranks share 4 shards"),
     ):
         with pytest.raises(RecipeError, match=words):
             open_and_survey(recipe, **options, seed=0)

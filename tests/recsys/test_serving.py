@@ -105,7 +105,7 @@ def test_a_served_model_says_what_the_trained_one_says(spmd: Any, log: recsys.Lo
             log.path.parent / kind, root=0, stage="test"
         )  # Processes have a log each.
         model = MODELS[kind](world, log)
-        with wr.Trainer(world, model, recsys.ClickTask(log), epochs=1, batch_size=64, lanes=4) as trainer:
+        with wr.Trainer(world, model, recsys.ClickTask(log), epochs=1, batch_size=64, reader_shards=4) as trainer:
             trainer.train_epoch(0)
             recsys.export(model, log, folder, overwrite=True)
             return trainer.predict(log=recsys.LogStore.open(log.path.parent / "all")), folder

@@ -69,7 +69,7 @@ def make_trainer(world: World, log: recsys.LogStore, **options: Any) -> wr.Train
         log.tables(dim=8), world=world, optimizer=recsys.TableOptions(learning_rate=0.1), plan="greedy"
     )
     model = TwoTaskNet(tables, log.num_dense, len(log.labels))
-    settings = {"epochs": 3, "batch_size": 64, "learning_rate": 0.02, "lanes": 4} | options
+    settings = {"epochs": 3, "batch_size": 64, "learning_rate": 0.02, "reader_shards": 4} | options
     return wr.Trainer(world, model, recsys.ClickTask(log), **settings)
 
 

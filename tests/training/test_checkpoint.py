@@ -274,7 +274,7 @@ PLAN_A: list[list[Rectangle]] = [[((0, 4), (0, 8))], [((4, 10), (0, 4))], [], [(
 PLAN_B: list[list[Rectangle]] = [[((0, 10), (4, 8))], [((0, 7), (0, 4)), ((7, 10), (0, 4))]]
 
 
-def stored(rectangles: Iterable[Rectangle], *, filled: bool) -> list[TableBatch]:
+def stored(shards: Iterable[Rectangle], *, filled: bool) -> list[TableBatch]:
     """A rank's pieces of the big table, and its copy of the small one."""
 
     def table(name: str, rows: tuple[int, int], columns: tuple[int, int], whole: dict[str, Tensor]) -> TableBatch:
@@ -290,7 +290,7 @@ def stored(rectangles: Iterable[Rectangle], *, filled: bool) -> list[TableBatch]
         )
         return batch
 
-    pieces = [table("big", rows, columns, WHOLE) for rows, columns in rectangles]
+    pieces = [table("big", rows, columns, WHOLE) for rows, columns in shards]
     return [*pieces, table("small", (0, 3), (0, 4), {"weight": SMALL})]
 
 

@@ -27,14 +27,14 @@ EMPTY = LocalTable(name="user", rows=(3, 3), columns=(0, 8))
 
 
 def tensors_of(piece: LocalTable, contents: dict[str, torch.Tensor]) -> list[StateTensor]:
-    """The contents of a rectangle of a dense table."""
+    """The contents of a shard of a dense table."""
     return [
         StateTensor(piece=piece, name=name, tensor=tensor, axes=("rows", "columns")[: tensor.ndim], replicated=False)
         for name, tensor in contents.items()
     ]
 
 
-def test_contents_stand_under_their_rectangle(tmp_path: Path) -> None:
+def test_contents_stand_under_their_slices(tmp_path: Path) -> None:
     path = tmp_path / "rank-00000.safetensors"
     contents = {
         "weight": torch.arange(12.0).reshape(3, 4).half(),
@@ -223,7 +223,7 @@ def test_numbers_of_pieces_must_agree(tmp_path: Path) -> None:
 
 
 def test_what_several_tables_share_is_read_whole(tmp_path: Path) -> None:
-    """As a compressed table stores it: an array that is no rectangle of anything."""
+    """As a compressed table stores it: an array that is no shard of anything."""
     array = torch.arange(20.0)
     shared = StateTensor(
         piece=LocalTable(name="robe", rows=(0, 1), columns=(0, 1)), name="array", tensor=array, axes=(), replicated=True

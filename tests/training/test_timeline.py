@@ -34,9 +34,9 @@ from windrow.training.timeline import (
     OTHER_TRAFFIC,
     RankTrace,
     event_pieces,
-    lanes,
     row_of,
     sorted_rows,
+    tracks,
     write_together,
 )
 from windrow.training.trainer import Trainer
@@ -98,7 +98,7 @@ def folder(prepared: Path, tmp_path: Path) -> Path:
 
 
 def read_bars(path: Path) -> dict[str, list[Bar]]:
-    """Process name -> its bars in order of time, lanes of a row together; a thread's are checked to be disjoint."""
+    """Process name -> its bars in order of time, tracks of a row together; a thread's are checked to be disjoint."""
     events = json.loads(path.read_text())["traceEvents"]
     processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -178,7 +178,7 @@ def assert_ranks_agree(run: Path) -> None:
         local, cached, remote = (
             getattr(first, name) + getattr(second, name) for name in ("rows_local", "rows_cached", "rows_remote")
         )
-        assert record.figures["share of rows found at home"] == (local + cached) / (local + cached + remote)
+        assert record.figures["share of local rows"] == (local + cached) / (local + cached + remote)
         hits = cached / (cached + remote) if cached else None
         assert record.figures.get("hit rate of the cache") == hits
         assert record.rows_fetched == remote
@@ -439,11 +439,11 @@ def most_at_once(intervals):
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), max_size=40))
 def test_lanes_are_disjoint_and_as_few_as_can_be(pairs):
     intervals = sorted((begin, begin + length) for begin, length in pairs)
-    chosen = lanes(intervals)
+    chosen = tracks(intervals)
     ends = defaultdict(lambda: -1)
-    for (begin, end), lane in zip(intervals, chosen, strict=True):
-        assert begin >= ends[lane]
-        ends[lane] = end
+    for (begin, end), track in zip(intervals, chosen, strict=True):
+        assert begin >= ends[track]
+        ends[track] = end
     assert len(ends) == most_at_once(intervals)
     assert set(chosen) == set(range(len(ends)))
 

@@ -20,7 +20,7 @@ little. Batches must therefore be measured as well, see `windrow.recsys.batches.
 
 A batch is cut out of the log, and cuts go through sessions. Of a log whose sessions have S samples on average, a piece
 of m neighbours touches 1 + (m - 1) / S sessions, since each of the m - 1 steps from one sample to the next leaves a
-session with probability 1 / S. A rank's batch has one such piece for each lane that it reads
+session with probability 1 / S. A rank's batch has one such piece for each shard that it reads
 (`windrow.recsys.batches.batch_reader`).
 """
 
@@ -131,7 +131,7 @@ def distinct_rows(batch_size: float, samples_per_session: float, unchanged: floa
         batch_size: B, of one rank.
         samples_per_session: S of the log, at least 1.
         unchanged: d, from 0 to 1.
-        pieces: p, runs of neighbours that the batch is made of, such as a rank's lanes; as many as there are samples
+        pieces: p, runs of neighbours that the batch is made of, such as a rank's shards; as many as there are samples
             at most.
 
     Raises:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from windrow.comm.random import hash_ids
 from windrow.recsys.batches.arrow_columns import Lists, one_chunk
 from windrow.recsys.batches.batch import Batch
-from windrow.recsys.batches.batch_reader import Lanes
+from windrow.recsys.batches.batch_reader import Shards
 from windrow.recsys.batches.deduplication.options import (
     dedupe_factor,
     distinct_rows,
@@ -99,7 +99,7 @@ class SurveyedBatches:
 
 
 def batches_of_neighbours(
-    samples: CodedSamples, sessions: npt.NDArray[np.int64], *, batch_size: int, lanes: int, size: int
+    samples: CodedSamples, sessions: npt.NDArray[np.int64], *, batch_size: int, reader_shards: int, size: int
 ) -> SurveyedBatches:
     """Cut samples in clustered order, at least one, into batches as training cuts a log whose order it keeps.
 
@@ -107,18 +107,18 @@ def batches_of_neighbours(
         samples: all of them.
         sessions: of each.
         batch_size: samples of a step over all ranks.
-        lanes: of the reader.
-        size: ranks; more than lanes are refused with a RecipeError.
+        reader_shards: of the reader.
+        size: ranks; more than shards are refused with a RecipeError.
 
     Returns:
         Batches of rank 0, `CLUSTERED_BATCHES` of them at most, all full where any is.
     """
-    cut = Lanes(len(sessions), batch_size, lanes)
+    cut = Shards(len(sessions), batch_size, reader_shards)
     mine = cut.of_rank(0, size)
     full_steps = max(1, len(sessions) // batch_size)
     places = []
     for step in np.unique(np.linspace(0, full_steps - 1, CLUSTERED_BATCHES).astype(int)).tolist():
-        pieces = [np.arange(*cut.places(lane, step)) + cut.rows(lane)[0] for lane in mine]
+        pieces = [np.arange(*cut.places(shard, step)) + cut.rows(shard)[0] for shard in mine]
         places.append(np.concatenate(pieces))
     return SurveyedBatches(
         tuple(samples.take(chosen) for chosen in places), _samples_per_session([sessions[chosen] for chosen in places])
@@ -166,7 +166,7 @@ class LogSurvey:
     batch_size: float
     """B: samples of one rank's batch."""
     pieces: float
-    """Runs of neighbours that it is made of: the lanes that the rank reads."""
+    """Runs of neighbours that it is made of: the shards that the rank reads."""
     num_files: int
     """Files that `storage.sharded` deals sessions to."""
     sample: CodedSamples
@@ -238,7 +238,7 @@ def survey_log(
     read: Iterable[Batch],
     *,
     batch_size: int,
-    lanes: int,
+    reader_shards: int,
     size: int,
     transforms: Transforms | None = None,
     num_files: int = 1,
@@ -250,7 +250,7 @@ def survey_log(
         store: prepared with sessions.
         read: some batches of rank 0, as training reads them and no feature of which is held once.
         batch_size: samples of a step over all ranks.
-        lanes: of the reader.
+        reader_shards: of the reader.
         size: ranks.
         transforms: of the reader: lists are compared after them; None for none.
         num_files: files that sessions would be dealt to.
@@ -261,7 +261,7 @@ def survey_log(
 
     Raises:
         StoreError: the store has no sessions, or a file cannot be read.
-        RecipeError: more ranks than lanes.
+        RecipeError: more ranks than shards.
 
     Cost:
         Decodes up to `windrow.recsys.batches.deduplication.survey_sample.SPAN` times `max_rows` samples, a feature at a
@@ -269,7 +269,7 @@ def survey_log(
     """
     split = store.split("train")
     chosen = choose_sessions(store, max_rows=max_rows)
-    clustered_lanes = Lanes(len(chosen.rows), batch_size, lanes)
+    clustered_shards = Shards(len(chosen.rows), batch_size, reader_shards)
     scales = StorageScales(split, chosen, num_files)
     changes = transforms or Transforms({}, store.features, store.dense)
     codes, lengths, ids, num_stored = {}, {}, {}, {}
@@ -297,13 +297,15 @@ def survey_log(
         split_samples=split.rows,
         is_clustered=chosen.is_clustered,
         batch_size=min(batch_size, split.rows) / size,
-        pieces=len(clustered_lanes.of_rank(0, size)),
+        pieces=len(clustered_shards.of_rank(0, size)),
         num_files=num_files,
         sample=sample,
         within=chosen.sessions[1:] == chosen.sessions[:-1],
         num_stored=num_stored,
         ids=ids,
-        clustered=batches_of_neighbours(sample, chosen.sessions, batch_size=batch_size, lanes=lanes, size=size),
+        clustered=batches_of_neighbours(
+            sample, chosen.sessions, batch_size=batch_size, reader_shards=reader_shards, size=size
+        ),
         as_read=batches_as_read(split, read),
         storage=scales.sizes(),
     )

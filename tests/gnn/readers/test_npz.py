@@ -87,7 +87,7 @@ def test_data_of_edges(tmp_path, name):
 
 
 def test_arrays_without_a_meaning_are_named(tmp_path):
-    with pytest.warns(UserWarning, match=r"graph.npz: arrays \['year'\] have no meaning here and are passed over"):
+    with pytest.warns(UserWarning, match=r"graph.npz: arrays \['year'\] have no meaning here and are skipped"):
         read_npz(save(tmp_path, edges=EDGES, year=np.arange(4)))
 
 

@@ -43,7 +43,7 @@ def test_placement_tells_the_ranks_where_nothing_else_does(make_run: MakeRun, ki
 def test_a_run_that_goes_on(make_run: MakeRun) -> None:
     path = make_run("graph", "one")
     (path / "environment.json").write_text(json.dumps([1, {"commit": "a"}]))
-    assert read_run(path, name="one").starts == [{"commit": "a"}], "what is no object is passed over"
+    assert read_run(path, name="one").starts == [{"commit": "a"}], "what is no object is skipped"
     (path / "summary.json").unlink()
     (path / "environment.json").unlink()
     run = read_run(path, name="one")

@@ -16,7 +16,7 @@ from windrow.partition.tables.plan import (
     TableSpec,
     check_plan,
     rank_bytes,
-    rectangle_bytes,
+    shard_bytes,
     specs_by_name,
 )
 
@@ -153,7 +153,7 @@ def test_weights_and_state_are_counted() -> None:
     ids=["sgd", "row-wise adagrad: once for each piece", "adagrad", "adam"],
 )
 def test_state_of_a_piece(per_row: int, expected: int) -> None:
-    assert rectangle_bytes(spec(optimizer_bytes_per_row=per_row), 5, 4) == 5 * 4 * 4 + expected
+    assert shard_bytes(spec(optimizer_bytes_per_row=per_row), 5, 4) == 5 * 4 * 4 + expected
 
 
 @pytest.mark.parametrize(

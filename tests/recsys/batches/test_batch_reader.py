@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.random import Stream, stream_key
-from windrow.recsys.batches.batch_reader import BatchReader, Lanes, permutation, windows_of
+from windrow.recsys.batches.batch_reader import BatchReader, Shards, permutation, windows_of
 from windrow.recsys.batches.deduplication import distinct_lists
 from windrow.recsys.batches.deduplication.ikjt import deduplicate
 from windrow.recsys.batches.transforms import TransformOptions, Transforms
@@ -59,23 +59,23 @@ def check(batch, samples, rows):
     assert batch.sparse.values().dtype == torch.int64
 
 
-def order_of_lane(lanes, lane, window_rows, seed, epoch):
-    """Rows of a lane in the order of an epoch, or of the log where there is no seed."""
-    windows = windows_of(lane, lanes.rows(lane), window_rows, seed=seed, epoch=epoch)
+def order_of_shard(shards, shard, window_rows, seed, epoch):
+    """Rows of a shard in the order of an epoch, or of the log where there is no seed."""
+    windows = windows_of(shard, shards.rows(shard), window_rows, seed=seed, epoch=epoch)
     if seed is None:
         return [row for window in windows for row in range(window.start, window.stop)]
     return [
         window.start + place
         for window in windows
-        for place in permutation(stream_key(seed, Stream.SHUFFLE, epoch, lane, window.start), len(window)).tolist()
+        for place in permutation(stream_key(seed, Stream.SHUFFLE, epoch, shard, window.start), len(window)).tolist()
     ]
 
 
-def options_of_readers(shuffles, lanes):
+def options_of_readers(shuffles, shards):
     return st.fixed_dictionaries(
         {
             "batch_size": st.integers(1, 25),
-            "lanes": lanes,
+            "reader_shards": shards,
             "shuffle": st.sampled_from(shuffles),
             "shuffle_rows": st.integers(1, 30),
             "memory_bytes": st.sampled_from([0, 500, 1 << 20]),
@@ -98,8 +98,8 @@ def read(reader, epoch, first_step=0):
 )
 def test_ranks_together_read_the_global_minibatch(write_log, options, num_rows, row_group_rows, epoch, data):
     pa = pytest.importorskip("pyarrow")
-    lanes = Lanes(num_rows, options["batch_size"], options["lanes"])
-    first_step = data.draw(st.integers(0, lanes.steps_per_epoch))
+    shards = Shards(num_rows, options["batch_size"], options["reader_shards"])
+    first_step = data.draw(st.integers(0, shards.steps_per_epoch))
     cut = data.draw(st.integers(0, num_rows))
     file_rows = [cut, num_rows - cut]
     log = columns(num_rows)
@@ -109,18 +109,22 @@ def test_ranks_together_read_the_global_minibatch(write_log, options, num_rows, 
             Path(folder) / "log", log, num_dense=NUM_DENSE, row_group_rows=row_group_rows, file_rows=file_rows
         )
         seed = 5 if options["shuffle"] == "window" else None
-        orders = [order_of_lane(lanes, lane, options["shuffle_rows"], seed, epoch) for lane in range(lanes.num_lanes)]
+        orders = [
+            order_of_shard(shards, shard, options["shuffle_rows"], seed, epoch) for shard in range(shards.num_shards)
+        ]
         for size in (1, 2, 4):
             readers = [BatchReader(store, "train", rank=rank, size=size, seed=5, **options) for rank in range(size)]
-            assert {reader.steps_per_epoch for reader in readers} == {lanes.steps_per_epoch}
+            assert {reader.steps_per_epoch for reader in readers} == {shards.steps_per_epoch}
             assert {reader.samples_per_epoch for reader in readers} == {num_rows}
             of_ranks = [read(reader, epoch, first_step) for reader in readers]
-            assert {len(batches) for batches in of_ranks} == {lanes.steps_per_epoch - first_step}
+            assert {len(batches) for batches in of_ranks} == {shards.steps_per_epoch - first_step}
             for step, batches in enumerate(zip(*of_ranks, strict=True), first_step):
                 assert sum(batch.num_samples for batch in batches) == readers[0].global_batch_size(epoch, step)
                 for rank, batch in enumerate(batches):
-                    of_lanes = [orders[lane][slice(*lanes.places(lane, step))] for lane in lanes.of_rank(rank, size)]
-                    check(batch, samples, [row for rows in of_lanes for row in rows])
+                    of_shards = [
+                        orders[shard][slice(*shards.places(shard, step))] for shard in shards.of_rank(rank, size)
+                    ]
+                    check(batch, samples, [row for rows in of_shards for row in rows])
 
 
 @pytest.fixture
@@ -174,7 +178,7 @@ def test_closing_early_ends_the_threads(store):
 
 
 def test_a_file_cut_off_is_named_where_its_samples_would_come(store):
-    reader = reader_of(store, shuffle="none", lanes=1, memory_bytes=0)
+    reader = reader_of(store, shuffle="none", reader_shards=1, memory_bytes=0)
     damaged = store.split("train").files[1]
     os.truncate(damaged, 100)
     with reader.batches(0, first_step=5) as batches, pytest.raises(StoreError, match=damaged.name):
@@ -198,8 +202,8 @@ def test_a_file_cut_off_before_is_named_at_once(store):
         ({"prefetch_steps": 0}, "prefetch_steps = 0"),
         ({"shuffle": "full"}, "shuffle = 'full'"),
         ({"batch_size": 0}, "batch_size = 0"),
-        ({"lanes": 0}, "lanes = 0"),
-        ({"size": 9}, "9 ranks share 8 lanes"),
+        ({"reader_shards": 0}, "reader_shards = 0"),
+        ({"size": 9}, "9 ranks share 8 shards"),
     ],
 )
 def test_refuses_options_out_of_range(store, options, message):
@@ -311,7 +315,7 @@ def test_equal_ids_of_other_weights_stay_apart(tmp_path, write_log, monkeypatch)
     ids, weights = pa.array([[7], [7]]), pa.array([[0.5], [0.25]], pa.list_(pa.float32()))
     log = {"label": columns(2)["label"], "basket": ids, "basket.weights": weights}
     store = write_log(tmp_path / "log", log, row_group_rows=1)
-    (batch,) = read(reader_of(store, groups=[["basket"]], shuffle="none", lanes=1), 0)
+    (batch,) = read(reader_of(store, groups=[["basket"]], shuffle="none", reader_shards=1), 0)
     assert batch.deduplicated[0].inverse.tolist() == [0, 1]
     assert batch.deduplicated[0].unique.weights().tolist() == [0.5, 0.25]
 
@@ -319,7 +323,7 @@ def test_equal_ids_of_other_weights_stay_apart(tmp_path, write_log, monkeypatch)
 def test_sessions_stay_together_and_come_in_another_order_in_every_epoch(tmp_path, write_log):
     sessions = [row // 5 for row in range(60)]
     store = write_log(tmp_path / "log", repeating_columns(sessions), num_dense=1, row_group_rows=30)
-    reader = reader_of(store, shuffle="sessions", shuffle_rows=30, lanes=1, batch_size=20)
+    reader = reader_of(store, shuffle="sessions", shuffle_rows=30, reader_shards=1, batch_size=20)
     orders = []
     for epoch in range(3):
         rows = [row for batch in read(reader, epoch) for row in batch.row_ids.tolist()]

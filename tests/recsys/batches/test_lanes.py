@@ -6,52 +6,52 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.batches.batch_reader import Lanes, permutation, permutation_of_runs, windows_of
+from windrow.recsys.batches.batch_reader import Shards, permutation, permutation_of_runs, windows_of
 
-dealings = st.builds(Lanes, num_rows=st.integers(0, 200), batch_size=st.integers(1, 40), num_lanes=st.integers(1, 12))
+dealings = st.builds(Shards, num_rows=st.integers(0, 200), batch_size=st.integers(1, 40), num_shards=st.integers(1, 12))
 sizes = st.integers(1, 6)
 
 
-def deal(lanes: Lanes) -> list[list[list[int]]]:
-    """Rows of each step and lane, dealt one by one."""
-    left = [list(range(*lanes.rows(lane))) for lane in range(lanes.num_lanes)]
-    assert [row for rows in left for row in rows] == list(range(lanes.num_rows))
+def deal(shards: Shards) -> list[list[list[int]]]:
+    """Rows of each step and shard, dealt one by one."""
+    left = [list(range(*shards.rows(shard))) for shard in range(shards.num_shards)]
+    assert [row for rows in left for row in rows] == list(range(shards.num_rows))
     steps = []
-    for position in range(lanes.num_rows):
-        if position % lanes.batch_size == 0:
+    for position in range(shards.num_rows):
+        if position % shards.batch_size == 0:
             steps.append([[] for _ in left])
-        lane = position % lanes.num_lanes
-        steps[-1][lane].append(left[lane].pop(0))
+        shard = position % shards.num_shards
+        steps[-1][shard].append(left[shard].pop(0))
     assert not any(left)
     return steps
 
 
 @given(dealings)
-def test_is_what_dealing_all_rows_one_by_one_gives(lanes):
-    steps = deal(lanes)
-    assert lanes.steps_per_epoch == len(steps)
-    for step, of_lanes in enumerate(steps):
-        assert lanes.global_batch_size(step) == sum(map(len, of_lanes))
-        for lane, rows in enumerate(of_lanes):
-            first, _ = lanes.rows(lane)
-            start, stop = lanes.places(lane, step)
+def test_is_what_dealing_all_rows_one_by_one_gives(shards):
+    steps = deal(shards)
+    assert shards.steps_per_epoch == len(steps)
+    for step, of_shards in enumerate(steps):
+        assert shards.global_batch_size(step) == sum(map(len, of_shards))
+        for shard, rows in enumerate(of_shards):
+            first, _ = shards.rows(shard)
+            start, stop = shards.places(shard, step)
             assert list(range(first + start, first + stop)) == rows
-            assert all(lanes.step_of(lane, place) == step for place in range(start, stop))
+            assert all(shards.step_of(shard, place) == step for place in range(start, stop))
 
 
 @given(dealings, sizes)
-def test_ranks_share_the_lanes_in_order(lanes, size):
-    if size > lanes.num_lanes:
-        with pytest.raises(RecipeError, match=rf"{size} ranks share {lanes.num_lanes} lanes.*multiple of {size}"):
-            lanes.of_rank(0, size)
+def test_ranks_share_the_lanes_in_order(shards, size):
+    if size > shards.num_shards:
+        with pytest.raises(RecipeError, match=rf"{size} ranks share {shards.num_shards} shards.*multiple of {size}"):
+            shards.of_rank(0, size)
         return
-    shares = [lanes.of_rank(rank, size) for rank in range(size)]
-    assert [lane for share in shares for lane in share] == list(range(lanes.num_lanes))
+    shares = [shards.of_rank(rank, size) for rank in range(size)]
+    assert [shard for share in shares for shard in share] == list(range(shards.num_shards))
     assert all(len(share) >= 1 for share in shares)
 
 
 @given(st.integers(0, 300), st.integers(0, 100), st.integers(1, 50), st.integers(0, 3))
-def test_windows_tile_the_lane(start, length, window_rows, epoch):
+def test_windows_tile_the_shard(start, length, window_rows, epoch):
     rows = (start, start + length)
     in_order = windows_of(3, rows, window_rows)
     shuffled = windows_of(3, rows, window_rows, seed=7, epoch=epoch)
@@ -67,10 +67,10 @@ def test_windows_tile_the_lane(start, length, window_rows, epoch):
         assert all(window.start // window_rows == (window.stop - 1) // window_rows for window in windows)
 
 
-def test_windows_are_in_another_order_in_every_epoch_and_lane():
+def test_windows_are_in_another_order_in_every_epoch_and_shard():
     orders = {
-        tuple(window.start for window in windows_of(lane, (0, 1000), 10, seed=0, epoch=epoch))
-        for lane in range(3)
+        tuple(window.start for window in windows_of(shard, (0, 1000), 10, seed=0, epoch=epoch))
+        for shard in range(3)
         for epoch in range(3)
     }
     assert len(orders) == 9

@@ -134,7 +134,7 @@ def test_labels_weights_and_what_is_refused(tmp_path: Path) -> None:
         split=ALL_TRAIN,
     )
     assert store.split("train").positives == ()
-    reader = recsys.BatchReader(store, "train", rank=0, size=1, batch_size=3, lanes=1, shuffle="none")
+    reader = recsys.BatchReader(store, "train", rank=0, size=1, batch_size=3, reader_shards=1, shuffle="none")
     with reader.batches(0) as batches:
         (batch,) = batches
     assert batch.labels.tolist() == [1.5, -2.0, 4.0]

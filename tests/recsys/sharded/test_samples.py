@@ -79,7 +79,7 @@ def test_weights(small, layout):
     ],
 )
 def test_what_kernels_could_not_be_trusted_with(change, message):
-    # Offsets that are shifted, so that their differences are lawful lengths, would send kernels past the ids.
+    # Offsets that are shifted, so that their differences are valid lengths, would send kernels past the ids.
     tables = [EmbeddingBagConfig(name="t", num_embeddings=9, embedding_dim=4, feature_names=["item", "tag"])]
     batch = KeyedJaggedTensor(["item", "tag"], torch.arange(4), lengths=torch.tensor([1, 1, 2, 0]))
     given = {"keys": batch.keys(), "values": batch.values(), **change(batch)}

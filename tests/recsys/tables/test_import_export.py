@@ -1,4 +1,4 @@
-"""Whole tables in files that others read; rows that others trained, each rank its rectangle."""
+"""Whole tables in files that others read; rows that others trained, each rank its shard."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -76,7 +76,7 @@ def test_the_factor_of_large_clustered_batches(unchanged):
 
 @pytest.mark.parametrize(("batch_size", "pieces"), [(4096, 1), (256, 8), (64, 8), (64, 1), (16, 4), (8, 8)])
 @pytest.mark.parametrize("unchanged", [0.5, 0.9, 1.0])
-def test_borders_of_batches_and_lanes(batch_size, pieces, unchanged):
+def test_borders_of_batches_and_shards(batch_size, pieces, unchanged):
     sessions, values = draw_log(unchanged, seed=2)
     mean_size = len(sessions) / NUM_SESSIONS
     predicted = distinct_rows(batch_size, mean_size, unchanged, pieces=pieces)

@@ -67,9 +67,9 @@ def partitions(names):
 
 def test_planted_groups_are_found(planted_store, tmp_path):
     store = planted_store(tmp_path, num_sessions=1000)
-    reader = BatchReader(store, "train", rank=0, size=1, batch_size=2048, lanes=2)
+    reader = BatchReader(store, "train", rank=0, size=1, batch_size=2048, reader_shards=2)
     with reader.batches(0) as batches:
-        found = survey_log(store, [next(batches)], batch_size=2048, lanes=2, size=1)
+        found = survey_log(store, [next(batches)], batch_size=2048, reader_shards=2, size=1)
     costs = lookup_costs(dict.fromkeys(found.features, 16), sequences=["history"])
     planted = {("user",), ("cart", "sellers"), ("history",), ("tags",)}
     assert set(propose_groups(found, costs)) == planted

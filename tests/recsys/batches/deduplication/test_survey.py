@@ -29,10 +29,10 @@ BATCH, LANES = 256, 2
 
 
 def survey(store, **changes):
-    reader = BatchReader(store, "train", rank=0, size=1, batch_size=BATCH, lanes=LANES, shuffle="none")
+    reader = BatchReader(store, "train", rank=0, size=1, batch_size=BATCH, reader_shards=LANES, shuffle="none")
     with reader.batches(0) as batches:
         read = list(batches)[:2]
-    return survey_log(store, read, **{"batch_size": BATCH, "lanes": LANES, "size": 1} | changes)
+    return survey_log(store, read, **{"batch_size": BATCH, "reader_shards": LANES, "size": 1} | changes)
 
 
 def slow_samples(store):
@@ -160,19 +160,19 @@ def numbered(count: int) -> CodedSamples:
 def test_batches_are_cut_as_the_reader_cuts_a_log(stores):
     store = stores["sessions"]
     split = store.split("train")
-    reader = BatchReader(store, "train", rank=0, size=2, batch_size=split.rows // 3, lanes=4, shuffle="none")
+    reader = BatchReader(store, "train", rank=0, size=2, batch_size=split.rows // 3, reader_shards=4, shuffle="none")
     with reader.batches(0) as batches:
         expected = [batch.row_ids.tolist() for batch in batches][:3]
     sample = numbered(split.rows)
     sessions = np.arange(split.rows) // 5
-    found = batches_of_neighbours(sample, sessions, batch_size=split.rows // 3, lanes=4, size=2)
+    found = batches_of_neighbours(sample, sessions, batch_size=split.rows // 3, reader_shards=4, size=2)
     assert [batch.codes["number"].tolist() for batch in found.batches] == expected
     distinct = sum(len({row // 5 for row in rows}) for rows in expected)
     assert found.samples_per_session == sum(map(len, expected)) / distinct
 
 
 def test_means_over_batches():
-    found = batches_of_neighbours(numbered(40), np.zeros(40, np.int64), batch_size=8, lanes=1, size=1)
+    found = batches_of_neighbours(numbered(40), np.zeros(40, np.int64), batch_size=8, reader_shards=1, size=1)
     assert [batch.codes["number"][0] for batch in found.batches] == [0, 8, 16, 24, 32]
     assert found.num_samples == 8
     assert found.samples_per_session == 8
@@ -185,15 +185,15 @@ def test_means_over_batches():
 
 
 def test_a_log_shorter_than_a_batch_is_one():
-    found = batches_of_neighbours(numbered(5), np.arange(5), batch_size=100, lanes=2, size=1)
+    found = batches_of_neighbours(numbered(5), np.arange(5), batch_size=100, reader_shards=2, size=1)
     assert [sorted(batch.codes["number"]) for batch in found.batches] == [[0, 1, 2, 3, 4]]
-    with pytest.raises(RecipeError, match="3 ranks share 2 lanes"):
-        batches_of_neighbours(numbered(5), np.arange(5), batch_size=100, lanes=2, size=3)
+    with pytest.raises(RecipeError, match="3 ranks share 2 shards"):
+        batches_of_neighbours(numbered(5), np.arange(5), batch_size=100, reader_shards=2, size=3)
 
 
 def test_batches_of_the_training_reader(stores):
     store = stores["time"]
-    reader = BatchReader(store, "train", rank=1, size=2, batch_size=200, lanes=2, seed=7)
+    reader = BatchReader(store, "train", rank=1, size=2, batch_size=200, reader_shards=2, seed=7)
     with reader.batches(0) as batches:
         found = batches_as_read(store.split("train"), batches)
     with reader.batches(0) as batches:
