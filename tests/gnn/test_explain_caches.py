@@ -215,7 +215,7 @@ def rows_of(text: str) -> list[str]:
 def test_without_a_network_it_says_how_to_get_one() -> None:
     text = describe_explanation(explanation(timed=False), SAMPLING, network="", computed="")
     assert text.startswith("4,000 vertices in 4 parts; 12 steps an epoch\nfanouts 7, 5; cache policy vip\n")
-    assert "an epoch needs 600k rows; a row takes 40 B at home, 20 B in a cache and on the wire" in text
+    assert "an epoch needs 600k rows; a row takes 40 B locally, 20 B in a cache and on the wire" in text
     assert "mpirun -n 4 windrow network" in text
     assert "exchange s" not in text
     none, some, everything = rows_of(text)
