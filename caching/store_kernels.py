@@ -11,6 +11,7 @@ from windrow.comm.rows_kernels import find_owners
 __all__ = ["Direct", "Table", "classify", "fill_table", "sort_by_source"]
 
 Ids = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
 
 Direct = npt.NDArray[np.int32]
 """int32 [N], slot of each id or -1; or [0]."""
@@ -73,7 +74,7 @@ def _probe(key: int, table: Table, shift: np.uint64) -> int:
 
 
 @numba.njit(nogil=True, cache=True)
-def _find_slots(ids: Ids, direct: Direct, table: Table, slots: npt.NDArray[np.int32]) -> None:
+def _find_slots(ids: Ids, direct: Direct, table: Table, slots: Ints) -> None:
     """Write the slot of each id of 0..N - 1, or -1, into `slots` [n]. One of `direct` and `table` is empty, or both."""
     last = ids.size - 1
     if direct.size > 0:
@@ -92,14 +93,7 @@ def _find_slots(ids: Ids, direct: Direct, table: Table, slots: npt.NDArray[np.in
 
 @numba.njit(nogil=True, cache=True)
 def classify(
-    ids: Ids,
-    offsets: Ids,
-    rank: int,
-    direct: Direct,
-    table: Table,
-    source: npt.NDArray[np.int32],
-    slots: npt.NDArray[np.int32],
-    counts: Ids,
+    ids: Ids, offsets: Ids, rank: int, direct: Direct, table: Table, source: Ints, slots: Ints, counts: Ids
 ) -> int:
     """Find where the row of each id [n] comes from: a rank, or the cache.
 
@@ -129,14 +123,7 @@ def classify(
 
 @numba.njit(nogil=True, cache=True)
 def sort_by_source(
-    ids: Ids,
-    source: npt.NDArray[np.int32],
-    slots: npt.NDArray[np.int32],
-    first: int,
-    rank: int,
-    cursors: Ids,
-    values: Ids,
-    places: Ids,
+    ids: Ids, source: Ints, slots: Ints, first: int, rank: int, cursors: Ids, values: Ids, places: Ids
 ) -> None:
     """Group ids [n] by source, keeping their order within each.
 

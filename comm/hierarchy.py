@@ -29,7 +29,7 @@ from windrow.comm.link_model import (
 from windrow.comm.links import Links
 from windrow.comm.reduction import ReduceOp, gather_pieces, reduce_in_steps, reduce_pieces
 from windrow.comm.subgroup import DerivedWorld
-from windrow.comm.transfer import Request, Steps, as_bytes
+from windrow.comm.transfer import Request, Steps, Tensors, as_bytes
 from windrow.comm.wire import Codec, Fp32Codec
 from windrow.comm.world import World
 
@@ -101,12 +101,7 @@ class _HierarchicalWorld(DerivedWorld):
         self._sums_directly: dict[tuple[float, bool], bool] = {}
 
     def post_exchange(
-        self,
-        sends: Sequence[Tensor],
-        receives: Sequence[Tensor],
-        *,
-        gives_way: bool = False,
-        lanes: Sequence[int] | None = None,
+        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, lanes: Sequence[int] | None = None
     ) -> Request:
         """Through ranks of the own host, or directly. Collective."""
         if self._exchanges_directly:

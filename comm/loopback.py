@@ -16,7 +16,7 @@ from torch import Tensor
 from windrow.comm.errors import PeerFailedError
 from windrow.comm.launcher import DEFAULT_DEADLINE_S
 from windrow.comm.reduction import ReduceOp, reduce_in_order
-from windrow.comm.transfer import Request, as_bytes
+from windrow.comm.transfer import Request, Tensors, as_bytes
 from windrow.comm.world import World
 
 __all__ = ["Loopback"]
@@ -155,12 +155,7 @@ class Loopback(World):
         return [results[rank] for rank in range(size)]
 
     def post_exchange(
-        self,
-        sends: Sequence[Tensor],
-        receives: Sequence[Tensor],
-        *,
-        gives_way: bool = False,
-        lanes: Sequence[int] | None = None,
+        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, lanes: Sequence[int] | None = None
     ) -> Request:
         """Put clones of what is sent into the mailbox."""
         del gives_way  # A message has arrived when it is posted.

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from windrow.comm.launcher import DEFAULT_DEADLINE_S, Rendezvous, abort_job, free_port
 from windrow.comm.reduction import ReduceOp
-from windrow.comm.transfer import Request, as_bytes, chunk_bounds
+from windrow.comm.transfer import Request, Tensors, as_bytes, chunk_bounds
 from windrow.comm.world import World
 
 __all__ = ["BackgroundProgress", "MPIWorld", "PacedMessage", "PacedSends", "SendRequest", "mpi_rendezvous"]
@@ -313,12 +313,7 @@ class MPIWorld(World):
         self._in_flight: list[_Requests] = []
 
     def post_exchange(
-        self,
-        sends: Sequence[Tensor],
-        receives: Sequence[Tensor],
-        *,
-        gives_way: bool = False,
-        lanes: Sequence[int] | None = None,
+        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, lanes: Sequence[int] | None = None
     ) -> Request:
         """Send and receive in pieces, all of them posted at once, or paced where they give way."""
         _wait_for_gpu([*sends, *receives])

@@ -35,8 +35,10 @@ __all__ = [
     "transpose",
 ]
 
+Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
 Words = npt.NDArray[np.integer]
-Positions = npt.NDArray[np.int64]
 
 AHEAD = 8
 """Rows between asking for one and copying it."""
@@ -46,10 +48,10 @@ CACHE_LINE_BYTES = 64
 
 @numba.njit(nogil=True, cache=True)
 def move(
-    rows: npt.NDArray[Any],
-    positions: Positions,
-    out: npt.NDArray[Any],
-    places: Positions,
+    rows: Array,
+    positions: Longs,
+    out: Array,
+    places: Longs,
     is_bfloat16: bool,  # noqa: FBT001  # compiled code takes arguments by position
 ) -> None:
     """Copy rows of one type, or between float32 and 16-bit numbers, given by their bits: rounded, or widened."""
@@ -84,8 +86,8 @@ def move_columns(
     out: npt.NDArray[np.floating],
     out_stride: int,
     count: int,
-    index: Positions,
-    runs: npt.NDArray[np.int64],
+    index: Longs,
+    runs: Longs,
     back: bool,  # noqa: FBT001
     add: bool,  # noqa: FBT001
 ) -> None:
@@ -111,12 +113,7 @@ def move_columns(
 
 
 @numba.njit(cache=True, nogil=True)
-def find_owners(
-    ids: npt.NDArray[np.int64],
-    offsets: npt.NDArray[np.int64],
-    owner: npt.NDArray[np.int32],
-    counts: npt.NDArray[np.int64],
-) -> tuple[bool, int]:
+def find_owners(ids: Longs, offsets: Longs, owner: Ints, counts: Longs) -> tuple[bool, int]:
     """Find who owns each id, how many each rank owns, and whether the ids are grouped by owner.
 
     Args:
@@ -160,7 +157,7 @@ def find_owners(
 
 
 @numba.njit(cache=True, nogil=True)
-def sort_by_owner(owner: npt.NDArray[np.int32], counts: npt.NDArray[np.int64], order: npt.NDArray[np.int64]) -> None:
+def sort_by_owner(owner: Ints, counts: Longs, order: Longs) -> None:
     """Counting sort: the positions of rank 0's ids in order, then those of rank 1, and so on.
 
     Args:
@@ -178,9 +175,7 @@ def sort_by_owner(owner: npt.NDArray[np.int32], counts: npt.NDArray[np.int64], o
 
 
 @numba.njit(cache=True, nogil=True)
-def transpose(
-    indptr: Words, indices: Words, out_indptr: npt.NDArray[np.int64], out_indices: Words, positions: Words | None
-) -> None:
+def transpose(indptr: Words, indices: Words, out_indptr: Longs, out_indices: Words, positions: Words | None) -> None:
     """List, for each column, the rows that list it, ascending; a counting sort that needs no memory of its own.
 
     Args:

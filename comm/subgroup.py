@@ -9,7 +9,7 @@ from torch import Tensor
 from windrow.comm.errors import RecipeError
 from windrow.comm.meter import Meter, Tracer
 from windrow.comm.reduction import ReduceOp, reduce_in_steps
-from windrow.comm.transfer import Request, Steps
+from windrow.comm.transfer import Request, Steps, Tensors
 from windrow.comm.world import World
 
 __all__ = ["DerivedWorld", "Subgroup", "check_groups"]
@@ -76,12 +76,7 @@ class Subgroup(DerivedWorld):
         self.name = f"rank {self.ranks[self.rank]} in the subgroup of ranks {among}"
 
     def post_exchange(
-        self,
-        sends: Sequence[Tensor],
-        receives: Sequence[Tensor],
-        *,
-        gives_way: bool = False,
-        lanes: Sequence[int] | None = None,
+        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, lanes: Sequence[int] | None = None
     ) -> Request:
         """An exchange of the parent in which the others have nothing to say."""
         nothing = torch.empty(0)

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import TCPStore
 from windrow.comm.errors import DeadlineError, PeerFailedError
 from windrow.comm.launcher import DEFAULT_DEADLINE_S, Rendezvous
 from windrow.comm.reduction import ReduceOp
-from windrow.comm.transfer import Request, as_bytes
+from windrow.comm.transfer import Request, Tensors, as_bytes
 from windrow.comm.world import World
 
 __all__ = ["Backend", "TorchWorld"]
@@ -115,12 +115,7 @@ class TorchWorld(World):
         )
 
     def post_exchange(
-        self,
-        sends: Sequence[Tensor],
-        receives: Sequence[Tensor],
-        *,
-        gives_way: bool = False,
-        lanes: Sequence[int] | None = None,
+        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, lanes: Sequence[int] | None = None
     ) -> Request:
         """Send and receive by one batch."""
         del gives_way  # The backends send as they see fit.

@@ -4,17 +4,20 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import DeadlineError
 
-__all__ = ["Pending", "Request", "Steps", "as_bytes", "chunk_bounds", "from_transport", "to_transport"]
+__all__ = ["Pending", "Request", "Steps", "Tensors", "as_bytes", "chunk_bounds", "from_transport", "to_transport"]
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+Tensors: TypeAlias = Sequence[Tensor]
+"""One for each rank."""
 
 SPIN_S = 0.05
 """Seconds of polling before the waiting loop begins to sleep, which is what an MPI library itself does for ever: a

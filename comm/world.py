@@ -22,7 +22,7 @@ from windrow.comm.errors import CollectiveMismatchError
 from windrow.comm.launcher import DEFAULT_DEADLINE_S
 from windrow.comm.meter import Operation, Tracer, trace_clock_ns
 from windrow.comm.reduction import ReduceOp, reduce_in_steps
-from windrow.comm.transfer import Pending, Request, Steps, from_transport, to_transport
+from windrow.comm.transfer import Pending, Request, Steps, Tensors, from_transport, to_transport
 
 if TYPE_CHECKING:
     from windrow.comm.meter import Meter
@@ -76,12 +76,7 @@ class World(ABC):
 
     @abstractmethod
     def post_exchange(
-        self,
-        sends: Sequence[Tensor],
-        receives: Sequence[Tensor],
-        *,
-        gives_way: bool = False,
-        lanes: Sequence[int] | None = None,
+        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, lanes: Sequence[int] | None = None
     ) -> Request:
         """Start sending ``sends[p]`` to and receiving ``receives[p]`` from every peer p; both ends know the sizes.
 

@@ -13,15 +13,13 @@ from windrow.comm.inline_kernels import prefetch
 
 __all__ = ["copy_lists", "move_vectors", "pack_lists", "selected_lengths"]
 
+Array = npt.NDArray[Any]
+Integers = npt.NDArray[np.integer[Any]]
+Longs = npt.NDArray[np.int64]
+
 
 @numba.njit(cache=True, nogil=True)
-def pack_lists(
-    offsets: npt.NDArray[np.integer[Any]],
-    values: npt.NDArray[np.int64],
-    failures: npt.NDArray[np.int64],
-    packed: npt.NDArray[np.int64],
-    starts: npt.NDArray[np.int64],
-) -> int:
+def pack_lists(offsets: Integers, values: Longs, failures: Longs, packed: Longs, starts: Longs) -> int:
     """Write lists behind one another so that each overlaps with what stands there already; how many values there are.
 
     `failures` is as long as the longest list, `packed` as all lists together; `starts` [n] gets where each list begins.
@@ -58,7 +56,7 @@ def pack_lists(
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill_failures(values: npt.NDArray[np.int64], first: int, length: int, failures: npt.NDArray[np.int64]) -> None:
+def _fill_failures(values: Longs, first: int, length: int, failures: Longs) -> None:
     """For each beginning of a list: how long its longest proper beginning is that is also its end."""
     failures[0] = 0
     matched = 0
@@ -79,13 +77,7 @@ CHUNK = 8
 
 
 @numba.njit(cache=True, nogil=True)
-def selected_lengths(
-    offsets: npt.NDArray[np.integer[Any]],
-    num_rows: int,
-    features: npt.NDArray[np.int64],
-    rows: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.integer[Any]],
-) -> int:
+def selected_lengths(offsets: Integers, num_rows: int, features: Longs, rows: Longs, lengths: Integers) -> int:
     """Lengths [f * n] of chosen lists, and their sum.
 
     `offsets` are of all features, `num_rows` lists each; `features` [f] and `rows` [n] are in the result's order.
@@ -102,14 +94,7 @@ def selected_lengths(
 
 
 @numba.njit(cache=True, nogil=True)
-def copy_lists(
-    offsets: npt.NDArray[np.integer[Any]],
-    values: npt.NDArray[Any],
-    num_rows: int,
-    features: npt.NDArray[np.int64],
-    rows: npt.NDArray[np.int64],
-    out: npt.NDArray[Any],
-) -> None:
+def copy_lists(offsets: Integers, values: Array, num_rows: int, features: Longs, rows: Longs, out: Array) -> None:
     """Copy the lists that `selected_lengths` measures one behind the other, to `out` of the type of `values`."""
     target, limit = np.uint64(0), np.uint64(min(out.size, values.size))
     for feature in features:
@@ -136,14 +121,7 @@ def copy_lists(
 
 
 @numba.njit(nogil=True, cache=True)
-def move_vectors(
-    lists: npt.NDArray[Any],
-    offsets: npt.NDArray[np.int64],
-    inverse: npt.NDArray[np.int64],
-    samples: npt.NDArray[Any],
-    *,
-    back: bool,
-) -> None:
+def move_vectors(lists: Array, offsets: Longs, inverse: Longs, samples: Array, *, back: bool) -> None:
     """Write the vectors of each sample's list in `lists` [n, d] to `samples` [m, d], one sample behind the other.
 
     With `back` the transpose: the vectors of each sample are added to those of its list.

@@ -8,12 +8,17 @@ import numpy.typing as npt
 
 __all__ = ["parse_criteo", "parse_libfm"]
 
+Bytes = npt.NDArray[np.uint8]
+Doubles = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
+Longs = npt.NDArray[np.int64]
+
 TAB, NEWLINE, RETURN, BLANK, PLUS, MINUS, POINT, ZERO, COLON = 9, 10, 13, 32, 43, 45, 46, 48, 58
 LOWER_A, LOWER_E = 97, 101
 
 
 @numba.njit(inline="always")
-def _digits(data: npt.NDArray[np.uint8], position: int, number: Any) -> tuple[Any, int]:
+def _digits(data: Bytes, position: int, number: Any) -> tuple[Any, int]:
     """A number followed by the digits from a position on, and where they end."""
     while 0 <= np.int64(data[position]) - ZERO <= 9:
         number = number * 10 + (np.int64(data[position]) - ZERO)
@@ -22,9 +27,7 @@ def _digits(data: npt.NDArray[np.uint8], position: int, number: Any) -> tuple[An
 
 
 @numba.njit(cache=True, nogil=True)
-def parse_criteo(
-    data: npt.NDArray[np.uint8], num_dense: int, values: npt.NDArray[np.int64], valid: npt.NDArray[np.uint8]
-) -> tuple[int, int]:
+def parse_criteo(data: Bytes, num_dense: int, values: Longs, valid: Bytes) -> tuple[int, int]:
     """Parse lines of a label, `num_dense` decimal fields and hexadecimal ones, with tabs between them.
 
     Each line has its end. Written: `values` [fields, lines], 0 where a field is empty; `valid` [fields,
@@ -78,7 +81,7 @@ MOST_DIGITS = 18
 
 
 @numba.njit(cache=True, nogil=True)
-def _parse_number(data: npt.NDArray[np.uint8], position: int) -> tuple[float, int]:
+def _parse_number(data: Bytes, position: int) -> tuple[float, int]:
     """A decimal number and where it ends; an end equal to the start means that there is none."""
     start = position
     sign = 1.0
@@ -114,13 +117,7 @@ def _parse_number(data: npt.NDArray[np.uint8], position: int) -> tuple[float, in
 
 
 @numba.njit(cache=True, nogil=True)
-def parse_libfm(
-    data: npt.NDArray[np.uint8],
-    labels: npt.NDArray[np.float64],
-    offsets: npt.NDArray[np.int64],
-    ids: npt.NDArray[np.int64],
-    weights: npt.NDArray[np.float32],
-) -> tuple[int, int]:
+def parse_libfm(data: Bytes, labels: Doubles, offsets: Longs, ids: Longs, weights: Floats) -> tuple[int, int]:
     """Parse lines, each with its end, of a label and pairs ``index:value`` with blanks or tabs between them.
 
     The last byte is a line end, so looking one byte ahead is safe. Written: `labels` [lines]; `offsets` [lines + 1],

@@ -8,14 +8,17 @@ from windrow.comm.inline_kernels import hash_id, mix64
 
 __all__ = ["find_in_slots", "hash_texts"]
 
+Bytes = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.integer]
+Longs = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
 WORD_BYTES = 8
 EMPTY = -1
 
 
 @numba.njit(cache=True, nogil=True)
-def hash_texts(
-    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.integer], key: np.uint64, hashes: npt.NDArray[np.uint64]
-) -> None:
+def hash_texts(data: Bytes, offsets: Integers, key: np.uint64, hashes: Words) -> None:
     """Write to `hashes` [n] those of byte strings, which begin at `offsets` [n + 1] in `data`: see `hash_text`."""
     for text in range(hashes.size):
         start, stop = offsets[text], offsets[text + 1]
@@ -31,12 +34,7 @@ def hash_texts(
 
 
 @numba.njit(cache=True, nogil=True)
-def find_in_slots(
-    wanted: npt.NDArray[np.uint64],
-    keys: npt.NDArray[np.uint64],
-    slots: npt.NDArray[np.int64],
-    found: npt.NDArray[np.int64],
-) -> None:
+def find_in_slots(wanted: Words, keys: Words, slots: Longs, found: Longs) -> None:
     """Write to `found` [m] for each of `wanted` [m] its position in `keys` [n], or -1.
 
     `slots` are those in which `windrow.recsys.batches.deduplication.distinct_lists_kernels.find_leaders` put the keys.

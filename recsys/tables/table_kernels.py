@@ -80,9 +80,7 @@ _STEP = np.float32(2.0**-23)
 
 
 @numba.njit(nogil=True, cache=True)
-def fill_uniform(
-    values: npt.NDArray[np.float32], key: np.uint64, first_row: int, first_column: int, scale: np.float32
-) -> None:
+def fill_uniform(values: Floats, key: np.uint64, first_row: int, first_column: int, scale: np.float32) -> None:
     """Fill a rectangle of a table with uniform numbers, each a function of key, row and column alone.
 
     Args:

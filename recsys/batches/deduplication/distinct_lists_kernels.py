@@ -15,6 +15,11 @@ from windrow.comm.random import mix64 as python_mix64
 
 __all__ = ["find_leaders", "mark_other_values", "mark_unequal", "mix_lists", "number_runs"]
 
+Integers = npt.NDArray[np.integer[Any]]
+Longs = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.bool_]
+Words = npt.NDArray[np.uint64]
+
 CHUNK = 64
 """Values compared without a question in between: several vector instructions, few enough to stop early."""
 
@@ -45,12 +50,7 @@ HALF_BITS = 32
 
 
 @numba.njit(cache=True, nogil=True)
-def mark_other_values(
-    offsets: npt.NDArray[np.integer[Any]],
-    values: npt.NDArray[np.integer[Any]],
-    starts: npt.NDArray[np.int64],
-    begins: npt.NDArray[np.bool_],
-) -> None:
+def mark_other_values(offsets: Integers, values: Integers, starts: Longs, begins: Marks) -> None:
     """Note in `begins` the samples whose list of one feature is as long as the one before and has other values.
 
     Lists of one length are compared as one: each value with the one that comes a list before. So nothing is asked
@@ -85,12 +85,7 @@ def mark_other_values(
 
 
 @numba.njit(cache=True, nogil=True)
-def mix_lists(
-    offsets: npt.NDArray[np.integer[Any]],
-    values: npt.NDArray[np.integer[Any]],
-    rows: npt.NDArray[np.int64],
-    hashes: npt.NDArray[np.uint64],
-) -> None:
+def mix_lists(offsets: Integers, values: Integers, rows: Longs, hashes: Words) -> None:
     """Mix the lists of one feature into `hashes` [m] of the samples `rows` [m].
 
     From the length of a list on, ``hash = mix(hash ^ sum of folded value * factor of its place)`` for each chunk.
@@ -122,7 +117,7 @@ def mix_lists(
 
 
 @numba.njit(cache=True, nogil=True)
-def find_leaders(hashes: npt.NDArray[np.uint64], slots: npt.NDArray[np.int64], leaders: npt.NDArray[np.int64]) -> None:
+def find_leaders(hashes: Words, slots: Longs, leaders: Longs) -> None:
     """Write for each of [m] hashes the position of the first that equals it: open addressing, by the lowest bits.
 
     `slots` is a power of two above m, all -1.
@@ -138,13 +133,7 @@ def find_leaders(hashes: npt.NDArray[np.uint64], slots: npt.NDArray[np.int64], l
 
 
 @numba.njit(cache=True, nogil=True)
-def mark_unequal(
-    offsets: npt.NDArray[np.integer[Any]],
-    values: npt.NDArray[np.integer[Any]],
-    rows: npt.NDArray[np.int64],
-    leaders: npt.NDArray[np.int64],
-    unequal: npt.NDArray[np.bool_],
-) -> None:
+def mark_unequal(offsets: Integers, values: Integers, rows: Longs, leaders: Longs, unequal: Marks) -> None:
     """Note in `unequal` [m] samples `rows` whose list of one feature is not that of `leaders`, taken to equal them."""
     for place in range(rows.size):
         row, leader = rows[place], leaders[place]
@@ -162,13 +151,7 @@ def mark_unequal(
 
 @numba.njit(cache=True, nogil=True)
 def number_runs(
-    starts: npt.NDArray[np.int64],
-    leaders: npt.NDArray[np.int64],
-    begins: npt.NDArray[np.bool_],
-    numbers: npt.NDArray[np.int64],
-    representatives: npt.NDArray[np.int64],
-    hashes: npt.NDArray[np.uint64],
-    inverse: npt.NDArray[np.int64],
+    starts: Longs, leaders: Longs, begins: Marks, numbers: Longs, representatives: Longs, hashes: Words, inverse: Longs
 ) -> int:
     """Number distinct runs in order of their first, and give each sample the number of its run; how many there are, U.
 
@@ -198,9 +181,7 @@ def _folded(value: np.integer[Any]) -> np.uint64:
 
 
 @numba.njit(inline="always")
-def _equal_values(
-    values: npt.NDArray[np.integer[Any]], one: np.uint64, other: np.uint64, limit: np.uint64
-) -> np.uint64:
+def _equal_values(values: Integers, one: np.uint64, other: np.uint64, limit: np.uint64) -> np.uint64:
     """How many values from one position on equal those from another position on, at most `limit`."""
     count = np.uint64(0)
     if limit >= np.uint64(CHUNK):

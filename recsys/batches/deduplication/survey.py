@@ -268,7 +268,7 @@ def survey_log(
         time; keeps 8 bytes for each feature and sample.
     """
     split = store.split("train")
-    chosen = choose_sessions(store, "train", max_rows=max_rows)
+    chosen = choose_sessions(store, max_rows=max_rows)
     clustered_lanes = Lanes(len(chosen.rows), batch_size, lanes)
     scales = StorageScales(split, chosen, num_files)
     changes = transforms or Transforms({}, store.features, store.dense)

@@ -90,13 +90,12 @@ class SessionSample:
         return self.as_logged[np.argsort(files, kind="stable")]
 
 
-def choose_sessions(store: LogStore, split: str, *, max_rows: int = SAMPLE_ROWS) -> SessionSample:
-    """Choose sessions out of the middle of a split: at least one.
+def choose_sessions(store: LogStore, *, max_rows: int = SAMPLE_ROWS) -> SessionSample:
+    """Choose sessions out of the middle of the training split: at least one.
 
     Args:
         store: prepared with sessions.
-        split: its name.
-        max_rows: about the most samples; all of a split that has no more. Sessions stay whole.
+        max_rows: about the most samples; all of the split where it has no more. Sessions stay whole.
 
     Raises:
         StoreError: the store has no sessions, or a file cannot be read.
@@ -106,7 +105,7 @@ def choose_sessions(store: LogStore, split: str, *, max_rows: int = SAMPLE_ROWS)
             f"{store.path} has no sessions, which deduplication is about: name their column by session = ... in "
             "[log] and run windrow prepare again"
         )
-    of_split = store.split(split)
+    of_split = store.split("train")
     length = min(of_split.rows, max_rows * SPAN)
     start = (of_split.rows - length) // 2
     has_time = store.manifest.has_time

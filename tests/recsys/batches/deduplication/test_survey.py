@@ -199,7 +199,7 @@ def test_batches_of_the_training_reader(stores):
     with reader.batches(0) as batches:
         read = list(batches)
     assert len(found.batches) == reader.steps_per_epoch
-    chosen = choose_sessions(store, "train")
+    chosen = choose_sessions(store)
     session_of = dict(zip(chosen.rows.tolist(), chosen.sessions.tolist(), strict=True))
     distinct = 0
     for coded, batch in zip(found.batches, read, strict=True):
@@ -257,7 +257,7 @@ def column(store, name):
 @pytest.mark.parametrize("order", ["time", "sessions"])
 def test_all_of_a_small_split(stores, order):
     store = stores[order]
-    chosen = choose_sessions(store, "train")
+    chosen = choose_sessions(store)
     rows = store.split("train").rows
     assert sorted(chosen.rows) == list(range(rows))
     assert chosen.is_clustered == (order == "sessions")
@@ -276,7 +276,7 @@ def test_all_of_a_small_split(stores, order):
 def test_chosen_sessions_are_whole(stores, order):
     store = stores[order]
     everything = Counter(column(store, "session").tolist())
-    chosen = choose_sessions(store, "train", max_rows=600)
+    chosen = choose_sessions(store, max_rows=600)
     found = Counter(chosen.sessions.tolist())
     assert 300 < len(chosen.rows) < 900
     assert all(everything[session] == number for session, number in found.items())
@@ -284,16 +284,16 @@ def test_chosen_sessions_are_whole(stores, order):
 
 
 def test_only_a_span_in_the_middle_is_looked_at(stores):
-    chosen = choose_sessions(stores["time"], "train", max_rows=30)
+    chosen = choose_sessions(stores["time"], max_rows=30)
     middle = stores["time"].split("train").rows // 2
     assert chosen.rows.min() >= middle - 15 * 16 - 1
     assert chosen.rows.max() <= middle + 15 * 16 + 1
     assert np.array_equal(chosen.as_logged, np.arange(30) + chosen.as_logged[0])
-    assert len(choose_sessions(stores["time"], "train", max_rows=1).rows) >= 1
+    assert len(choose_sessions(stores["time"], max_rows=1).rows) >= 1
 
 
 def test_files_of_sessions(stores):
-    chosen = choose_sessions(stores["time"], "train")
+    chosen = choose_sessions(stores["time"])
     dealt = column(stores["time"], "session")[chosen.sharded(3)]
     assert sorted(chosen.sharded(3)) == sorted(chosen.as_logged)
     places = {session: np.flatnonzero(dealt == session) for session in np.unique(dealt)}
@@ -306,7 +306,7 @@ def test_files_of_sessions(stores):
 
 def test_a_clustered_log_without_times_has_lost_its_order(stores):
     split = stores["no times"].split("train")
-    chosen = choose_sessions(stores["no times"], "train")
+    chosen = choose_sessions(stores["no times"])
     assert chosen.is_clustered
     assert chosen.as_logged is None
     assert chosen.sharded(2) is None
@@ -321,7 +321,7 @@ def test_a_clustered_log_without_times_has_lost_its_order(stores):
 
 def test_without_sessions(planted_store, tmp_path):
     with pytest.raises(StoreError, match=r"no sessions.*session = .*windrow prepare"):
-        choose_sessions(planted_store(tmp_path, session=False), "train")
+        choose_sessions(planted_store(tmp_path, session=False))
 
 
 def test_rows_in_any_order(write_log, tmp_path):
@@ -348,7 +348,7 @@ def test_rows_in_any_order(write_log, tmp_path):
 
 @pytest.mark.parametrize("order", ["time", "sessions"])
 def test_each_order_is_weighed(stores, order):
-    split, chosen = stores[order].split("train"), choose_sessions(stores[order], "train")
+    split, chosen = stores[order].split("train"), choose_sessions(stores[order])
     scales = StorageScales(split, chosen, 3)
     table = scales.add(["history"])
     assert table.num_rows == len(chosen.rows)
@@ -377,7 +377,7 @@ def test_a_clustered_store_leaves_out_repeats(tmp_path):
     )
     split = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
     store = prepare_log(tmp_path / "store", log, split, cluster=True, leave_out_repeats=True)
-    scales = StorageScales(store.split("train"), choose_sessions(store, "train"), 1)
+    scales = StorageScales(store.split("train"), choose_sessions(store), 1)
     for columns_of in (["label"], ["session"]):
         scales.add(columns_of)
     scales.add(["cart", "cart.weights"], of_feature=True)
