@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from windrow.launch.recipe import AnyRecipe
 
 __all__ = [
-    "add_checkpoint",
     "add_overrides",
+    "add_run",
     "byte_count",
     "recipe_to_compute",
     "refuse_several_processes",
@@ -40,8 +40,9 @@ def add_overrides(parser: argparse.ArgumentParser, *, example: str) -> None:
     )
 
 
-def add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--checkpoint``, which names one of those of a run."""
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Declare the folder of a run, and ``--checkpoint``, which names one of its checkpoints."""
+    parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
     parser.add_argument(
         "--checkpoint",
         choices=("best", "latest"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_checkpoint, add_overrides, recipe_to_compute, write_json
+from windrow.launch.commands.arguments import add_overrides, add_run, recipe_to_compute, write_json
 from windrow.training.run_folder import open_run_folder
 
 __all__ = ["add_arguments", "run"]
@@ -23,7 +23,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its arguments."""
-    parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
+    add_run(parser)
     parser.add_argument(
         "--log",
         type=Path,
@@ -34,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="samples in the log's format",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
-    add_checkpoint(parser)
     add_overrides(parser, example="evaluation.batch_size=8192")
 
 

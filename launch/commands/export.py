@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from windrow.comm.errors import StoreError
-from windrow.launch.commands.arguments import add_checkpoint, refuse_several_processes, writing
+from windrow.launch.commands.arguments import add_run, refuse_several_processes, writing
 from windrow.training.run_folder import RunFolder, open_run_folder
 
 __all__ = ["add_arguments", "run"]
@@ -25,14 +25,13 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its arguments."""
-    parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
+    add_run(parser)
     parser.add_argument(
         "--format", choices=("model", "safetensors", "torchrec"), default="safetensors", help="safetensors by default"
     )
     parser.add_argument(
         "--out", type=Path, required=True, metavar="PATH", help="file, or folder of a model, to write or to replace"
     )
-    add_checkpoint(parser)
     parser.add_argument(
         "--table",
         action="append",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_checkpoint, add_overrides, recipe_to_compute
+from windrow.launch.commands.arguments import add_overrides, add_run, recipe_to_compute
 from windrow.training.run_folder import open_run_folder
 
 if TYPE_CHECKING:
@@ -40,14 +40,13 @@ SPLITS = ("train", "validation", "test")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its arguments."""
-    parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
+    add_run(parser)
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
         help="file to write, or to replace: predictions.parquet in the run folder by default",
     )
-    add_checkpoint(parser)
     parser.add_argument(
         "--method",
         choices=("exact", "sampled"),

@@ -11,7 +11,7 @@ from typing import Any
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_checkpoint, add_overrides, recipe_to_compute
+from windrow.launch.commands.arguments import add_overrides, add_run, recipe_to_compute
 from windrow.training.run_folder import open_run_folder
 
 __all__ = ["add_arguments", "run"]
@@ -25,7 +25,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its arguments."""
-    parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
+    add_run(parser)
     parser.add_argument("--k", type=int, default=20, help="items for each user, 20 by default")
     parser.add_argument(
         "--users", type=Path, metavar="FILE", help="Parquet or CSV file with the log's column of users; all by default"
@@ -33,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="file to write: recommendations.parquet in the run folder by default"
     )
-    add_checkpoint(parser)
     add_overrides(parser, example="evaluation.batch_size=8192")
 
 
