@@ -15,7 +15,6 @@ Tables of one width stand one after another in their file, so that all their fea
     tables     item: 9 rows from row 0, user: 4 from 9     rows     3      9      5
 """
 
-import contextlib
 import copy
 import shutil
 from collections.abc import Mapping, Sequence
@@ -123,13 +122,12 @@ def export(
     }
     if len(tables) < len({(id(collection), spec.name) for collection in collections for spec in collection.specs}):
         raise RecipeError("two collections of the model have tables of one name: give each table a name of its own")
-    with contextlib.ExitStack() as stack:
-        if collections[0].world.rank != 0:
-            for name, (collection, _) in tables.items():
-                collection.whole_table(name)
-            return
-        program = _traced(model, collections, outputs, log)
-        path = stack.enter_context(atomic_folder(Path(folder), overwrite=overwrite))
+    if collections[0].world.rank != 0:
+        for name, (collection, _) in tables.items():
+            collection.whole_table(name)
+        return
+    program = _traced(model, collections, outputs, log)
+    with atomic_folder(Path(folder), overwrite=overwrite) as path:
         torch.export.save(program, path / DENSE)
         layout = {name: (torch.float32, (output.rows, output.dim)) for name, (_, output) in tables.items()}
         write_safetensors(
@@ -347,6 +345,10 @@ _List: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
 """Ids of a feature, how many each sample has (None: one), and their weights."""
 
 
+_Run: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""See `ServedModel._runs_of_width`."""
+
+
 class ServedModel:
     """Answers requests; made by `load`. Threads may share it.
 
@@ -384,6 +386,7 @@ class ServedModel:
         self._matrices = {dim: matrix for dim, (matrix, _) in tables.items()}
         self._first = {table: row for _, first in tables.values() for table, row in first.items()}
         self._places = {name: place for place, name in enumerate(self.features)}
+        self._runs = [self._runs_of_width(of_collection) for of_collection in outputs]
 
     @torch.inference_mode()
     def predict(self, rows: Any) -> Tensor:
@@ -418,7 +421,7 @@ class ServedModel:
             [B], or [B, L] of several labels.
 
         Raises:
-            DataError: shapes do not agree, or an id is past its table.
+            DataError: shapes do not agree, weights come without lengths, or an id is past its table.
         """
         samples, features = dense.shape[0], len(self.features)
         if dense.dim() != 2 or dense.shape[1] != self.num_dense or dense.dtype != torch.float32:
@@ -428,6 +431,8 @@ class ServedModel:
         if lengths is None:
             if ids.numel() != features * samples:
                 raise DataError(f"{ids.numel()} ids for {samples} samples of {features} features: give one each")
+            if weights is not None:
+                raise DataError("weights go with lengths: give the number of ids of each feature of each sample")
             lists = ids.view(features, samples)
             self._check(lists, (lists < 0) | (lists >= self._rows))
         else:
@@ -436,8 +441,12 @@ class ServedModel:
                 raise DataError(f"lengths add up to {len(owners)}, but there are {len(ids)} ids")
             self._check(ids, (ids < 0) | (ids >= self._rows[owners, 0]))
         given: list[Tensor] = []
-        for outputs in self._collections:
-            given += self._looked_up(outputs, samples, ids, lengths, weights)
+        for outputs, runs in zip(self._collections, self._runs, strict=True):
+            if lengths is None and outputs[0].pooled:
+                parts = [F.embedding((lists[places] + first).t(), matrix).flatten(1) for matrix, places, first in runs]
+                given.append(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
+            else:
+                given += self._looked_up(outputs, samples, ids, lengths, weights)
         result: Tensor = self._program(dense, *given)
         return result
 
@@ -449,8 +458,6 @@ class ServedModel:
         self, outputs: Sequence[Output], samples: int, ids: Tensor, lengths: Tensor | None, weights: Tensor | None
     ) -> list[Tensor]:
         """What a collection gives for samples."""
-        if lengths is None and outputs[0].pooled:
-            return [self._rows_of_single(outputs, ids.view(len(self.features), samples))]
         lists = [self._list(output.feature, samples, ids, lengths, weights) for output in outputs]
         rows = [own + self._first[output.table] for output, (own, _, _) in zip(outputs, lists, strict=True)]
         if not outputs[0].pooled:
@@ -471,15 +478,17 @@ class ServedModel:
                 pooled[place] /= count.clamp(min=1).unsqueeze(1)
         return [torch.cat([pooled[place] for place in range(len(outputs))], 1)]
 
-    def _rows_of_single(self, outputs: Sequence[Output], ids: Tensor) -> Tensor:
-        """One row for each id [F, B]: [B, sum of dims]."""
-        parts: list[Tensor] = []
-        for dim, run in groupby(outputs, key=lambda output: output.dim):
-            members = list(run)
-            first = torch.tensor([[self._first[output.table]] for output in members])
-            rows = ids[[self._places[output.feature] for output in members]] + first
-            parts.append(F.embedding(rows.t(), self._matrices[dim]).flatten(1))
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    def _runs_of_width(self, outputs: Sequence[Output]) -> "list[_Run]":
+        """Neighbouring outputs of one width: their matrix, the features' positions, and where their tables begin."""
+        return [
+            (
+                self._matrices[dim],
+                torch.tensor([self._places[output.feature] for output in members]),
+                torch.tensor([[self._first[output.table]] for output in members]),
+            )
+            for dim, run in groupby(outputs, key=lambda output: output.dim)
+            for members in [list(run)]
+        ]
 
     def _sums(self, matrix: Tensor, rows: Sequence[Tensor], lists: Sequence["_List"], weights: Tensor | None) -> Tensor:
         """Sums of the rows of each list, features first, samples second."""

@@ -146,6 +146,11 @@ def test_requests_of_ids(served: ServedModel) -> None:
             served.score(dense, torch.tensor(ids), None if lengths is None else torch.tensor(lengths))
 
 
+def test_weights_without_lengths_are_refused(served: ServedModel) -> None:
+    with pytest.raises(DataError, match="weights go with lengths"):
+        served.score(torch.zeros(2, 1), torch.tensor([[2, 3], [4, 5]]), weights=torch.ones(4))
+
+
 def test_dense_values_have_a_shape(served: ServedModel) -> None:
     for wrong in (torch.zeros(2, 2), torch.zeros(2), torch.zeros(2, 1, dtype=torch.float64)):
         with pytest.raises(DataError, match="expected float32"):
