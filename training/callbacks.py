@@ -1,5 +1,6 @@
 """What is called while a trainer trains: base class, and what shows metrics in TensorBoard, wandb and MLflow."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -36,17 +37,18 @@ class Callback:
         """After the last epoch."""
 
 
-class Tracker(Callback):
+class Tracker(Callback, ABC):
     """Shows the metrics of every epoch in another program; rank 0 does, the others do nothing."""
 
+    @abstractmethod
     def open(self, trainer: "Trainer") -> None:
         """Begin."""
-        raise NotImplementedError
 
+    @abstractmethod
     def log(self, scalars: Mapping[str, float], epoch: int) -> None:
         """Show an epoch's loss, metrics, seconds and bytes by name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """End."""
 
