@@ -21,8 +21,10 @@ import numpy.typing as npt
 from torch import Tensor
 
 from windrow.comm.connect import ending_all_ranks
-from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
+from windrow.launch.commands.arguments import writing
+from windrow.launch.prediction import check_writable
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import AnyRecipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
@@ -31,7 +33,7 @@ from windrow.partition.atomic_writes import open_atomically
 from windrow.recsys.log.prepare import prepare_rows
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.ranking_evaluation import RankingEvaluator
-from windrow.recsys.task import ClickTask, RecommendationTask
+from windrow.recsys.task import RecommendationTask
 from windrow.training.checkpoint import WhichCheckpoint
 from windrow.training.run_folder import RunFolder
 from windrow.training.terminal import StageProgress, make_progress
@@ -79,6 +81,8 @@ def predict_log(
     """
     if recipe.model.kind == "two_tower":
         raise RecipeError("the run recommends items and predicts no labels: see windrow recommend")
+    with ending_all_ranks():
+        check_writable(out)
     with (
         _new_samples(recipe, files, out) as rows,
         joined_job(recipe.run) as (world, device),
@@ -86,8 +90,7 @@ def predict_log(
     ):
         epoch = trainer.load_weights(run_folder.path, checkpoint).header.epoch
         store = LogStore.open(recipe.store)
-        task = _click_task(trainer.task)
-        predicted = task.predict(split) if rows is None else task.predict(log=LogStore.open(rows))
+        predicted = trainer.predict(split) if rows is None else trainer.predict(log=LogStore.open(rows))
         if store.manifest.label_kind == "binary":
             predicted = predicted.sigmoid()
         if world.rank == 0:
@@ -120,9 +123,7 @@ def evaluate(
         make_trainer(world, recipe, device) as trainer,
     ):
         trainer.load_weights(run_folder.path, checkpoint)
-        if rows is None:
-            return trainer.evaluate()
-        return _click_task(trainer.task).evaluate(log=LogStore.open(rows))
+        return trainer.evaluate() if rows is None else trainer.evaluate(log=LogStore.open(rows))
 
 
 def recommend(
@@ -147,6 +148,8 @@ def recommend(
     Raises:
         WindrowError: as of `predict_log`; or there is no such user.
     """
+    with ending_all_ranks():
+        check_writable(out)
     with joined_job(recipe.run) as (world, device), make_trainer(world, recipe, device) as trainer:
         evaluator = trainer.task.evaluator if isinstance(trainer.task, RecommendationTask) else None
         if not isinstance(evaluator, RankingEvaluator):
@@ -158,12 +161,6 @@ def recommend(
             _write_items(out, wanted, items, scores, json.dumps({"run": recipe.name, "epoch": epoch}))
         world.barrier(stage="recommendations")
     return LogPrediction(out=out, num_samples=len(wanted), epoch=epoch)
-
-
-def _click_task(task: object) -> ClickTask:
-    if not isinstance(task, ClickTask):
-        raise RecipeError("labelled samples measure models of clicks: leave out --log")
-    return task
 
 
 @contextlib.contextmanager
@@ -214,8 +211,5 @@ def _write_table(path: Path, columns: Mapping[str, Any], about: str) -> None:
     from pyarrow import parquet
 
     table = pa.table(dict(columns)).replace_schema_metadata({"windrow": about})
-    try:
-        with open_atomically(path) as file:
-            parquet.write_table(table, file, compression="zstd")
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}. Choose another --out.") from error
+    with writing(path, "--out"), open_atomically(path) as file:
+        parquet.write_table(table, file, compression="zstd")

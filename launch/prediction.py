@@ -63,7 +63,7 @@ from windrow.training.terminal import Progress, make_progress
 if TYPE_CHECKING:
     from windrow.gnn.graph import Task
 
-__all__ = ["PredictionOptions", "PredictionResult", "predict"]
+__all__ = ["PredictionOptions", "PredictionResult", "check_writable", "predict"]
 
 CHUNK_BYTES = 1 << 24
 """Outputs that rank 0 receives at a time; it needs about four times as much, besides 32 bytes for each vertex."""
@@ -161,7 +161,7 @@ def predict(recipe: Recipe, run_folder: RunFolder, options: PredictionOptions) -
     of its vertices on every rank.
     """
     with ending_all_ranks():
-        _check_writable(options)
+        check_writable(options.out, parquet=not options.hidden)
     with joined_job(recipe.run) as (world, device), make_progress(rank=world.rank) as progress:
         predictor = _Predictor(world, recipe, options, device, progress)
         epoch = predictor.load(run_folder)
@@ -381,15 +381,18 @@ def _slowest(world: World, seconds: float) -> float:
     return float(world.all_reduce(torch.tensor(seconds, dtype=torch.float64), stage="seconds", op="max"))
 
 
-def _check_writable(options: PredictionOptions) -> None:
-    """Refuse a file that could not be written, before hours are spent on what belongs into it.
+def check_writable(path: Path, *, parquet: bool = True) -> None:
+    """Refuse a file of predictions that could not be written, before hours are spent on what belongs into it.
+
+    Args:
+        path: of the file.
+        parquet: whether it is of that format.
 
     Raises:
         RecipeError: pyarrow is not installed.
         StoreError: the path is a folder, or its folder is not there.
     """
-    path = options.out
-    if not options.hidden and find_spec("pyarrow") is None:
+    if parquet and find_spec("pyarrow") is None:
         raise RecipeError(
             "predictions are written with pyarrow, which is not installed: pip install 'windrow[parquet]'"
         )

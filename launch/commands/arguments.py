@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from windrow.launch.recipe import AnyRecipe
 
 __all__ = [
+    "add_log",
     "add_overrides",
     "add_run",
     "byte_count",
@@ -49,6 +50,11 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         default="best",
         help="which one: the best on the validation split by default",
     )
+
+
+def add_log(parser: argparse.ArgumentParser, *, text: str) -> None:
+    """Declare ``--log``, which fills ``files`` with files of samples that came after training."""
+    parser.add_argument("--log", type=Path, action="append", default=[], dest="files", metavar="FILE", help=text)
 
 
 def recipe_to_compute(path: Path, overrides: Sequence[str]) -> "AnyRecipe":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_overrides, add_run, recipe_to_compute, write_json
+from windrow.launch.commands.arguments import add_log, add_overrides, add_run, recipe_to_compute, write_json
 from windrow.training.run_folder import open_run_folder
 
 __all__ = ["add_arguments", "run"]
@@ -24,15 +24,7 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its arguments."""
     add_run(parser)
-    parser.add_argument(
-        "--log",
-        type=Path,
-        action="append",
-        default=[],
-        dest="files",
-        metavar="FILE",
-        help="samples in the log's format",
-    )
+    add_log(parser, text="samples in the log's format")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
     add_overrides(parser, example="evaluation.batch_size=8192")
 

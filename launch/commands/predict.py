@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_overrides, add_run, recipe_to_compute
+from windrow.launch.commands.arguments import add_log, add_overrides, add_run, recipe_to_compute
 from windrow.training.run_folder import open_run_folder
 
 if TYPE_CHECKING:
@@ -69,14 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="splits",
         help="predict these vertices only; may be repeated; all by default. Of a log: these samples, test by default",
     )
-    parser.add_argument(
-        "--log",
-        type=Path,
-        action="append",
-        default=[],
-        dest="files",
-        metavar="FILE",
-        help="predict the samples of these files instead, of the run's own log format; labels may be absent",
+    add_log(
+        parser, text="predict the samples of these files instead, of the run's own log format; labels may be absent"
     )
     parser.add_argument(
         "--graph",

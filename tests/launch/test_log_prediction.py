@@ -103,6 +103,8 @@ def test_refusals_name_the_cure(run_folder: Path, tmp_path: Path, capsys: pytest
         (["predict", str(run_folder), "--log", "a.csv", "--split", "test"], "give one of both"),
         (["predict", str(run_folder), "--split", "train", "--fanouts", "2"], "are for graphs"),
         (["predict", str(run_folder), "--log", str(tmp_path / "none.csv")], "none.csv"),
+        (["predict", str(run_folder), "--out", str(tmp_path / "no" / "a.parquet")], "there is no folder"),
+        (["predict", str(run_folder), "--out", str(tmp_path)], "is a folder: name a file in it"),
     ):
         assert main(arguments) == 2
         assert words in capsys.readouterr().err
