@@ -14,8 +14,7 @@ from windrow.recsys.log.readers import CRITEO_COLUMNS, read_log
 __all__ = ["LogColumn", "LogSample", "log_format", "read_sample"]
 
 SAMPLE_ROWS = 1 << 17
-"""Rows that are looked at, of all files together."""
-MOST_FILES = 1 << 7
+"""Rows that are looked at, and those that come with them."""
 SHARE_OF_LISTS = 0.3
 """Text is a list where so many rows have a mark between values."""
 
@@ -71,7 +70,7 @@ class LogColumn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogSample:
-    """The first rows of every file."""
+    """The first rows of a log."""
 
     form: LogFormat
     """Of the files."""
@@ -117,7 +116,7 @@ def log_format(files: Sequence[Path]) -> LogFormat:
 
 
 def read_sample(form: LogFormat, files: Sequence[Path]) -> LogSample:
-    """Read the first rows of every file.
+    """Read the first rows.
 
     Raises:
         DataError: a file cannot be read, has no rows, or has a column of another type than the one before.
@@ -125,31 +124,25 @@ def read_sample(form: LogFormat, files: Sequence[Path]) -> LogSample:
     import pyarrow as pa
     from pyarrow import parquet
 
-    tables = []
-    log_rows = 0.0
-    files_read = files[:MOST_FILES]
-    wanted = SAMPLE_ROWS // len(files_read)
-    for file in files_read:
-        blocks = []
-        rows, share = 0, 1.0
-        for block in read_log(form, [file], dict.fromkeys(_column_names(form, file), "string")):
-            blocks.append(block.batch)
-            rows, share = rows + block.batch.num_rows, block.file_share
-            if rows >= wanted:
-                break
-        log_rows += parquet.read_metadata(file).num_rows if form == "parquet" else rows / share
-        tables.append(pa.Table.from_batches(blocks).slice(0, wanted))
+    rows, batches = 0, []
+    sizes = [file.stat().st_size for file in files]
+    for block in read_log(form, files, dict.fromkeys(_column_names(form, files[0]), "string")):
+        batches.append(pa.Table.from_batches([block.batch]))
+        rows += block.batch.num_rows
+        if rows >= SAMPLE_ROWS:
+            break
+    before = files.index(block.file)
+    log_rows = rows * sum(sizes) / (sum(sizes[:before]) + block.file_share * sizes[before])
+    if form == "parquet":
+        log_rows = sum(parquet.read_metadata(file).num_rows for file in files)
     try:
-        whole = pa.concat_tables(tables, promote_options="permissive")
+        whole = pa.concat_tables(batches, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise DataError(f"the files differ in the type of a column ({error}): convert them to one") from error
-    if not whole.num_rows:
+    if not rows:
         raise DataError(f"{files[0]}: there is not a single row")
-    return LogSample(
-        form=form,
-        columns={name: _column(name, whole[name]) for name in whole.column_names},
-        log_rows=max(round(log_rows * len(files) / len(files_read)), whole.num_rows),
-    )
+    columns = {name: _column(name, whole[name]) for name in whole.column_names}
+    return LogSample(form=form, columns=columns, log_rows=round(log_rows))
 
 
 def _column_names(form: LogFormat, file: Path) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ from windrow.launch.recipe import Recipe
 from windrow.launch.settings import parse_settings
 from windrow.partition.atomic_writes import open_atomically
 from windrow.partition.store import PartitionStore
-from windrow.training.checkpoint import Checkpoint, CheckpointHeader, WhichCheckpoint, load_together
+from windrow.training.checkpoint import Checkpoint, CheckpointHeader, WhichCheckpoint, check_fits, load_together
 from windrow.training.run_folder import RunFolder
 from windrow.training.terminal import Progress, make_progress
 
@@ -191,17 +191,8 @@ def _load(
     """A checkpoint of the recipe's model, trained on the graph of this fingerprint. Collective."""
 
     def check(header: CheckpointHeader) -> None:
-        if header.recipe.get("model") != recipe.decisive_settings()["model"]:
-            raise StoreError(
-                f"{run_folder.path} holds another model than the recipe describes: leave its section [model] as "
-                "recipe.toml in the run folder has it"
-            )
-        if header.data_fingerprint != fingerprint:
-            raise StoreError(
-                f"{recipe.store} holds another graph than the run was trained on: its fingerprint is "
-                f"{fingerprint[:12]}, and that of the run's graph {header.data_fingerprint[:12]}. Partition the run's "
-                "graph again, or name its store by --set store=..."
-            )
+        asked = {**header.recipe, "model": recipe.decisive_settings()["model"]}
+        check_fits(header, recipe=asked, data_fingerprint=fingerprint, data="graph")
 
     found = load_together(world, run_folder.checkpoint_folder, check, which)
     if world.rank == 0:

@@ -1,6 +1,6 @@
 """A recipe for a log of a user's own: what each column is, and settings by the number of samples.
 
-Columns are told apart by name, type and values, over the first rows of each file::
+Columns are told apart by name, type and values, over the first rows::
 
     label      --label; else a name such as click or rating; else the only column of 0 and 1
     time       dates; text of dates; whole numbers of a name such as timestamp

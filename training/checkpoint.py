@@ -50,7 +50,6 @@ __all__ = [
     "begin_checkpoint",
     "best_checkpoint",
     "check_fits",
-    "check_world_size",
     "load_best",
     "load_latest",
     "load_together",
@@ -354,25 +353,12 @@ def check_fits(header: CheckpointHeader, *, recipe: Mapping[str, Any], data_fing
         more = f" (and {len(differing) - MOST_DIFFERENCES} more)" if len(differing) > MOST_DIFFERENCES else ""
         raise StoreError(
             f"the checkpoint belongs to another recipe: {'; '.join(differing[:MOST_DIFFERENCES])}{more}. "
-            "Resume with the recipe that the run began with (recipe.toml in its folder), or start a new run."
+            "Use the recipe that the run began with (recipe.toml in its folder), or start a new run."
         )
     if header.data_fingerprint != data_fingerprint:
         raise StoreError(
             f"the checkpoint belongs to another {data}: its fingerprint was {header.data_fingerprint[:12]} and is "
-            f"{data_fingerprint[:12]}. Resume with the store that the run began with, or start a new run."
-        )
-
-
-def check_world_size(header: CheckpointHeader, size: int, *, order: str) -> None:
-    """Refuse to go on with another number of ranks where minibatches depend on it: sampler.order = "local".
-
-    Raises:
-        StoreError: names both numbers.
-    """
-    if order == "local" and header.world_size != size:
-        raise StoreError(
-            f'the checkpoint was written by {header.world_size} ranks, and with sampler.order = "local" minibatches '
-            f"would be others on {size}: resume on {header.world_size} ranks, or start a new run."
+            f"{data_fingerprint[:12]}. Use the store that the run began with, or start a new run."
         )
 
 

@@ -8,6 +8,7 @@ deduplication (O1 to O7, section [deduplication]) would save. One process does t
 """
 
 import argparse
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -163,10 +164,9 @@ def _work(
     import torch
 
     from windrow.gnn.epoch_estimate import measure_step_work
-    from windrow.launch.known_links import ranks_on_one_host
     from windrow.training.environment import usable_cores
 
-    sharing = ranks_on_one_host(links) if ranks_per_machine is None else ranks_per_machine
+    sharing = max(Counter(links.hosts).values()) if ranks_per_machine is None else ranks_per_machine
     if sharing < 1:
         raise RecipeError(f"--ranks-per-machine {sharing}: expected at least 1")
     wanted = torch.device(recipe.run.device)

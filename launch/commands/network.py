@@ -67,15 +67,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
     from windrow.comm.connect import connect
     from windrow.comm.hosts import gather_hosts
-    from windrow.training.terminal import duration
 
     with connect() as world:
-        hosts = gather_hosts(world)
-        known = known_links(world, hosts=hosts, folder=cache_folder(), measure=arguments.measure)
+        links, source = known_links(world, hosts=gather_hosts(world), folder=cache_folder(), measure=arguments.measure)
         if world.rank == 0:
-            age = "just now" if known.age_s == 0 else f"{duration(known.age_s)} ago (--measure does it anew)"
-            kept = f"not kept ({known.problem})" if known.problem else f"kept in {known.file}"
-            _show(known.links, f"measured {age}, {kept}", arguments.out)
+            _show(links, source, arguments.out)
     return 0
 
 

@@ -399,12 +399,12 @@ def refused(recipe: Recipe, run: Path, out: Path, error: type[Exception], words:
 
 def test_what_does_not_fit_the_run(prepared: Path, tmp_path: Path) -> None:
     run, out = prepared / "run", tmp_path / "p.parquet"
-    refused(make(prepared, model={"hidden": 9}), run, out, StoreError, "another model than the recipe")
+    refused(make(prepared, model={"hidden": 9}), run, out, StoreError, "another recipe: model.hidden was 8 and is 9")
     graph = make_graph()
     assert graph.features is not None
     graph.features[3, 2] += 1
     store_graph(tmp_path, graph, 1)
-    refused(make(prepared, store=str(tmp_path / "store-1")), run, out, StoreError, "another graph than the run was")
+    refused(make(prepared, store=str(tmp_path / "store-1")), run, out, StoreError, "belongs to another graph")
 
 
 def test_a_run_that_was_never_evaluated_has_a_latest_checkpoint(prepared: Path, tmp_path: Path) -> None:
