@@ -7,7 +7,7 @@ Two processes have a part in it::
     fork --------------------------------------------> private mounts, switch, hosts, links, files
     waits, passes SIGINT, SIGTERM, SIGHUP on           ping-pong over each link
                                                        starts the command, reaps orphans, passes signals on
-    <------------------------------------------------- exit status, or what went wrong
+    <------------------------------------------------- exit status, 2 where there is no cluster
 
 Files and environment for MPICH make a plain ``mpirun`` inside the cluster start its ranks on the hosts.
 """
@@ -164,13 +164,12 @@ def run_in_cluster(options: ClusterOptions, command: Sequence[str]) -> int:
         Exit status of the command; 128 + its number where a signal ended it; 127 or 126 where it cannot be started.
 
     Raises:
-        ClusterError: this machine cannot, or the links are not what they should be.
+        ClusterError: this machine cannot. What goes wrong after that is printed, and the status is 2.
     """
     # Who starts this may have left SIGCHLD ignored, and then nobody could wait for a child.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     require_machine()
     alive, kept_open = os.pipe()
-    failure, tell = os.pipe()
     ignored = {number for number in PASSED_ON if signal.getsignal(number) == signal.SIG_IGN}
     watched = set(PASSED_ON) - ignored
     sys.stdout.flush()
@@ -181,17 +180,11 @@ def run_in_cluster(options: ClusterOptions, command: Sequence[str]) -> int:
     child = os.fork()
     if child == 0:
         os.close(kept_open)
-        os.close(failure)
-        _be_process_one(options, command, alive, tell, watched)
+        _be_process_one(options, command, alive, watched)
     os.close(alive)
-    os.close(tell)
     status = _pass_on_until_end(child, watched)
     os.close(kept_open)
-    with os.fdopen(failure, encoding="utf-8") as told:
-        message = told.read()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, watched | {signal.SIGCHLD})
-    if message:
-        raise ClusterError(message)
     return status
 
 
@@ -214,9 +207,7 @@ def require_machine() -> None:
         raise ClusterError("mpi4py is not installed, so that nothing can be sent: pip install windrow[mpich]")
 
 
-def _be_process_one(
-    options: ClusterOptions, command: Sequence[str], alive: int, tell: int, watched: set[signal.Signals]
-) -> Never:
+def _be_process_one(options: ClusterOptions, command: Sequence[str], alive: int, watched: set[signal.Signals]) -> Never:
     """Set up, run the command, and exit. What is left in the namespaces then ends, by the kernel's hand."""
     status = FAILED
     try:
@@ -225,7 +216,7 @@ def _be_process_one(
             environment = _set_up(options, watched)
             status = _run_command(command, environment, watched)
     except ClusterError as error:
-        os.write(tell, str(error).encode())
+        print(f"windrow: error: {error}", file=sys.stderr)
     except SystemExit as error:
         status = int(error.code or 0)
     except BaseException:  # noqa: BLE001 - a bug: it must not run on in a copy of the caller

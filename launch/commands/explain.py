@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.commands.arguments import add_overrides, refuse_several_processes, write_json, writing
+from windrow.launch.commands.arguments import add_overrides, write_json, writing
 from windrow.launch.recipe_file import read_recipe
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    refuse_several_processes("windrow explain")
     read_recipe(arguments.recipe, arguments.overrides)
     from windrow.launch.recipe import Recipe, load_any_recipe
 

@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from windrow.comm.errors import StoreError
-from windrow.launch.commands.arguments import add_run, refuse_several_processes, writing
+from windrow.launch.commands.arguments import add_run, writing
 from windrow.training.run_folder import RunFolder, open_run_folder
 
 __all__ = ["add_arguments", "run"]
@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    refuse_several_processes("windrow export")
     run_folder = open_run_folder(arguments.run_folder)
     if arguments.format == "model":
         return _export_model(arguments, run_folder)

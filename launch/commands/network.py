@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_size
-from windrow.launch.commands.arguments import refuse_several_processes, writing
+from windrow.launch.commands.arguments import writing
 
 if TYPE_CHECKING:
     from windrow.comm.links import Links
@@ -57,7 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
     from windrow.launch.known_links import cache_folder, known_links, read_network
 
     if arguments.describe is not None:
-        refuse_several_processes("windrow network --describe")
         _show(read_network(arguments.describe), f"described in {arguments.describe}", arguments.out)
         return 0
     if launched_size() == 1:
