@@ -1,6 +1,6 @@
 """Measure a model on the validation and test vertices, all ranks together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal, get_args
 
@@ -144,24 +144,28 @@ class Evaluator:
         check_splits(splits)
         wanted = {split: ids for split in splits if len(ids := self._graph.split_ids(split))}
         whole = self.infer() if self._options.method == "exact" else None
-        start, _ = self._graph.own_range
         values: dict[str, dict[str, float]] = {}
         for split, ids in wanted.items():
             own = own_vertices(self._graph, ids)
-            outputs = self.infer(ids) if whole is None else whole[own - start]
+            outputs = self.infer(ids) if whole is None else whole[own - self._graph.own_range[0]]
             values[split] = measure_split(self._world, self._graph, self._metrics, own, outputs.cpu())
         return values
 
     @torch.no_grad()
-    def infer(self, ids: Tensor | None = None, *, hidden: bool = False) -> Tensor:
+    def infer(
+        self, ids: Tensor | None = None, *, hidden: bool = False, after_step: Callable[[], None] | None = None
+    ) -> Tensor:
         """Outputs of this rank's vertices among these, ids of the partition; None: of all. Collective.
+
+        `after_step` is called after each piece of the work, to show progress.
 
         Raises:
             RecipeError: `hidden` rows are wanted, see `infer_exactly`, of a model that is not run layer by layer.
         """
         self._model.eval()
         if isinstance(self._model, GNN) and self._options.method == "exact":
-            return infer_exactly(self._world, self._graph, self._model, hidden=hidden)
+            rows = infer_exactly(self._world, self._graph, self._model, hidden=hidden, after_chunk=after_step)
+            return rows if ids is None else rows[own_vertices(self._graph, ids) - self._graph.own_range[0]]
         if hidden:
             raise RecipeError(
                 "hidden vectors are those of a GNN that is evaluated exactly, layer by layer: let a model of your own "
@@ -178,6 +182,7 @@ class Evaluator:
             store=self._store,
             options=self._pipeline,
             batch_size=self._options.batch_size,
+            after_step=after_step,
         )
 
 

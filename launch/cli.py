@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Never
 
 from windrow.comm.errors import RecipeError, WindrowError, from_here
-from windrow.comm.launcher import launched_rank
+from windrow.comm.launcher import launched_rank, launched_size
 
 __all__ = ["COMMANDS", "build_parser", "main"]
 
@@ -36,6 +36,9 @@ COMMANDS = (
     *("recommend", "evaluate", "export", "cluster", "network", "report", "doctor", "completion"),
 )
 """In the order in which the help shows them; each is a module of `windrow.launch.commands`."""
+
+COLLECTIVE = ("train", "predict", "recommend", "evaluate", "network")
+"""Those that ranks do together; the others are the work of one process."""
 
 WRONG_USE = 2
 INTERRUPTED = 130
@@ -67,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         inner = commands.add_parser(
             name, help=summary, description=description, epilog=module.EXAMPLES, formatter_class=as_it_stands
         )
-        inner.set_defaults(run=module.run)
+        inner.set_defaults(run=module.run, name=name)
         module.add_arguments(inner)
     return parser
 
@@ -77,6 +80,15 @@ def _refuse_unknown_command(name: str) -> None:
         nearest = difflib.get_close_matches(name, COMMANDS, n=1)
         meant = f"Did you mean {nearest[0]!r}? " if nearest else ""
         raise RecipeError(f"no command {name!r}. {meant}Commands: {', '.join(COMMANDS)}")
+
+
+def _refuse_several_processes(arguments: argparse.Namespace) -> None:
+    is_alone = arguments.name not in COLLECTIVE or getattr(arguments, "describe", None) is not None
+    if is_alone and launched_size() > 1:
+        raise RecipeError(
+            f"windrow {arguments.name} is the work of one process, but the launcher started {launched_size()}: run it "
+            "without mpirun"
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,6 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv:
             _refuse_unknown_command(argv[0])
         arguments = build_parser().parse_args(argv)
+        _refuse_several_processes(arguments)
         status: int = arguments.run(arguments)
     except WindrowError as error:
         if launched_rank() == 0:

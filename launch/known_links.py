@@ -3,12 +3,8 @@
     ~/.cache/windrow/links/            or $XDG_CACHE_HOME/windrow/links/
         3f0c9a51d2e84b76.json          links, as `windrow.comm.links` writes them
 
-There is one file for each set of hosts. The name is a digest of all that the links depend on: names of hosts in rank
-order, backend, kind of device, version of the format. The hosts of an emulated cluster carry their rate in their name,
-so that each rate has a file of its own.
-
-The network that a plan is for is one that is described, one that was measured before, or that of this machine where it
-is known.
+The name is a digest of all that the links depend on: names of hosts in rank order, backend, kind of device, version of
+the format. The hosts of an emulated cluster carry their rate in their name, so that each rate has a file of its own.
 """
 
 import hashlib
@@ -16,13 +12,10 @@ import json
 import os
 import socket
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.hierarchy import hierarchical
@@ -46,37 +39,22 @@ from windrow.comm.wire import Topology
 from windrow.comm.world import World
 from windrow.launch.settings import parse_settings, read_toml
 from windrow.partition.atomic_writes import write_atomically
-from windrow.training.terminal import byte_size
+from windrow.training.terminal import byte_size, duration
 
 __all__ = [
     "PREDICTED_BYTES",
-    "KnownLinks",
     "cache_folder",
     "cached_file",
     "kept_links_of_this_machine",
     "known_links",
     "link_rows",
     "prediction_rows",
-    "ranks_on_one_host",
     "read_cached_links",
     "read_network",
     "world_of_sums",
 ]
 
 STAGE = "links of this cluster"
-
-
-@dataclass(frozen=True, kw_only=True)
-class KnownLinks:
-    """Links, and where they come from."""
-
-    links: Links
-    age_s: float
-    """Seconds since they were measured; 0: just now."""
-    file: Path
-    """Where they are kept."""
-    problem: str = ""
-    """Why they could not be kept; empty where they were."""
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -117,7 +95,7 @@ def known_links(
     measure: bool = False,
     options: ProbeOptions | None = None,
     device: str = "cpu",
-) -> KnownLinks:
+) -> tuple[Links, str]:
     """Links between the ranks of a job: those that were kept, else measured and kept. Collective.
 
     Args:
@@ -129,28 +107,25 @@ def known_links(
         device: kind of device that tensors are on.
 
     Returns:
-        The links, the same on every rank.
+        The links, the same on every rank; and for people when they were measured, and where they are kept.
     """
     file = cached_file(folder, hosts, backend=type(world).__name__, device=device)
-    kept: KnownLinks | None = None
+    kept: tuple[Links, str] | None = None
     if world.rank == 0 and not measure and (found := read_cached_links(file, hosts)) is not None:
-        kept = KnownLinks(links=found, age_s=max(0.0, time.time() - file.stat().st_mtime), file=file)
-    known: KnownLinks | None = world.broadcast_object(kept, root=0, stage=STAGE)
+        age = duration(max(0.0, time.time() - file.stat().st_mtime))
+        kept = found, f"measured {age} ago (--measure does it anew), kept in {file}"
+    known: tuple[Links, str] | None = world.broadcast_object(kept, root=0, stage=STAGE)
     if known is not None:
         return known
-    links = measure_links(world, options, device=device)
-    problem = _keep(file, links) if world.rank == 0 else ""
-    return KnownLinks(links=links, age_s=0.0, file=file, problem=problem)
-
-
-def _keep(file: Path, links: Links) -> str:
-    """Write a file of the cache; a disk that is full or read-only costs the next measurement, not this run."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, links_to_json(links).encode())
-    except OSError as error:
-        return f"{error.strerror}: {file}"
-    return ""
+    links, where = measure_links(world, options, device=device), f"kept in {file}"
+    if world.rank == 0:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, links_to_json(links).encode())
+        except OSError as error:
+            # A disk that is full or read-only costs the next measurement, not this run.
+            where = f"not kept ({error.strerror}: {file})"
+    return links, f"measured just now, {where}"
 
 
 def world_of_sums(world: World, topology: Topology, *, device: str) -> World:
@@ -208,11 +183,6 @@ def kept_links_of_this_machine(ranks: int) -> Links | None:
     return read_cached_links(cached_file(cache_folder(), hosts, backend="MPIWorld", device="cpu"), hosts)
 
 
-def ranks_on_one_host(links: Links) -> int:
-    """How many ranks share a machine: on the one that has most."""
-    return max(Counter(links.hosts).values())
-
-
 PREDICTED_BYTES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 24, 1 << 26)
 """Bytes for each rank whose times are predicted: 1 KiB to 64 MiB."""
 
@@ -227,19 +197,25 @@ def link_rows(links: Links) -> list[dict[str, object]]:
 
     Bandwidth is infinite where no size was long enough to show it.
     """
-    size = links.size
-    pairs = [(p, q) for p in range(size) for q in range(size) if p != q]
-    gigabits = _gigabits_per_second(links)
-    if size > MOST_RANKS_IN_FULL:
-        return _summary(links, gigabits)
+    with np.errstate(divide="ignore"):
+        units = {"latency us": links.latency_s * 1e6, "Gbit/s": BITS_PER_BYTE / links.seconds_per_byte / 1e9}
+    hosts, others = np.array(links.hosts), ~np.eye(links.size, dtype=bool)
+    if links.size <= MOST_RANKS_IN_FULL:
+        return [
+            {"from": f"{p} {hosts[p]}", "to": f"{q} {hosts[q]}"} | {unit: float(of[p, q]) for unit, of in units.items()}
+            for p, q in np.argwhere(others)
+        ]
+    inside = hosts[:, None] == hosts[None, :]
+    quantiles = {"least": 0.0, "median": 0.5, "most": 1.0}
     return [
-        {
-            "from": f"{p} {links.hosts[p]}",
-            "to": f"{q} {links.hosts[q]}",
-            "latency us": float(links.latency_s[p, q] * 1e6),
-            "Gbit/s": float(gigabits[p, q]),
+        {"pairs": f"{int(chosen.sum())} {name}"}
+        | {
+            f"{unit}: {which}": float(np.quantile(of[chosen], share, method="nearest"))
+            for unit, of in units.items()
+            for which, share in quantiles.items()
         }
-        for p, q in pairs
+        for name, chosen in (("between hosts", ~inside), ("inside a host", inside & others))
+        if chosen.any()
     ]
 
 
@@ -262,24 +238,3 @@ def prediction_rows(links: Links) -> list[dict[str, object]]:
             row["all-reduce by hosts ms"] = predict_all_reduce_by_exchange(links, num_bytes, groups) * 1e3
         rows.append(row)
     return rows
-
-
-def _summary(links: Links, gigabits: NDArray[np.float64]) -> list[dict[str, object]]:
-    hosts = np.array(links.hosts)
-    inside = hosts[:, None] == hosts[None, :]
-    others = ~np.eye(links.size, dtype=bool)
-    rows: list[dict[str, object]] = []
-    for name, chosen in (("between hosts", ~inside), ("inside a host", inside & others)):
-        if chosen.any():
-            row: dict[str, object] = {"pairs": f"{int(chosen.sum())} {name}"}
-            for unit, values in (("latency us", links.latency_s * 1e6), ("Gbit/s", gigabits)):
-                quantiles = np.quantile(values[chosen], [0.0, 0.5, 1.0], method="nearest").tolist()
-                row |= dict(zip((f"{unit}: least", f"{unit}: median", f"{unit}: most"), quantiles, strict=True))
-            rows.append(row)
-    return rows
-
-
-def _gigabits_per_second(links: Links) -> NDArray[np.float64]:
-    with np.errstate(divide="ignore"):
-        rates: NDArray[np.float64] = BITS_PER_BYTE / links.seconds_per_byte / 1e9
-    return rates

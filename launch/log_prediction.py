@@ -12,19 +12,17 @@ import contextlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
 from windrow.launch.commands.arguments import writing
-from windrow.launch.prediction import check_writable
+from windrow.launch.prediction import Prediction, check_writable
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import AnyRecipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
@@ -38,19 +36,7 @@ from windrow.training.checkpoint import WhichCheckpoint
 from windrow.training.run_folder import RunFolder
 from windrow.training.terminal import StageProgress, make_progress
 
-__all__ = ["LogPrediction", "evaluate", "predict_log", "recommend"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogPrediction:
-    """What was predicted."""
-
-    out: Path
-    """The file."""
-    num_samples: int
-    """Rows of it."""
-    epoch: int
-    """Epochs that the model had been trained for."""
+__all__ = ["evaluate", "predict_log", "recommend"]
 
 
 def predict_log(
@@ -61,7 +47,7 @@ def predict_log(
     checkpoint: WhichCheckpoint = "best",
     split: str = "test",
     files: Sequence[Path] = (),
-) -> LogPrediction:
+) -> Prediction:
     """Write the predictions for samples. Collective: every process that the launcher started calls it.
 
     Args:
@@ -94,10 +80,11 @@ def predict_log(
         if store.manifest.label_kind == "binary":
             predicted = predicted.sigmoid()
         if world.rank == 0:
-            about = {"run": recipe.name, "epoch": epoch, "split": None if files else split}
-            _write(out, store.labels, predicted.reshape(len(predicted), -1), json.dumps(about))
+            values = predicted.reshape(len(predicted), -1).T.numpy()
+            columns = {"row": np.arange(len(predicted))} | dict(zip(store.labels, values, strict=True))
+            _write(out, columns, {"run": recipe.name, "epoch": epoch, "split": None if files else split})
         world.barrier(stage="predictions")
-    return LogPrediction(out=out, num_samples=len(predicted), epoch=epoch)
+    return Prediction(out=out, rows=len(predicted), epoch=epoch)
 
 
 def evaluate(
@@ -134,7 +121,7 @@ def recommend(
     k: int = 20,
     users: npt.NDArray[np.int64] | None = None,
     checkpoint: WhichCheckpoint = "best",
-) -> LogPrediction:
+) -> Prediction:
     """Write the best items for users. Collective: every process that the launcher started calls it.
 
     Args:
@@ -158,9 +145,10 @@ def recommend(
         wanted = np.arange(evaluator.num_users) if users is None else users
         items, scores = evaluator.recommend(wanted, k)
         if world.rank == 0:
-            _write_items(out, wanted, items, scores, json.dumps({"run": recipe.name, "epoch": epoch}))
+            columns = {"user": wanted, "items": items.numpy(), "scores": scores.numpy()}
+            _write(out, columns, {"run": recipe.name, "epoch": epoch})
         world.barrier(stage="recommendations")
-    return LogPrediction(out=out, num_samples=len(wanted), epoch=epoch)
+    return Prediction(out=out, rows=len(wanted), epoch=epoch)
 
 
 @contextlib.contextmanager
@@ -187,29 +175,15 @@ def _new_samples(recipe: AnyRecipe, files: Sequence[Path], beside: Path) -> Iter
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write(path: Path, labels: Sequence[str], values: Tensor, about: str) -> None:
-    import pyarrow as pa
-
-    columns = {"row": pa.array(np.arange(len(values)))}
-    _write_table(
-        path, columns | {label: pa.array(of.numpy()) for label, of in zip(labels, values.T, strict=True)}, about
-    )
-
-
-def _write_items(path: Path, users: npt.NDArray[np.int64], items: Tensor, scores: Tensor, about: str) -> None:
-    import pyarrow as pa
-
-    lists = {
-        name: pa.FixedSizeListArray.from_arrays(pa.array(values.numpy().reshape(-1)), items.shape[1])
-        for name, values in (("items", items), ("scores", scores))
-    }
-    _write_table(path, {"user": pa.array(users)} | lists, about)
-
-
-def _write_table(path: Path, columns: Mapping[str, Any], about: str) -> None:
+def _write(path: Path, columns: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any]) -> None:
+    """Write columns of numbers, or of lists where an array has two dimensions, as Parquet."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    table = pa.table(dict(columns)).replace_schema_metadata({"windrow": about})
+    arrays = {
+        name: pa.array(values) if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(values.ravel(), len(values.T))
+        for name, values in columns.items()
+    }
+    table = pa.table(arrays, metadata={"windrow": json.dumps(dict(about))})
     with writing(path, "--out"), open_atomically(path) as file:
         parquet.write_table(table, file, compression="zstd")

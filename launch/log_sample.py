@@ -1,23 +1,20 @@
 """The first rows of a log whose recipe is still to be written: its format, and what its columns hold."""
 
-import gzip
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from windrow.comm.errors import DataError
+from windrow.launch.starter_recipe import first_lines
 from windrow.recsys.log.options import LogFormat
 from windrow.recsys.log.readers import CRITEO_COLUMNS, read_log
 
 __all__ = ["LogColumn", "LogSample", "log_format", "read_sample"]
 
 SAMPLE_ROWS = 1 << 17
-"""Rows that are looked at, of all files together."""
-LEAST_ROWS_PER_FILE = 1 << 10
+"""Rows that are looked at, and those that come with them."""
 SHARE_OF_LISTS = 0.3
 """Text is a list where so many rows have a mark between values."""
 
@@ -32,7 +29,7 @@ class LogColumn:
         values: ``pyarrow.Array`` of it without nulls; of lists their elements.
         rows: in the sample.
         empty: of these, without a value.
-        counts: how often each value occurs.
+        distinct: different values.
         lengths: of lists.
         separator: of lists in text.
     """
@@ -42,14 +39,9 @@ class LogColumn:
     values: Any
     rows: int
     empty: int
-    counts: Any
+    distinct: int
     lengths: Any = None
     separator: str = ""
-
-    @property
-    def distinct(self) -> int:
-        """Different values in the sample."""
-        return len(self.counts)
 
     @property
     def range(self) -> tuple[float, float]:
@@ -59,52 +51,32 @@ class LogColumn:
         found = compute.min_max(self.values).as_py()
         return found["min"], found["max"]
 
-    @property
-    def is_zero_or_one(self) -> bool:
-        """Whether it holds 0 and 1, in every row."""
-        if self.empty or self.kind not in ("whole", "truth", "fraction"):
-            return False
-        return set(self.values.unique().to_pylist()) == {0, 1}
-
-    def distinct_in(self, factor: float) -> int:
-        """Different values in a log so many times as long: sqrt(factor) f1 + f2 + f3 ..., where f1 occur once.
-
-        The estimator of Charikar et al., Towards estimation error guarantees for distinct values (PODS 2000).
-        """
-        once = int((self.counts == 1).sum())
-        return int(round(max(factor, 1.0) ** 0.5 * once) + self.distinct - once)
+    def holds_only(self, *allowed: float) -> bool:
+        """Whether it holds nothing but these numbers."""
+        return self.distinct <= len(allowed) and set(self.values.unique().to_pylist()) <= {*allowed}
 
     def described(self) -> str:
         """For messages and comments."""
         empty = f", {self.empty / self.rows:.0%} empty" if self.empty else ""
-        if self.kind in ("whole", "fraction") and len(self.values):
+        if self.kind in ("whole", "fraction"):
+            if not self.distinct:
+                return f"no values{empty}"
             low, high = self.range
             bounds = f"{low:,} to {high:,}" if self.kind == "whole" else f"{low:.4g} to {high:.4g}"
             return f"{self.kind} numbers, {bounds}, {self.distinct:,} different{empty}"
-        if self.kind == "fraction":
-            return f"no values{empty}"
-        if self.kind == "lists":
-            return f"lists of {self.lengths.mean():.1f}, {self.distinct:,} different{empty}"
         what = {"truth": "true and false", "time": "dates and times", "numbers": "lists of numbers"}
         return f"{what.get(self.kind, self.kind)}, {self.distinct:,} different{empty}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogSample:
-    """The first rows of every file."""
+    """The first rows of a log."""
 
+    form: LogFormat
+    """Of the files."""
     columns: Mapping[str, LogColumn]
-    optional: tuple[str, ...]
-    """Columns that some files lack."""
-    rows: int
-    """Of the sample."""
     log_rows: int
     """About how many rows there are in all."""
-
-    @property
-    def factor(self) -> float:
-        """Rows of the log for each row of the sample."""
-        return self.log_rows / self.rows
 
     def listed(self) -> str:
         """All columns, for messages."""
@@ -120,17 +92,11 @@ def log_format(files: Sequence[Path]) -> LogFormat:
     endings = {"".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix for path in files}
     if len(endings) > 1:
         raise DataError(f"files with different endings, {', '.join(sorted(endings))}: a log has files of one format")
-    ending = endings.pop()
-    if ending == ".parquet":
-        return "parquet"
-    if ending == ".npz":
-        return "interactions"
-    lines = _first_lines(files[0])
-    fields = [line.split("\t") for line in lines]
-    if all(
-        len(line) == len(CRITEO_COLUMNS) and all(not field or _is_whole(field) for field in line[:14])
-        for line in fields
-    ):
+    by_ending: dict[str, LogFormat] = {".parquet": "parquet", ".npz": "interactions"}
+    if found := by_ending.get(endings.pop()):
+        return found
+    lines = [line for line in first_lines(files[0])[:20] if line] or [""]
+    if all(re.fullmatch(r"(-?\d*\t){14}[^\t]*(\t[^\t]*){25}", line) for line in lines):
         return "criteo"
     if all(re.fullmatch(r"[-+]?[\d.]+([eE][-+]?\d+)?( +\d+:[-+\d.eE]+)* *", line) and ":" in line for line in lines):
         return "libfm"
@@ -149,26 +115,8 @@ def log_format(files: Sequence[Path]) -> LogFormat:
     return "csv"
 
 
-def _first_lines(file: Path) -> list[str]:
-    try:
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
-            raw = stream.read(1 << 16)
-        lines = raw.decode("utf-8-sig", errors="strict" if len(raw) < 1 << 16 else "ignore").splitlines()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{file}: no text that can be read ({error}); a log is Parquet, CSV, TSV, libfm or Criteo's layout, "
-            "plain or .gz"
-        ) from error
-    # The last line may be cut.
-    return [line for line in (lines[:-1] or lines)[:20] if line] or [""]
-
-
-def _is_whole(text: str) -> bool:
-    return re.fullmatch(r"-?\d+", text) is not None
-
-
 def read_sample(form: LogFormat, files: Sequence[Path]) -> LogSample:
-    """Read the first rows of every file.
+    """Read the first rows.
 
     Raises:
         DataError: a file cannot be read, has no rows, or has a column of another type than the one before.
@@ -176,49 +124,31 @@ def read_sample(form: LogFormat, files: Sequence[Path]) -> LogSample:
     import pyarrow as pa
     from pyarrow import parquet
 
-    tables = []
-    log_rows = 0.0
-    wanted = max(SAMPLE_ROWS // len(files), LEAST_ROWS_PER_FILE)
-    for file in files[: SAMPLE_ROWS // LEAST_ROWS_PER_FILE]:
-        names = _column_names(form, file)
-        blocks = []
-        rows, share = 0, 1.0
-        for block in read_log(form, [file], dict.fromkeys(names, "string")):
-            blocks.append(block.batch)
-            rows, share = rows + block.batch.num_rows, block.file_share
-            if rows >= wanted:
-                break
-        if form == "parquet":
-            log_rows += parquet.read_metadata(file).num_rows
-        else:
-            log_rows += rows / share
-        tables.append(pa.Table.from_batches(blocks).slice(0, wanted))
-    log_rows *= len(files) / len(tables)
-    if not any(table.num_rows for table in tables):
-        raise DataError(f"{files[0]}: there is not a single row")
+    rows, batches = 0, []
+    sizes = [file.stat().st_size for file in files]
+    for block in read_log(form, files, dict.fromkeys(_column_names(form, files[0]), "string")):
+        batches.append(pa.Table.from_batches([block.batch]))
+        rows += block.batch.num_rows
+        if rows >= SAMPLE_ROWS:
+            break
+    before = files.index(block.file)
+    log_rows = rows * sum(sizes) / (sum(sizes[:before]) + block.file_share * sizes[before])
+    if form == "parquet":
+        log_rows = sum(parquet.read_metadata(file).num_rows for file in files)
     try:
-        whole = pa.concat_tables(tables, promote_options="permissive")
+        whole = pa.concat_tables(batches, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise DataError(f"the files differ in the type of a column ({error}): convert them to one") from error
-    everywhere = set.intersection(*(set(table.column_names) for table in tables))
-    columns = {
-        name: _column(name, column.combine_chunks())
-        for name, column in zip(whole.column_names, whole.columns, strict=True)
-    }
-    return LogSample(
-        columns=columns,
-        optional=tuple(name for name in columns if name not in everywhere),
-        rows=whole.num_rows,
-        log_rows=max(round(log_rows), whole.num_rows),
-    )
+    if not rows:
+        raise DataError(f"{files[0]}: there is not a single row")
+    columns = {name: _column(name, whole[name]) for name in whole.column_names}
+    return LogSample(form=form, columns=columns, log_rows=round(log_rows))
 
 
 def _column_names(form: LogFormat, file: Path) -> tuple[str, ...]:
     """Those to look at; of libfm's layout single fields, or where lines differ or have values one list with weights."""
-    if form == "criteo":
-        return CRITEO_COLUMNS
     if form != "libfm":
-        return next(iter(read_log(form, [file], {}))).columns_in_file
+        return CRITEO_COLUMNS if form == "criteo" else next(iter(read_log(form, [file], {}))).columns_in_file
     try:
         block = next(iter(read_log(form, [file], {"field_0": "string", "values": "string"})))
     except DataError:
@@ -229,36 +159,31 @@ def _column_names(form: LogFormat, file: Path) -> tuple[str, ...]:
     return tuple(name for name in block.columns_in_file if name not in ("ids", "values"))
 
 
-def _column(name: str, array: Any) -> LogColumn:
+def _column(name: str, column: Any) -> LogColumn:
     import pyarrow as pa
     from pyarrow import compute, types
 
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks)
-    rows = len(array)
+    rows = len(column)
+    array = pa.concat_arrays(column.chunks)
     if types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
-    if types.is_list(array.type) or types.is_large_list(array.type) or types.is_fixed_size_list(array.type):
-        present = array.drop_null()
-        lengths = compute.list_value_length(present).to_numpy(zero_copy_only=False)
-        inner = present.flatten().drop_null()
-        kind = "lists" if _kind_of(inner.type) in ("whole", "text") else str(array.type)
-        kind = "numbers" if _kind_of(inner.type) == "fraction" else kind
-        return LogColumn(name, kind, inner, rows, rows - len(present), _counts(inner), lengths=lengths)
-    if _kind_of(array.type) == "text":
-        array = compute.if_else(compute.equal(compute.binary_length(array), 0), pa.scalar(None, array.type), array)
-    values = array.drop_null()
-    if _kind_of(values.type) == "text":
-        values, lengths, separator = _parsed_text(values)
-        if separator:
-            return LogColumn(name, "lists", values, rows, array.null_count, _counts(values), lengths, separator)
-    elif _kind_of(values.type) == "fraction":
+    values, lengths, separator = array.drop_null(), None, ""
+    kind = _kind_of(values.type)
+    if isinstance(values, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+        kind = {"whole": "lists", "text": "lists", "fraction": "numbers"}.get(_kind_of(values.type.value_type), kind)
+        lengths = compute.list_value_length(values).to_numpy(zero_copy_only=False)
+        values = values.flatten().drop_null()
+    elif kind == "text":
+        values, lengths, separator = _parsed_text(values.filter(compute.not_equal(compute.binary_length(values), 0)))
+        kind = "lists" if separator else _kind_of(values.type)
+    if kind == "fraction":
         values = values.cast(pa.float64())
         values = values.filter(compute.is_finite(values))
         if len(values) and compute.all(compute.equal(values, compute.floor(values))).as_py():
             # pandas turns whole numbers into floats where one is missing.
-            values = values.cast(pa.int64(), safe=False)
-    return LogColumn(name, _kind_of(values.type), values, rows, rows - len(values), _counts(values))
+            values, kind = values.cast(pa.int64(), safe=False), "whole"
+    empty = rows - len(values if lengths is None else lengths)
+    return LogColumn(name, kind, values, rows, empty, len(values.unique()), lengths, separator)
 
 
 def _kind_of(kind: Any) -> str:
@@ -280,8 +205,10 @@ def _parsed_text(values: Any) -> tuple[Any, Any, str]:
     import pyarrow as pa
     from pyarrow import compute
 
+    if not len(values):
+        return values, None, ""
     # Codes such as 007 are no numbers.
-    if len(values) and not compute.any(compute.match_substring_regex(values, r"^-?0\d")).as_py():
+    if not compute.any(compute.match_substring_regex(values, r"^-?0\d")).as_py():
         for kind in (pa.int64(), pa.float64(), pa.timestamp("us", "UTC"), pa.timestamp("us")):
             try:
                 return values.cast(kind), None, ""
@@ -296,7 +223,3 @@ def _parsed_text(values: Any) -> tuple[Any, Any, str]:
         if (lengths > 1).mean() >= SHARE_OF_LISTS and repeats and "" not in inner.unique().to_pylist():
             return inner, lengths, separator
     return values, None, ""
-
-
-def _counts(values: Any) -> Any:
-    return values.value_counts().field("counts").to_numpy(zero_copy_only=False) if len(values) else np.zeros(0, int)

@@ -1,6 +1,6 @@
 """Predictions of a run's model for the vertices of its graph, by all ranks together, into one file in the user's order.
 
-every rank    exact: all its vertices, layer by layer; sampled: those that are asked for, minibatch by minibatch
+every rank    outputs of its vertices, as evaluation computes them: exactly, layer by layer, or sampled
 all ranks     metrics, as in training
 rank 0        receives the outputs in the user's order, a chunk at a time, and writes them
 
@@ -18,12 +18,12 @@ The graph may be another than the run's, with vertices that came after training.
 """
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -32,38 +32,31 @@ from torch import Tensor
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import DataError, RecipeError, StoreError
-from windrow.comm.options import PathOption, checked_dataclass
 from windrow.comm.world import World
 from windrow.gnn.cache_choice import choose_inference_cache
-from windrow.gnn.evaluation import check_width, measure_split, metrics_of
-from windrow.gnn.inference import (
-    exact_chunks,
-    infer_exactly,
-    infer_sampled,
-    own_vertices,
-    rows_in_users_order,
-    sampled_steps,
-    wanted_vertices,
-)
+from windrow.gnn.evaluation import Evaluator, check_width, measure_split, metrics_of
+from windrow.gnn.inference import exact_chunks, own_vertices, rows_in_users_order, sampled_steps, wanted_vertices
+from windrow.gnn.metrics import check_finite, prediction_columns
 from windrow.gnn.models import GNN, build_model
 from windrow.gnn.partitioned import PartitionedGraph, Split, open_store, partition
-from windrow.gnn.prediction_files import prediction_file, vector_file
 from windrow.gnn.readers import read_graph
 from windrow.gnn.readers.edge_list import read_vertex_ids
 from windrow.gnn.readers.options import EdgeListOptions
-from windrow.gnn.sampler import Fanout
 from windrow.gnn.vertex_data import SplitOptions, scale_features
+from windrow.launch.commands.arguments import writing
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import Recipe
+from windrow.launch.settings import parse_settings
+from windrow.partition.atomic_writes import open_atomically
 from windrow.partition.store import PartitionStore
-from windrow.training.checkpoint import WhichCheckpoint, load_weights
+from windrow.training.checkpoint import Checkpoint, CheckpointHeader, WhichCheckpoint, check_fits, load_together
 from windrow.training.run_folder import RunFolder
 from windrow.training.terminal import Progress, make_progress
 
 if TYPE_CHECKING:
     from windrow.gnn.graph import Task
 
-__all__ = ["PredictionOptions", "PredictionResult", "check_writable", "predict"]
+__all__ = ["Prediction", "check_writable", "predict"]
 
 CHUNK_BYTES = 1 << 24
 """Outputs that rank 0 receives at a time; it needs about four times as much, besides 32 bytes for each vertex."""
@@ -75,289 +68,225 @@ MEASURED: tuple[Split, ...] = ("validation", "test")
 """Splits that are measured where all vertices are predicted: those that training measures."""
 
 
-@checked_dataclass
-class PredictionOptions:
-    """What to predict, with what, and how."""
-
-    out: PathOption
-    """The Parquet file to write, or to replace; the .npy file where it is for hidden vectors."""
-    checkpoint: WhichCheckpoint = "best"
-    """Whose weights: those of the best epoch on the validation split, or the last."""
-    method: Literal["exact", "sampled"] = "exact"
-    """"exact": all neighbours, layer by layer. "sampled": minibatches, as in training, with `fanouts`."""
-    fanouts: tuple[Fanout, ...] = ()
-    """Neighbours per hop of "sampled", from the seeds outwards; empty: those of the recipe's evaluation, and where it
-    has none, those of training."""
-    splits: tuple[Split, ...] = ()
-    """Whose vertices to predict; empty: all vertices."""
-    graph: Path | None = None
-    """File of another graph than the run's, read by the run's options and split among the ranks in memory."""
-    store: Path | None = None
-    """Store of another graph than the run's."""
-    hidden: bool = False
-    """Whether to write the last hidden vectors, of all vertices, instead of predictions."""
-
-    def __post_init__(self) -> None:
-        """Check what concerns two fields.
-
-        Raises:
-            RecipeError: fanouts are given to a method that has none, or two options contradict each other.
-        """
-        if self.graph is not None and self.store is not None:
-            raise RecipeError(f"--graph {self.graph} with --store {self.store}: give one of them")
-        if self.hidden and (self.method == "sampled" or self.splits):
-            raise RecipeError(
-                "--hidden writes the vectors of all vertices, from all neighbours: leave out --method and --split"
-            )
-        if self.hidden and self.out.suffix != ".npy":
-            raise RecipeError(f"--out {self.out}: hidden vectors are written as a NumPy array; name a .npy file")
-        if self.fanouts and self.method != "sampled":
-            raise RecipeError(
-                f"--fanouts {','.join(map(str, self.fanouts))} with --method {self.method}, which takes all "
-                "neighbours: add --method sampled, or leave out --fanouts"
-            )
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PredictionResult:
+class Prediction:
     """What was predicted, and how good it is."""
 
     out: Path
     """The file."""
-    num_vertices: int
-    """Rows of it."""
+    rows: int
+    """Of the file."""
     epoch: int
     """Epochs that the model had been trained for."""
-    metric: str
+    metric: str = ""
     """What was measured, for example "roc_auc"."""
-    figures: dict[str, float] = field(hash=False)
+    figures: dict[str, float] = field(default_factory=dict, hash=False)
     """The metric on each split that was measured."""
-    inference_seconds: float
-    """Of the slowest rank, for the outputs alone."""
-    writing_seconds: float
-    """Bringing them together and writing them."""
 
 
-def predict(recipe: Recipe, run_folder: RunFolder, options: PredictionOptions) -> PredictionResult:
+def predict(
+    recipe: Recipe,
+    run_folder: RunFolder,
+    *,
+    out: Path,
+    checkpoint: WhichCheckpoint = "best",
+    splits: Sequence[Split] = (),
+    graph: Path | None = None,
+    store: Path | None = None,
+    hidden: bool = False,
+) -> Prediction:
     """Predict with a trained model. Collective: every process that the launcher started calls it.
 
     Args:
-        recipe: that of the run; its store may be another one of the same graph, with another number of parts, which
-            is the number of processes; must agree.
-        run_folder: of the run; must agree.
-        options: what and how; must agree.
+        recipe: that of the run, whose section [evaluation] says by which neighbours; its store may be another one of
+            the same graph, with another number of parts, which is the number of processes; must agree, as all else.
+        run_folder: of the run.
+        out: the Parquet file to write, or to replace; the .npy file where it is for hidden vectors.
+        checkpoint: whose weights: those of the best epoch on the validation split, or the last.
+        splits: whose vertices to predict; none: all vertices.
+        graph: file of another graph than the run's, read by the run's options and split among the ranks in memory.
+        store: store of another graph than the run's.
+        hidden: write the last hidden vectors, of all vertices, instead of predictions.
 
     Returns:
         The same on every rank.
 
     Raises:
-        RecipeError: pyarrow is not installed, or the fanouts do not fit the model.
+        RecipeError: pyarrow is not installed, or the model has no hidden vectors.
         StoreError: the store or the checkpoint is missing, damaged, or of another graph or model; or the file cannot
             be written.
         DataError: a split has no vertices, or outputs are NaN or infinite.
 
-    Memory: each rank holds its part as in training, and the outputs of its vertices; "exact" besides the rows of its
-    vertices between two layers, twice. Rank 0 receives outputs in pieces of 16 MiB. Measuring a split takes the outputs
-    of its vertices on every rank.
+    Memory: each rank holds its part as in training, and the outputs of its vertices; exact inference besides the rows
+    of its vertices between two layers, twice. Rank 0 receives outputs in pieces of 16 MiB. Measuring a split takes the
+    outputs of its vertices on every rank.
     """
     with ending_all_ranks():
-        check_writable(options.out, parquet=not options.hidden)
+        check_writable(out, parquet=not hidden)
     with joined_job(recipe.run) as (world, device), make_progress(rank=world.rank) as progress:
-        predictor = _Predictor(world, recipe, options, device, progress)
-        epoch = predictor.load(run_folder)
-        world.barrier(stage="ready")
-        started = time.perf_counter()
-        own_ids, outputs = predictor.infer()
-        inference_seconds = _slowest(world, time.perf_counter() - started)
-        figures = predictor.measure(own_ids, outputs)
-        started = time.perf_counter()
-        num_vertices = predictor.write(own_ids, outputs, epoch, figures)
-        return PredictionResult(
-            out=options.out,
-            num_vertices=num_vertices,
-            epoch=epoch,
-            metric=predictor.metric,
-            figures=dict(figures),
-            inference_seconds=inference_seconds,
-            writing_seconds=_slowest(world, time.perf_counter() - started),
-        )
-
-
-class _Predictor:
-    """A trained model and its graph on one rank."""
-
-    def __init__(
-        self, world: World, recipe: Recipe, options: PredictionOptions, device: torch.device, progress: Progress
-    ) -> None:
-        self._world = world
-        self._recipe = recipe
-        self._options = options
-        self._progress = progress
-        graph, self._fingerprint, columns = _open_graph(world, recipe, options)
-        # The model has learnt from features that were rounded so.
-        self._graph = graph if recipe.sampler.storage == "fp32" else graph.stored_as(recipe.sampler.storage)
-        self._other = options.graph or options.store
-        self._measured = options.splits or (() if self._other or options.hidden else MEASURED)
-        self._metrics = metrics_of(recipe.evaluation, graph) if self._measured else {}
-        self.metric = next(iter(self._metrics), "")
-        self._ids = self._wanted_ids()
-        self._names: Any = None
-        if world.rank == 0 and not options.hidden:
-            self._names = _users_ids(columns, graph.num_vertices, say=progress.write)
-        self._fanouts = options.fanouts or recipe.evaluation.fanouts or recipe.sampler.fanouts
-        if len(self._fanouts) != recipe.model.num_layers:
-            raise RecipeError(
-                f"--fanouts {','.join(map(str, self._fanouts))} has {len(self._fanouts)} hops, but the model has "
-                f"{recipe.model.num_layers} layers: give one fanout for each layer"
-            )
-        self._model: GNN = build_model(
-            recipe.model, in_features=graph.features.shape[1], out_features=graph.num_outputs, seed=recipe.run.seed
+        part, fingerprint, columns = _open_graph(world, recipe, graph, store, measured=bool(splits))
+        measured = splits or (() if graph or store or hidden else MEASURED)
+        metrics = metrics_of(recipe.evaluation, part) if measured else {}
+        ids = _ids_of(part, splits)
+        names = None if world.rank or hidden else _users_ids(columns, part.num_vertices, say=progress.write)
+        model: GNN = build_model(
+            recipe.model, in_features=part.num_features, out_features=part.num_outputs, seed=recipe.run.seed
         ).to(device)
-        self._model.eval()
-
-    def load(self, run_folder: RunFolder) -> int:
-        """Take over the weights; the epochs that they were trained for. Collective."""
-        epoch, state = load_weights(
-            self._world,
-            run_folder.checkpoint_folder,
-            self._options.checkpoint,
-            model=self._recipe.decisive_settings()["model"],
-            store=self._recipe.store,
-            fingerprint=self._fingerprint,
-            say=self._progress.write,
+        loaded = _load(world, recipe, run_folder, checkpoint, fingerprint, say=progress.write)
+        model.load_state_dict(loaded.state["trainer"]["model"])
+        own_ids = own_vertices(part, ids)
+        outputs = _infer(world, recipe, part, model, progress, ids=ids, hidden=hidden)
+        figures: dict[str, dict[str, float]] = {}
+        for split in measured:
+            own = own_vertices(part, part.split_ids(split))
+            if len(part.split_ids(split)):
+                rows = outputs[torch.searchsorted(own_ids, own)]
+                figures[split] = measure_split(world, part, metrics, own, rows)
+        metric = next(iter(metrics), "")
+        result = Prediction(
+            out=out,
+            rows=part.num_vertices if ids is None else len(ids),
+            epoch=loaded.header.epoch,
+            metric=metric,
+            figures={split: found[metric] for split, found in figures.items()},
         )
-        self._model.load_state_dict(state)
-        return epoch
-
-    def infer(self) -> tuple[Tensor, Tensor]:
-        """This rank's vertices, ascending, and their outputs on the CPU. Collective."""
-        own_ids = own_vertices(self._graph, self._ids)
-        if self._options.method == "sampled":
-            return own_ids, self._infer_sampled()
-        hidden = self._options.hidden
-        with self._shown("layers", exact_chunks(self._graph, self._model, hidden=hidden)):
-            outputs = infer_exactly(
-                self._world, self._graph, self._model, hidden=hidden, after_chunk=self._progress.advance
-            )
-        start, _ = self._graph.own_range
-        return own_ids, outputs.cpu() if self._ids is None else outputs[own_ids - start].cpu()
-
-    def measure(self, own_ids: Tensor, outputs: Tensor) -> dict[str, float]:
-        """The metric on the splits, as training measures it. Collective."""
-        figures: dict[str, float] = {}
-        for split in self._measured:
-            own = own_vertices(self._graph, self._graph.split_ids(split))
-            if len(self._graph.split_ids(split)) > 0:
-                logits = outputs[torch.searchsorted(own_ids, own)]
-                figures |= {split: measure_split(self._world, self._graph, self._metrics, own, logits)[self.metric]}
-        return figures
-
-    def write(self, own_ids: Tensor, outputs: Tensor, epoch: int, figures: dict[str, float]) -> int:
-        """Bring the outputs together and write them; how many there are. Collective."""
-        wanted = wanted_vertices(self._graph, self._ids)
+        about = {
+            "run": recipe.name,
+            "epoch": result.epoch,
+            "method": recipe.evaluation.method,
+            "fanouts": list(_fanouts(recipe)) if recipe.evaluation.method == "sampled" else None,
+            "splits": list(splits) or None,
+            **({metric: result.figures} if measured else {}),
+            **({"graph": str(graph or store)} if graph or store else {}),
+        }
         chunk_rows = min(max(1, CHUNK_BYTES // (4 * outputs.shape[1])), MOST_CHUNK_ROWS)
-        chunks = rows_in_users_order(self._world, self._graph, wanted, own_ids, outputs, chunk_rows=chunk_rows)
+        wanted = wanted_vertices(part, ids)
+        chunks = rows_in_users_order(world, part, wanted, own_ids, outputs, chunk_rows=chunk_rows)
+        file = _vector_file(out, outputs, result.rows) if hidden else _table_file(out, part, outputs, names, about)
         with contextlib.ExitStack() as stack:
-            write: Callable[[Tensor, Tensor], None] | None = None
-            if self._world.rank == 0:
-                about = {
-                    "run": self._recipe.name,
-                    "epoch": epoch,
-                    "method": self._options.method,
-                    "fanouts": list(self._fanouts) if self._options.method == "sampled" else None,
-                    "splits": list(self._options.splits) or None,
-                    **({self.metric: figures} if self._measured else {}),
-                    **({"graph": str(self._other)} if self._other else {}),
-                }
-                out, graph = self._options.out, self._graph
-                file = (
-                    vector_file(out, (len(wanted), outputs.shape[1]))
-                    if self._options.hidden
-                    else prediction_file(out, graph.task, graph.num_outputs, about, ids=self._names)
-                )
-                write = stack.enter_context(file)
-            stack.enter_context(self._shown("writing", len(wanted)))
-            for vertices, rows in chunks:
+            write = stack.enter_context(file) if world.rank == 0 else None
+            progress.start("writing", result.rows)
+            for vertices, received in chunks:
                 if write is not None:
-                    write(vertices, rows)
-                self._progress.advance(len(vertices))
-        return len(wanted)
+                    check_finite(vertices, received)
+                    write(vertices, received)
+                progress.advance(len(vertices))
+            progress.finish()
+        return result
 
-    def _infer_sampled(self) -> Tensor:
-        graph, batch_size = self._graph, self._recipe.evaluation.batch_size
-        sampler = graph.sampler(self._fanouts, self._model, seed=self._recipe.run.seed)
+
+def _fanouts(recipe: Recipe) -> tuple[int, ...]:
+    return recipe.evaluation.fanouts or recipe.sampler.fanouts
+
+
+def _load(
+    world: World,
+    recipe: Recipe,
+    run_folder: RunFolder,
+    which: WhichCheckpoint,
+    fingerprint: str,
+    *,
+    say: Callable[[str], None],
+) -> Checkpoint:
+    """A checkpoint of the recipe's model, trained on the graph of this fingerprint. Collective."""
+
+    def check(header: CheckpointHeader) -> None:
+        asked = {**header.recipe, "model": recipe.decisive_settings()["model"]}
+        check_fits(header, recipe=asked, data_fingerprint=fingerprint, data="graph")
+
+    found = load_together(world, run_folder.checkpoint_folder, check, which)
+    if world.rank == 0:
+        for message in found.damaged:
+            say(f"windrow: skipped a damaged checkpoint: {message}")
+    return found
+
+
+def _infer(
+    world: World,
+    recipe: Recipe,
+    part: PartitionedGraph,
+    model: GNN,
+    progress: Progress,
+    *,
+    ids: Tensor | None,
+    hidden: bool,
+) -> Tensor:
+    """Outputs of this rank's vertices, ascending, on the CPU. Collective."""
+    batch_size, store = recipe.evaluation.batch_size, None
+    if recipe.evaluation.method == "sampled":
         cached_ids = choose_inference_cache(
-            self._world, graph, self._ids, self._recipe.cache, fanouts=self._fanouts, batch_size=batch_size
+            world, part, ids, recipe.cache, fanouts=_fanouts(recipe), batch_size=batch_size
         )
-        store = CachedStore(self._world, graph.offsets, graph.features, cached_ids=cached_ids, stage="features")
-        with self._shown("minibatches", sampled_steps(graph, self._ids, batch_size)):
-            return infer_sampled(
-                self._world,
-                graph,
-                self._model,
-                self._ids,
-                sampler=sampler,
-                store=store,
-                options=self._recipe.pipeline,
-                batch_size=batch_size,
-                after_step=self._progress.advance,
-            )
+        store = CachedStore(world, part.offsets, part.features, cached_ids=cached_ids, stage="features")
+        progress.start("minibatches", sampled_steps(part, ids, batch_size))
+    else:
+        progress.start("layers", exact_chunks(part, model, hidden=hidden))
+    evaluator = Evaluator(
+        world,
+        part,
+        model,
+        {},
+        recipe.evaluation,
+        fanouts=recipe.sampler.fanouts,
+        seed=recipe.run.seed,
+        pipeline=recipe.pipeline,
+        store=store,
+    )
+    outputs = evaluator.infer(ids, hidden=hidden, after_step=progress.advance).cpu()
+    progress.finish()
+    return outputs
 
-    def _wanted_ids(self) -> Tensor | None:
-        """Ids of the partition, ascending; None for all vertices."""
-        if not self._options.splits:
-            return None
-        for split in self._options.splits:
-            if len(self._graph.split_ids(split)) == 0:
-                raise DataError(f"the graph has no {split} vertices: choose another --split")
-        ids: Tensor = torch.cat([self._graph.split_ids(split) for split in self._options.splits]).unique()
-        return ids
 
-    @contextlib.contextmanager
-    def _shown(self, what: str, total: int) -> Iterator[None]:
-        """Show the progress of a piece of work."""
-        self._progress.start(what, total)
-        yield
-        self._progress.finish()
+def _ids_of(part: PartitionedGraph, splits: Sequence[Split]) -> Tensor | None:
+    """Ids of the partition, ascending; None for all vertices."""
+    if not splits:
+        return None
+    for split in splits:
+        if len(part.split_ids(split)) == 0:
+            raise DataError(f"the graph has no {split} vertices: choose another --split")
+    ids: Tensor = torch.cat([part.split_ids(split) for split in splits]).unique()
+    return ids
 
 
 def _open_graph(
-    world: World, recipe: Recipe, options: PredictionOptions
+    world: World, recipe: Recipe, file: Path | None, store: Path | None, *, measured: bool
 ) -> tuple[PartitionedGraph, str, EdgeListOptions]:
     """The graph to predict, the fingerprint of the run's own, and the columns of the files that it was read from.
 
     Collective. What labels mean is what they mean to the run's model.
-
-    Raises:
-        StoreError: a store is missing, damaged or has another number of parts.
-        DataError: the graph cannot be read, or has another number of features, other labels or none.
     """
-    if options.graph is None and options.store is None:
-        graph = PartitionedGraph.open(recipe.store, rank=world.rank, size=world.size)
-        return graph, graph.fingerprint, recipe.graph.edge_list
     trained = PartitionStore.open(recipe.store, verify=False)
-    columns, own_scaling = recipe.graph.edge_list, None
-    if options.store is not None:
-        graph = open_store(options.store, world)
-        columns, own_scaling = _columns_of(options.store), _scaling_of(PartitionStore.open(options.store, verify=False))
-    else:
+    columns, own_scaling, trained_scaling = recipe.graph.edge_list, None, _scaling_of(trained)
+    if store is not None:
+        graph = open_store(store, world)
+        opened = PartitionStore.open(store, verify=False)
+        origin = opened.metadata["graph"].get("edge_list", {})
+        columns = parse_settings(EdgeListOptions, origin, source=str(store), base=store)
+        own_scaling = _scaling_of(opened)
+    elif file is not None:
         # A split would be drawn where there are labels, whatever there is of each class.
         changes: dict[str, Any] = {"format": "auto", "random_split": SplitOptions(kind="fractions")}
         if recipe.graph.standardise == "standard":
             changes["standardise"] = "none"
-        graph = partition(read_graph(replace(recipe.graph, path=str(options.graph), **changes)), world)
+        graph = partition(read_graph(replace(recipe.graph, path=str(file), **changes)), world)
+    else:
+        graph, trained_scaling = open_store(recipe.store, world), None
     check_width(graph, trained.sharded("features", 0).shape[1])
     # The model knows features by the means and deviations of the graph that it was trained on.
-    for scaling, back in ((own_scaling, True), (_scaling_of(trained), False)):
+    for scaling, back in ((own_scaling, True), (trained_scaling, False)):
         if scaling is not None:
             scale_features(graph.features, scaling, back=back)
     task, num_classes = cast("Task", trained.metadata["task"]), int(trained.metadata["num_classes"])
-    if options.splits and graph.labels is not None and (graph.task != task or graph.num_classes > num_classes):
+    if measured and graph.labels is not None and (graph.task != task or graph.num_classes > num_classes):
         raise DataError(
             f"the graph has {graph.num_classes} classes ({graph.task}), but the model was trained on {num_classes} "
             f"({task}): label it as the run's graph, or leave out --split, which measures"
         )
-    return replace(graph, task=task, num_classes=num_classes), str(trained.metadata["fingerprint"]), columns
+    graph = replace(graph, task=task, num_classes=num_classes)
+    if recipe.sampler.storage != "fp32":
+        # The model has learnt from features that were rounded so.
+        graph = graph.stored_as(recipe.sampler.storage)
+    return graph, str(trained.metadata["fingerprint"]), columns
 
 
 def _scaling_of(store: PartitionStore) -> Tensor | None:
@@ -365,20 +294,6 @@ def _scaling_of(store: PartitionStore) -> Tensor | None:
     if "shared/feature_scaling.npy" not in store.manifest.files:
         return None
     return torch.from_numpy(np.array(store.shared("feature_scaling")))
-
-
-def _columns_of(store: Path) -> EdgeListOptions:
-    """The columns of the files that the graph of a store was read from; the defaults where it was made in memory."""
-    origin: dict[str, Any] = PartitionStore.open(store, verify=False).metadata["graph"].get("edge_list", {})
-    # JSON has lists for tuples.
-    fields: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in origin.items()
-    }
-    return EdgeListOptions(**fields)
-
-
-def _slowest(world: World, seconds: float) -> float:
-    return float(world.all_reduce(torch.tensor(seconds, dtype=torch.float64), stage="seconds", op="max"))
 
 
 def check_writable(path: Path, *, parquet: bool = True) -> None:
@@ -403,23 +318,57 @@ def check_writable(path: Path, *, parquet: bool = True) -> None:
 
 
 def _users_ids(columns: EdgeListOptions, num_vertices: int, *, say: Callable[[str], None]) -> Any:
-    """What the user's files call the vertices, ``pyarrow.Array`` [N]; None: by numbers, or the file is gone.
-
-    Raises:
-        DataError: the file has changed since the graph was read.
-    """
-    if columns.ids == "rows" or not columns.vertex_file:
-        return None
-    if not Path(columns.vertex_file).exists():
+    """What the user's files call the vertices, ``pyarrow.Array`` [N]; None: by numbers, or the file is gone."""
+    if columns.vertex_file and columns.ids != "rows" and not Path(columns.vertex_file).exists():
         say(
             f"windrow: {columns.vertex_file} is not there any more, so there is no column of its ids: a vertex's "
             "number is its row in it, from 0"
         )
         return None
     ids = read_vertex_ids(columns)
-    if len(ids) != num_vertices:
+    if ids is not None and len(ids) != num_vertices:
         raise DataError(
             f"{columns.vertex_file} has {len(ids)} rows, but the graph {num_vertices} vertices, so it has changed: put "
             "back the file that the graph was partitioned with"
         )
     return ids
+
+
+@contextlib.contextmanager
+def _vector_file(path: Path, outputs: Tensor, rows: int) -> Iterator[Callable[[Tensor, Tensor], object]]:
+    """A new NumPy array of float32, to which what is yielded appends a chunk."""
+    shape = (rows, outputs.shape[1])
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
+    with writing(path, "--out"), open_atomically(path) as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        yield lambda _, chunk: file.write(chunk.float().contiguous().numpy().data)
+
+
+@contextlib.contextmanager
+def _table_file(
+    path: Path, graph: PartitionedGraph, outputs: Tensor, names: Any, about: Mapping[str, Any]
+) -> Iterator[Callable[[Tensor, Tensor], object]]:
+    """A new Parquet file, `about` in its metadata, to which what is yielded appends a chunk: vertices and their logits.
+
+    `names`, a ``pyarrow.Array`` [N], is what the user's files call the vertices; None for numbers.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    def table(vertices: Tensor, logits: Tensor) -> Any:
+        columns = {"vertex": pa.array(vertices.numpy())}
+        if names is not None:
+            columns["id"] = names.take(columns["vertex"])
+        for name, values in prediction_columns(graph.task, logits).items():
+            column = pa.array(values.reshape(-1).numpy())
+            is_list = values.dim() > 1
+            columns[name] = pa.FixedSizeListArray.from_arrays(column, values.shape[1]) if is_list else column
+        return pa.table(columns, metadata={"windrow": json.dumps(dict(about))})
+
+    schema = table(torch.empty(0, dtype=torch.int64), outputs[:0]).schema
+    with (
+        writing(path, "--out"),
+        open_atomically(path) as file,
+        parquet.ParquetWriter(file, schema, compression="zstd") as writer,
+    ):
+        yield lambda vertices, logits: writer.write_table(table(vertices, logits))

@@ -106,12 +106,9 @@ RECOMMENDATION_SHAPES = 64
 def keep_freed_memory() -> bool:
     """Let this process keep large memory that it frees, so that the next step gets it back at once.
 
-    By default glibc takes every large tensor fresh from the operating system and returns it when it is freed.
-    The system must then clear each page when it is first touched, which costs several times as much as the work
-    of a layer's cheap operations. A training step frees and takes the same sizes over and over. The price: what
-    the process once needed it keeps until its end.
-
-    Call it once, before large tensors are made. It concerns the whole process.
+    By default glibc takes every large tensor fresh from the operating system, which clears each page when it is first
+    touched: several times the work of a layer's cheap operations. The price: memory once needed is kept until the end.
+    Call it before large tensors are made.
 
     Returns:
         Whether the allocator took the settings; False where the C library is not glibc.
@@ -127,14 +124,11 @@ def keep_freed_memory() -> bool:
 def keep_shapes(most: int) -> None:
     """Let oneDNN keep what it prepared for at most so many shapes of a multiplication; 0 for none.
 
-    By default it keeps that of the last 1024, which lies scattered among the large tensors that come and go, so that
-    freed memory is in pieces too small for the next step. With minibatches of a graph, 200,000 input rows a step, a
-    process grew from 1.4 to 6 GiB within 80 steps, and still grew; without, it stays, and steps take a fifth less time.
-    A recommender with self-attention over lists grew from 1.8 to 4.2 GB within 60 steps; with the last 64 shapes to
-    2.0 GB, at the same speed.
-
-    Call it before the first multiplication of the process: both libraries read the environment then, and never again.
-    What the user has set stays.
+    By default it keeps that of the last 1024, scattered among the large tensors that come and go, so that freed memory
+    is in pieces too small for the next step: with minibatches of a graph a process grew from 1.4 to 6 GiB within 80
+    steps, and without it steps take a fifth less time; a recommender with self-attention over lists grew from 1.8 to
+    4.2 GB, with 64 shapes to 2.0 GB. Call it before the first multiplication: the environment is read then, and never
+    again. What the user has set stays.
     """
     # The first of the two knows no 0.
     os.environ.setdefault("LRU_CACHE_CAPACITY", str(max(1, most)))

@@ -1,19 +1,21 @@
-"""Recipes that windrow init writes for files of a user's own: TOML whose comments say why each value was chosen."""
+"""What the recipes of windrow init have in common: TOML whose comments say why each value was chosen."""
 
+import gzip
 import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RecipeText", "Starter", "check_starter", "relative_to_recipe"]
+from windrow.comm.errors import DataError
 
-LINE_COLUMNS = 110
-COMMENT_COLUMN = 34
-"""Where comments behind values begin."""
+__all__ = ["Starter", "check_starter", "entries", "entry", "first_lines", "relative_to_recipe"]
+
+LOOKED_AT_BYTES = 1 << 16
+"""Of a file of text, for its layout."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,69 +30,27 @@ class Starter:
     """What to run next."""
 
 
-@dataclass(slots=True)
-class RecipeText:
-    """Lines of TOML, section by section."""
-
-    lines: list[str] = field(default_factory=list)
-
-    def comment(self, *lines: str) -> None:
-        """Add lines of comment."""
-        self.lines += [f"# {line}".rstrip() for line in lines]
-
-    def section(self, name: str, why: str = "") -> None:
-        """Begin a section, with a line of comment above it where there is something to say."""
-        self.lines.append("")
-        if why:
-            self.comment(why)
-        self.lines.append(f"[{name}]")
-
-    def value(self, key: str, value: Any, why: str = "") -> None:
-        """Add a key with a number, text, list or dictionary of these, and a comment behind it."""
-        lines = _assignment(key, value)
-        if why:
-            lines[-1] = f"{lines[-1]:<{COMMENT_COLUMN}}  # {why}"
-        self.lines += lines
-
-    def alternative(self, key: str, value: Any, why: str) -> None:
-        """Add a key that is commented out, and what it would be good for."""
-        (line,) = _assignment(key, value)
-        self.lines.append(f"{'# ' + line:<{COMMENT_COLUMN}}  # {why}")
-
-    def __str__(self) -> str:
-        """The whole file."""
-        return "\n".join(self.lines) + "\n"
+def entry(key: str, value: Any, why: str = "") -> str:
+    """A line of TOML: a key, a number, text, list or dictionary of these, and a comment behind it."""
+    return f"{_key(key)} = {_literal(value)}{why and f'  # {why}'}\n"
 
 
-def _assignment(key: str, value: Any) -> list[str]:
-    line = f"{_key(key)} = {_literal(value)}"
-    if not isinstance(value, Sequence) or isinstance(value, str) or len(line) <= LINE_COLUMNS:
-        return [line]
-    lines = [f"{_key(key)} = ["]
-    for item in value:
-        text = f"{_literal(item)},"
-        if len(lines) > 1 and len(lines[-1]) + 1 + len(text) <= LINE_COLUMNS:
-            lines[-1] += f" {text}"
-        else:
-            lines.append(f"    {text}")
-    return [*lines, "]"]
+def entries(values: Mapping[str, Any]) -> str:
+    """A line for each value."""
+    return "".join(entry(key, value) for key, value in values.items())
 
 
 def _literal(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_literal(item) for item in value)}]"
     if isinstance(value, Mapping):
-        return (
-            "{ " + ", ".join(f"{_key(key)} = {_literal(item)}" for key, item in value.items()) + " }" if value else "{}"
-        )
-    if isinstance(value, float):
-        return repr(value)
+        inside = ", ".join(f"{_key(key)} = {_literal(item)}" for key, item in value.items())
+        return f"{{ {inside} }}" if inside else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
     # TOML knows JSON's escapes, but forbids a bare delete character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _key(name: str) -> str:
-    """A name as part of a key: quoted where TOML asks for it."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _literal(name)
 
 
@@ -99,6 +59,27 @@ def relative_to_recipe(path: Path, recipe: Path) -> str:
     absolute = path.absolute()
     relative = os.path.relpath(absolute, recipe.absolute().parent)
     return str(absolute) if relative.startswith("../..") else relative
+
+
+def first_lines(path: Path) -> list[str]:
+    """The first lines of a file of text, plain or ``.gz``, each of them whole where there are several.
+
+    Raises:
+        DataError: it cannot be read as text, or there are none.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            data = stream.read(LOOKED_AT_BYTES)
+        is_cut = len(data) == LOOKED_AT_BYTES
+        lines = data.decode("utf-8-sig", errors="ignore" if is_cut else "strict").splitlines()
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{path}: no text that can be read ({error}); correct the path, save it as UTF-8, plain or .gz, or name "
+            "files of another format (windrow init --help)"
+        ) from error
+    if not lines:
+        raise DataError(f"{path}: there are no rows")
+    return lines[:-1] if is_cut and len(lines) > 1 else lines
 
 
 def check_starter(starter: Starter, out: Path) -> None:

@@ -50,11 +50,9 @@ __all__ = [
     "begin_checkpoint",
     "best_checkpoint",
     "check_fits",
-    "check_world_size",
     "load_best",
     "load_latest",
     "load_together",
-    "load_weights",
     "read_checkpoint",
     "read_header",
     "restore_tables",
@@ -355,25 +353,12 @@ def check_fits(header: CheckpointHeader, *, recipe: Mapping[str, Any], data_fing
         more = f" (and {len(differing) - MOST_DIFFERENCES} more)" if len(differing) > MOST_DIFFERENCES else ""
         raise StoreError(
             f"the checkpoint belongs to another recipe: {'; '.join(differing[:MOST_DIFFERENCES])}{more}. "
-            "Resume with the recipe that the run began with (recipe.toml in its folder), or start a new run."
+            "Use the recipe that the run began with (recipe.toml in its folder), or start a new run."
         )
     if header.data_fingerprint != data_fingerprint:
         raise StoreError(
             f"the checkpoint belongs to another {data}: its fingerprint was {header.data_fingerprint[:12]} and is "
-            f"{data_fingerprint[:12]}. Resume with the store that the run began with, or start a new run."
-        )
-
-
-def check_world_size(header: CheckpointHeader, size: int, *, order: str) -> None:
-    """Refuse to go on with another number of ranks where minibatches depend on it: sampler.order = "local".
-
-    Raises:
-        StoreError: names both numbers.
-    """
-    if order == "local" and header.world_size != size:
-        raise StoreError(
-            f'the checkpoint was written by {header.world_size} ranks, and with sampler.order = "local" minibatches '
-            f"would be others on {size}: resume on {header.world_size} ranks, or start a new run."
+            f"{data_fingerprint[:12]}. Use the store that the run began with, or start a new run."
         )
 
 
@@ -560,52 +545,3 @@ def _find_damage(world: World, checkpoint: Checkpoint) -> list[str]:
     except StoreError as error:
         message = str(error)
     return [one for one in world.all_gather_object(message, stage=STAGE) if one]
-
-
-def load_weights(
-    world: World,
-    folder: Path,
-    which: WhichCheckpoint,
-    *,
-    model: Mapping[str, Any],
-    store: Path,
-    fingerprint: str,
-    say: Callable[[str], None],
-) -> tuple[int, dict[str, Any]]:
-    """Read the weights of a graph's model. Collective; only rank 0 looks into the folder.
-
-    Args:
-        world: any number of ranks.
-        folder: of the checkpoints.
-        which: must agree.
-        model: the settings of the model.
-        store: of the graph.
-        fingerprint: of the graph in it.
-        say: told about checkpoints that are damaged, on rank 0.
-
-    Returns:
-        Epochs that the model had been trained for, and its state dict, tensors on the CPU.
-
-    Raises:
-        StoreError: there is no such checkpoint, it is damaged, or of another model or graph.
-    """
-    weights: tuple[int, dict[str, Any]] | None = None
-    if world.rank == 0:
-        found = load_best(folder) if which == "best" else load_latest(folder)
-        for message in found.damaged:
-            say(f"windrow: skipped a damaged checkpoint: {message}")
-        header = found.header
-        if header.recipe.get("model") != model:
-            raise StoreError(
-                f"{found.path} holds another model than the recipe describes: leave its section [model] as recipe.toml "
-                "in the run folder has it"
-            )
-        if header.data_fingerprint != fingerprint:
-            raise StoreError(
-                f"{store} holds another graph than the run was trained on: its fingerprint is "
-                f"{fingerprint[:12]}, and that of the run's graph {header.data_fingerprint[:12]}. Partition the run's "
-                "graph again, or name its store by --set store=..."
-            )
-        # The optimiser's state, which is twice as large, stays here.
-        weights = found.header.epoch, found.state["trainer"]["model"]
-    return world.broadcast_object(weights, root=0, stage=STAGE)

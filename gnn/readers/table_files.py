@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from windrow.comm.errors import DataError
 
-__all__ = ["ColumnType", "TableStyle", "column_names", "iterate_batches", "read_matrix"]
+__all__ = ["ColumnType", "TableStyle", "column_names", "is_parquet", "iterate_batches", "read_matrix", "read_table"]
 
 ColumnType = Literal["int64", "float32", "float64", "string"]
 """The type a column must have or be convertible to without loss."""
@@ -37,7 +37,7 @@ def column_names(path: Path, style: TableStyle) -> list[str]:
     Raises:
         DataError: the file is missing or is no such table.
     """
-    if _is_parquet(path):
+    if is_parquet(path):
         return list(_open_parquet(path).schema_arrow.names)
     return list(_open_csv(path, style, {}).schema.names)
 
@@ -60,7 +60,7 @@ def iterate_batches(
     for name in columns:
         if name not in present:
             raise DataError(f"{path}: there is no column {name!r}; the columns are {present}. Correct the name.")
-    if _is_parquet(path):
+    if is_parquet(path):
         batches = _open_parquet(path).iter_batches(columns=list(columns))
     else:
         batches = _open_csv(path, style, columns)
@@ -98,7 +98,26 @@ def read_matrix(path: Path, dtype: Literal["int64", "float32", "float64"]) -> np
     return np.concatenate(parts) if parts else np.empty((0, len(types)), dtype=dtype)
 
 
-def _is_parquet(path: Path) -> bool:
+def read_table(path: Path, style: TableStyle, *, whole: bool) -> dict[str, Any]:
+    """Read all columns as what they look like, or their first rows: ``pyarrow.ChunkedArray`` by name.
+
+    Raises:
+        DataError: the file is missing, has no rows or is no such table.
+    """
+    import pyarrow as pa
+
+    reader = _open_parquet(path).iter_batches() if is_parquet(path) else _open_csv(path, style, {})
+    try:
+        table = pa.Table.from_batches(reader if whole else [next(reader)])
+    except (StopIteration, ValueError) as error:
+        raise DataError(
+            f"{path}: not understood as columns with {style.delimiter!r} between them ({error}): correct the row"
+        ) from error
+    return dict(zip(table.column_names, table.columns, strict=True))
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file is called as Parquet files are; else it is CSV."""
     return path.suffix in (".parquet", ".pq")
 
 
@@ -146,7 +165,7 @@ def _open_csv(path: Path, style: TableStyle, columns: Mapping[str, ColumnType]) 
 
 def _check_encoding(path: Path) -> None:
     """Refuse a text file that is not UTF-8, which pyarrow's errors do not say: DataError with line and byte."""
-    if _is_parquet(path) or not path.is_file():
+    if is_parquet(path) or not path.is_file():
         return
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         for number, line in enumerate(file, start=1):

@@ -15,7 +15,7 @@ import os
 import select
 import signal
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from windrow.comm.errors import ClusterError
 
@@ -78,8 +78,7 @@ def enter_namespaces() -> None:
 
 def die_with_parent() -> None:
     """Have the kernel kill this process when its parent ends."""
-    if _libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
+    _call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def parent_is_gone(alive: int) -> bool:
@@ -141,18 +140,18 @@ def bind(source: Path, target: Path) -> None:
     _mount(str(source), str(target), None, MS_BIND)
 
 
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
+def _call(function: str, *arguments: Any, about: str | None = None) -> None:
+    """Call a function of the C library that returns 0 where it worked."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, function)(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), about)
 
 
 def _unshare(flags: int) -> None:
-    if _libc().unshare(flags) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+    _call("unshare", flags)
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
     arguments = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
-    if _libc().mount(*arguments, ctypes.c_ulong(flags), None) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), target)
+    _call("mount", *arguments, ctypes.c_ulong(flags), None, about=target)

@@ -27,9 +27,8 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from windrow.comm.errors import ClusterError
 from windrow.comm.options import checked_dataclass
@@ -47,7 +46,6 @@ __all__ = [
     "LinkShape",
     "SetUp",
     "build_network",
-    "describe_rates",
     "find_program",
     "format_rate",
     "host_address",
@@ -150,18 +148,6 @@ def format_rate(bits_per_second: int | None) -> str:
     return f"{bits_per_second // UNITS[unit]}{unit}"
 
 
-def describe_rates(rates: Sequence[int | None]) -> str:
-    """Rates as a person reads them: "1 Gbit/s each", or one after the other where they differ."""
-    texts = [_readable(rate) for rate in rates]
-    return f"{texts[0]} each" if len(set(texts)) == 1 else ", ".join(texts)
-
-
-def _readable(rate: int | None) -> str:
-    if rate is None:
-        return UNLIMITED
-    return f"{rate / 1e9:g} Gbit/s" if rate >= UNITS["gbit"] else f"{rate / 1e6:g} Mbit/s"
-
-
 BURST_S: Final = 100e-6
 SMALLEST_BURST_BYTES: Final = 17_000
 LARGEST_BURST_BYTES: Final = 130_000
@@ -187,46 +173,40 @@ REST_CLASS: Final = 2
 FIRST_PEER_CLASS: Final = 16
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinkShape:
-    """The figures that a link is held to."""
-
-    rate: int
-    """Bits per second."""
+class LinkShape(NamedTuple):
+    """What may pass a link at once, and the longest packet handed over in one piece, which fits into that; in bytes."""
 
     burst_bytes: int
-    """What may pass at once."""
-
     packet_bytes: int
-    """Longest packet handed over in one piece; it fits into the burst."""
 
 
 def link_shape(rate: int) -> LinkShape:
     """The figures of a link of so many bits per second."""
     burst = min(max(round(rate * BURST_S / 8), SMALLEST_BURST_BYTES), LARGEST_BURST_BYTES)
     fits = burst >= LARGE_PACKET_BYTES + HEADERS_BYTES
-    return LinkShape(rate=rate, burst_bytes=burst, packet_bytes=LARGE_PACKET_BYTES if fits else SMALL_PACKET_BYTES)
+    return LinkShape(burst, LARGE_PACKET_BYTES if fits else SMALL_PACKET_BYTES)
 
 
-def shaping_commands(interface: str, shape: LinkShape, peers: Sequence[str], *, by: str) -> list[str]:
+def shaping_commands(interface: str, rate: int, peers: Sequence[str], *, by: str) -> list[str]:
     """Lines for ``tc -batch`` that shape what an interface sends, with a queue for each address of another host.
 
     The addresses are matched with where packets go ("dst", a host's end) or where they come from ("src", the switch's).
     """
+    shape = link_shape(rate)
     bucket = f"burst {shape.burst_bytes} cburst {shape.burst_bytes} quantum {shape.packet_bytes}"
-    rest = max(1, round(shape.rate * REST_SHARE))
-    share = (shape.rate - rest) // len(peers)
+    rest = max(1, round(rate * REST_SHARE))
+    share = (rate - rest) // len(peers)
     link = f"class add dev {interface} parent"
     lines = [
         f"qdisc add dev {interface} root handle 1: htb default {REST_CLASS:x}",
-        f"{link} 1: classid 1:{ROOT_CLASS:x} htb rate {shape.rate}bit ceil {shape.rate}bit {bucket}",
-        f"{link} 1:{ROOT_CLASS:x} classid 1:{REST_CLASS:x} htb rate {rest}bit ceil {shape.rate}bit {bucket}",
+        f"{link} 1: classid 1:{ROOT_CLASS:x} htb rate {rate}bit ceil {rate}bit {bucket}",
+        f"{link} 1:{ROOT_CLASS:x} classid 1:{REST_CLASS:x} htb rate {rest}bit ceil {rate}bit {bucket}",
         f"qdisc add dev {interface} parent 1:{REST_CLASS:x} bfifo limit {QUEUE_BYTES}",
     ]
     for number, address in enumerate(peers, FIRST_PEER_CLASS):
         queue = f"1:{number:x}"
         lines += [
-            f"{link} 1:{ROOT_CLASS:x} classid {queue} htb rate {share}bit ceil {shape.rate}bit {bucket}",
+            f"{link} 1:{ROOT_CLASS:x} classid {queue} htb rate {share}bit ceil {rate}bit {bucket}",
             f"qdisc add dev {interface} parent {queue} bfifo limit {QUEUE_BYTES}",
             f"filter add dev {interface} parent 1: protocol ip u32 match ip {by} {address}/32 flowid {queue}",
         ]
@@ -307,11 +287,10 @@ def build_network(options: ClusterOptions, set_up: SetUp) -> None:
         set_up.run("ip", "netns", "exec", host, "sh", "-c", setting)
         if rate is None:
             continue
-        shape = link_shape(rate)
         peers = [host_address(other) for other in range(len(options.hosts)) if other != number]
-        queues = shaping_commands(INTERFACE, shape, peers, by="dst")
+        queues = shaping_commands(INTERFACE, rate, peers, by="dst")
         set_up.run("tc", "-netns", host, "-batch", "-", text=_lines(queues))
-        ports += shaping_commands(_port(number), shape, peers, by="src")
+        ports += shaping_commands(_port(number), rate, peers, by="src")
     if ports:
         set_up.run("tc", "-batch", "-", text=_lines(ports))
 

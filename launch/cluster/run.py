@@ -7,7 +7,7 @@ Two processes have a part in it::
     fork --------------------------------------------> private mounts, switch, hosts, links, files
     waits, passes SIGINT, SIGTERM, SIGHUP on           ping-pong over each link
                                                        starts the command, reaps orphans, passes signals on
-    <------------------------------------------------- exit status, or what went wrong
+    <------------------------------------------------- exit status, 2 where there is no cluster
 
 Files and environment for MPICH make a plain ``mpirun`` inside the cluster start its ranks on the hosts.
 """
@@ -17,7 +17,6 @@ import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -45,16 +44,9 @@ from windrow.launch.cluster.network import (
     host_address,
     require_tools,
 )
-from windrow.launch.cluster.proof import expected_seconds, prove
+from windrow.launch.cluster.proof import prove
 
-__all__ = [
-    "LauncherFiles",
-    "cluster_environment",
-    "require_machine",
-    "require_mpich",
-    "run_in_cluster",
-    "write_launcher_files",
-]
+__all__ = ["cluster_environment", "require_machine", "require_mpich", "run_in_cluster", "write_launcher_files"]
 
 SCRIPT: Final = """\
 #!/bin/sh
@@ -84,18 +76,10 @@ OTHER_LAUNCHERS: Final = ("HYDRA_BOOTSTRAP", "HYDRA_BOOTSTRAP_EXEC", "HYDRA_CONF
 """Settings that would lead MPICH's mpirun past the emulated hosts."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LauncherFiles:
-    """Paths of the files that `write_launcher_files` wrote."""
-
-    script: Path
-    """What enters a host."""
-
-    host_file: Path
-    """Names of the hosts, for mpirun."""
-
-    names: Path
-    """What /etc/hosts is to say: which address each name has."""
+ENTER_HOST: Final = "enter-host"
+HOST_FILE: Final = "hosts"
+NAMES: Final = "names"
+"""Files for the launcher: what enters a host, names of the hosts for mpirun, and what /etc/hosts is to say."""
 
 
 def require_mpich(set_up: SetUp) -> None:
@@ -118,20 +102,18 @@ def require_mpich(set_up: SetUp) -> None:
         )
 
 
-def write_launcher_files(options: ClusterOptions, folder: Path) -> LauncherFiles:
+def write_launcher_files(options: ClusterOptions, folder: Path) -> None:
     """Write what mpirun needs into an existing folder, which can hold programs."""
-    files = LauncherFiles(script=folder / "enter-host", host_file=folder / "hosts", names=folder / "names")
     tools = {name: shlex.quote(find_program(name) or name) for name in TOOLS}
-    files.script.write_text(SCRIPT.format(**tools), encoding="utf-8")
-    files.script.chmod(0o755)
-    files.host_file.write_text("".join(f"{host}\n" for host in options.hosts), encoding="utf-8")
+    (folder / ENTER_HOST).write_text(SCRIPT.format(**tools), encoding="utf-8")
+    (folder / ENTER_HOST).chmod(0o755)
+    (folder / HOST_FILE).write_text("".join(f"{host}\n" for host in options.hosts), encoding="utf-8")
     known = ["127.0.0.1 localhost", "::1 localhost", f"{SWITCH_ADDRESS} {os.uname().nodename}"]
     known += [f"{host_address(number)} {host}" for number, host in enumerate(options.hosts)]
-    files.names.write_text("".join(f"{line}\n" for line in known), encoding="utf-8")
-    return files
+    (folder / NAMES).write_text("".join(f"{line}\n" for line in known), encoding="utf-8")
 
 
-def cluster_environment(options: ClusterOptions, files: LauncherFiles, inherited: Mapping[str, str]) -> dict[str, str]:
+def cluster_environment(options: ClusterOptions, folder: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment of everything that runs in the cluster; inherited settings of where ranks start give way."""
     kept = {name: value for name, value in inherited.items() if name not in OTHER_LAUNCHERS}
     return {
@@ -140,18 +122,17 @@ def cluster_environment(options: ClusterOptions, files: LauncherFiles, inherited
         **kept,
         **TRANSPORT,
         "HYDRA_LAUNCHER": "ssh",
-        "HYDRA_LAUNCHER_EXEC": str(files.script),
-        "HYDRA_HOST_FILE": str(files.host_file),
+        "HYDRA_LAUNCHER_EXEC": str(folder / ENTER_HOST),
+        "HYDRA_HOST_FILE": str(folder / HOST_FILE),
         "HYDRA_IFACE": SWITCH,
         CLUSTER_VARIABLE: options.to_json(),
     }
 
 
 SET_UP_S: Final = 60.0
-"""Seconds that everything before the command may take; usually it takes one or two. Slow links
-add what the messages of the proof should take, times `SLACK`."""
-
-SLACK: Final = 2.0
+PER_HOST_S: Final = 5.0
+"""Seconds that everything before the command may take; usually it takes one or two, and messages of the proof over the
+slowest links two for each host."""
 
 PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 FROM_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
@@ -183,13 +164,12 @@ def run_in_cluster(options: ClusterOptions, command: Sequence[str]) -> int:
         Exit status of the command; 128 + its number where a signal ended it; 127 or 126 where it cannot be started.
 
     Raises:
-        ClusterError: this machine cannot, or the links are not what they should be.
+        ClusterError: this machine cannot. What goes wrong after that is printed, and the status is 2.
     """
     # Who starts this may have left SIGCHLD ignored, and then nobody could wait for a child.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     require_machine()
     alive, kept_open = os.pipe()
-    failure, tell = os.pipe()
     ignored = {number for number in PASSED_ON if signal.getsignal(number) == signal.SIG_IGN}
     watched = set(PASSED_ON) - ignored
     sys.stdout.flush()
@@ -200,17 +180,11 @@ def run_in_cluster(options: ClusterOptions, command: Sequence[str]) -> int:
     child = os.fork()
     if child == 0:
         os.close(kept_open)
-        os.close(failure)
-        _be_process_one(options, command, alive, tell, watched)
+        _be_process_one(options, command, alive, watched)
     os.close(alive)
-    os.close(tell)
     status = _pass_on_until_end(child, watched)
     os.close(kept_open)
-    with os.fdopen(failure, encoding="utf-8") as told:
-        message = told.read()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, watched | {signal.SIGCHLD})
-    if message:
-        raise ClusterError(message)
     return status
 
 
@@ -233,9 +207,7 @@ def require_machine() -> None:
         raise ClusterError("mpi4py is not installed, so that nothing can be sent: pip install windrow[mpich]")
 
 
-def _be_process_one(
-    options: ClusterOptions, command: Sequence[str], alive: int, tell: int, watched: set[signal.Signals]
-) -> Never:
+def _be_process_one(options: ClusterOptions, command: Sequence[str], alive: int, watched: set[signal.Signals]) -> Never:
     """Set up, run the command, and exit. What is left in the namespaces then ends, by the kernel's hand."""
     status = FAILED
     try:
@@ -244,9 +216,9 @@ def _be_process_one(
             environment = _set_up(options, watched)
             status = _run_command(command, environment, watched)
     except ClusterError as error:
-        os.write(tell, str(error).encode())
-    except _Interrupted as error:
-        status = SIGNALLED + error.number
+        print(f"windrow: error: {error}", file=sys.stderr)
+    except SystemExit as error:
+        status = int(error.code or 0)
     except BaseException:  # noqa: BLE001 - a bug: it must not run on in a copy of the caller
         sys.excepthook(*sys.exc_info())
     finally:
@@ -255,28 +227,21 @@ def _be_process_one(
         os._exit(status)
 
 
-class _Interrupted(BaseException):
-    """A signal came during the set-up."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
 def _set_up(options: ClusterOptions, watched: set[signal.Signals]) -> dict[str, str]:
     """Make and prove the cluster; returns the environment of the command."""
 
     def interrupt(number: int, _: FrameType | None) -> Never:
-        raise _Interrupted(number)
+        sys.exit(SIGNALLED + number)
 
     for number in watched:
         signal.signal(number, interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, watched | {signal.SIGCHLD})
-    set_up = SetUp(SET_UP_S + SLACK * expected_seconds(options))
-    files = write_launcher_files(options, mount_private_folders())
-    bind(files.names, ETC_HOSTS)
+    set_up = SetUp(SET_UP_S + PER_HOST_S * len(options.hosts))
+    folder = mount_private_folders()
+    write_launcher_files(options, folder)
+    bind(folder / NAMES, ETC_HOSTS)
     build_network(options, set_up)
-    environment = cluster_environment(options, files, os.environ)
+    environment = cluster_environment(options, folder, os.environ)
     print(prove(options, environment, set_up), file=sys.stderr, flush=True)
     signal.pthread_sigmask(signal.SIG_BLOCK, watched | {signal.SIGCHLD})
     return environment

@@ -3,30 +3,18 @@
 import argparse
 import contextlib
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windrow.comm.errors import RecipeError, StoreError
-from windrow.comm.launcher import launched_size
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
+from windrow.comm.errors import StoreError
 
 if TYPE_CHECKING:
     from windrow.launch.recipe import AnyRecipe
 
-__all__ = [
-    "add_log",
-    "add_overrides",
-    "add_run",
-    "byte_count",
-    "recipe_to_compute",
-    "refuse_several_processes",
-    "write_json",
-    "writing",
-]
-
-BYTE_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-"""Binary units, as results show them."""
+__all__ = ["add_log", "add_overrides", "add_run", "byte_count", "recipe_to_compute", "write_json", "writing"]
 
 
 def add_overrides(parser: argparse.ArgumentParser, *, example: str) -> None:
@@ -81,32 +69,13 @@ def write_json(path: Path | None, value: object) -> None:
 
 
 def byte_count(text: str) -> int:
-    """Bytes of an argument such as ``2GiB``, for the ``type`` of an option.
-
-    Args:
-        text: a number, with a fraction or not, and one of the units KiB, MiB, GiB and TiB or none.
-
-    Raises:
-        argparse.ArgumentTypeError: it is something else.
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]iB)?", text.strip())
-    if found is None:
+    """Bytes of an argument such as ``2GiB``, for the ``type`` of an option."""
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(text))
+    except ValidationError:
         raise argparse.ArgumentTypeError(
             f"{text!r}: expected a number of bytes, such as 2GiB or 512MiB (KiB, MiB, GiB, TiB)"
-        )
-    return int(float(found[1]) * BYTE_UNITS[found[2] or ""])
-
-
-def refuse_several_processes(command: str) -> None:
-    """Refuse to run ``windrow plan``, say, under a launcher.
-
-    Raises:
-        RecipeError: a launcher started several processes.
-    """
-    if launched_size() > 1:
-        raise RecipeError(
-            f"{command} is the work of one process, but the launcher started {launched_size()}: run it without mpirun"
-        )
+        ) from None
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ Needs Linux, iproute2, MPICH's mpirun, and root or the right to make user namesp
 import argparse
 
 from windrow.comm.errors import ClusterError
-from windrow.launch.commands.arguments import refuse_several_processes
 
 __all__ = ["add_arguments", "run"]
 
@@ -40,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    refuse_several_processes("windrow cluster")
     from windrow.launch.cluster.network import make_options
     from windrow.launch.cluster.run import run_in_cluster
 

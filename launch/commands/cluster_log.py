@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import byte_count, refuse_several_processes
+from windrow.launch.commands.arguments import byte_count
 
 if TYPE_CHECKING:
     from windrow.recsys.log.clustering.cluster_log import ClusterSummary
@@ -75,7 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    refuse_several_processes("windrow cluster-log")
     from windrow.recsys.log.clustering.cluster_log import ClusterOptions, cluster_log
     from windrow.training.terminal import StageProgress, duration, make_progress
 

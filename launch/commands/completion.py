@@ -7,8 +7,6 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from windrow.launch.commands.arguments import refuse_several_processes
-
 __all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
@@ -27,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    refuse_several_processes("windrow completion")
     import shtab
 
     from windrow.launch.cli import build_parser

@@ -8,12 +8,13 @@ deduplication (O1 to O7, section [deduplication]) would save. One process does t
 """
 
 import argparse
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.commands.arguments import add_overrides, refuse_several_processes, write_json, writing
+from windrow.launch.commands.arguments import add_overrides, write_json, writing
 from windrow.launch.recipe_file import read_recipe
 
 if TYPE_CHECKING:
@@ -76,7 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    refuse_several_processes("windrow explain")
     read_recipe(arguments.recipe, arguments.overrides)
     from windrow.launch.recipe import Recipe, load_any_recipe
 
@@ -163,10 +163,9 @@ def _work(
     import torch
 
     from windrow.gnn.epoch_estimate import measure_step_work
-    from windrow.launch.known_links import ranks_on_one_host
     from windrow.training.environment import usable_cores
 
-    sharing = ranks_on_one_host(links) if ranks_per_machine is None else ranks_per_machine
+    sharing = max(Counter(links.hosts).values()) if ranks_per_machine is None else ranks_per_machine
     if sharing < 1:
         raise RecipeError(f"--ranks-per-machine {sharing}: expected at least 1")
     wanted = torch.device(recipe.run.device)

@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from windrow.comm.errors import StoreError
-from windrow.launch.commands.arguments import add_run, refuse_several_processes, writing
+from windrow.launch.commands.arguments import add_run, writing
 from windrow.training.run_folder import RunFolder, open_run_folder
 
 __all__ = ["add_arguments", "run"]
@@ -44,25 +44,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    refuse_several_processes("windrow export")
     run_folder = open_run_folder(arguments.run_folder)
     if arguments.format == "model":
         return _export_model(arguments, run_folder)
     if arguments.out.is_dir():
         raise StoreError(f"--out {arguments.out} is a folder: name a file in it")
+    from windrow.comm.loopback import Loopback
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
     from windrow.recsys.log_tables import sequence_tables
     from windrow.recsys.tables.import_export import export_safetensors, export_torchrec
-    from windrow.training.checkpoint import load_best, load_latest, tables_folder
-    from windrow.training.shard_files import ShardReader, check_shard_files
+    from windrow.training.checkpoint import load_together, tables_folder
+    from windrow.training.shard_files import ShardReader
     from windrow.training.terminal import byte_size
 
     folder = run_folder.checkpoint_folder
-    checkpoint = load_best(folder) if arguments.checkpoint == "best" else load_latest(folder)
+    checkpoint = load_together(Loopback.single(), folder, lambda _: None, arguments.checkpoint)
     files = checkpoint.header.table_files
     if not files:
         raise StoreError(f"{checkpoint.path} has no embedding tables: give the folder of a recommendation run")
-    check_shard_files(tables_folder(checkpoint.path), files)
     with ShardReader(tables_folder(checkpoint.path), files) as reader:
         tables = arguments.tables or reader.tables
         with writing(arguments.out, "--out"):

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.launch.commands.arguments import refuse_several_processes, writing
+from windrow.launch.commands.arguments import writing
 
 __all__ = ["add_arguments", "run"]
 
@@ -78,7 +78,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    refuse_several_processes("windrow generate-log")
     from windrow.launch.settings import write_toml
     from windrow.recsys.log.synthetic.generate import generate_log, session_log_recipe
     from windrow.recsys.log.synthetic.options import recd

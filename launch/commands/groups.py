@@ -9,7 +9,7 @@ trained; one process does this: start it without mpirun.
 import argparse
 from pathlib import Path
 
-from windrow.launch.commands.arguments import add_overrides, refuse_several_processes, write_json
+from windrow.launch.commands.arguments import add_overrides, write_json
 from windrow.launch.recipe_file import read_recipe
 
 __all__ = ["add_arguments", "run"]
@@ -46,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    refuse_several_processes("windrow groups")
     read_recipe(arguments.recipe, arguments.overrides, kind="log")
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
     from windrow.recsys.explain_deduplication import describe_groups

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.launch.commands.arguments import refuse_several_processes, writing
+from windrow.launch.commands.arguments import writing
 
 if TYPE_CHECKING:
     from windrow.launch.starter_recipe import Starter
@@ -51,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    refuse_several_processes("windrow init")
     from windrow.launch.starter_recipe import check_starter
 
     out: Path = arguments.out or Path(f"{_stem(arguments.files[0])}.toml")

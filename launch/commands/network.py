@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_size
-from windrow.launch.commands.arguments import refuse_several_processes, writing
+from windrow.launch.commands.arguments import writing
 
 if TYPE_CHECKING:
     from windrow.comm.links import Links
@@ -57,7 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
     from windrow.launch.known_links import cache_folder, known_links, read_network
 
     if arguments.describe is not None:
-        refuse_several_processes("windrow network --describe")
         _show(read_network(arguments.describe), f"described in {arguments.describe}", arguments.out)
         return 0
     if launched_size() == 1:
@@ -67,15 +66,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
     from windrow.comm.connect import connect
     from windrow.comm.hosts import gather_hosts
-    from windrow.training.terminal import duration
 
     with connect() as world:
-        hosts = gather_hosts(world)
-        known = known_links(world, hosts=hosts, folder=cache_folder(), measure=arguments.measure)
+        links, source = known_links(world, hosts=gather_hosts(world), folder=cache_folder(), measure=arguments.measure)
         if world.rank == 0:
-            age = "just now" if known.age_s == 0 else f"{duration(known.age_s)} ago (--measure does it anew)"
-            kept = f"not kept ({known.problem})" if known.problem else f"kept in {known.file}"
-            _show(known.links, f"measured {age}, {kept}", arguments.out)
+            _show(links, source, arguments.out)
     return 0
 
 

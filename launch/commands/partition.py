@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_overrides, refuse_several_processes
+from windrow.launch.commands.arguments import add_overrides
 from windrow.launch.recipe_file import read_recipe
 from windrow.launch.settings import parse_settings, with_overrides
 
@@ -46,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    refuse_several_processes("windrow partition")
     job = _job(arguments)
     from windrow.gnn.partitioning import partition_to_store
     from windrow.training.terminal import make_progress

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.commands.arguments import add_overrides, refuse_several_processes, writing
+from windrow.launch.commands.arguments import add_overrides, writing
 from windrow.launch.recipe_file import read_recipe
 
 __all__ = ["add_arguments", "run"]
@@ -32,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    refuse_several_processes("windrow plan")
     if arguments.ranks < 1:
         raise RecipeError(f"--ranks {arguments.ranks}: expected at least 1")
     read_recipe(arguments.recipe, arguments.overrides, kind="log")

@@ -8,6 +8,7 @@ training, in their order. Columns: row, and for each label its probability or va
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,11 @@ from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
 from windrow.launch.commands.arguments import add_log, add_overrides, add_run, recipe_to_compute
-from windrow.training.run_folder import open_run_folder
+from windrow.launch.recipe_file import read_recipe
+from windrow.training.run_folder import RunFolder, open_run_folder
 
 if TYPE_CHECKING:
-    from windrow.launch.prediction import PredictionResult
-    from windrow.launch.recommendation_recipe import RecommendationRecipe
-    from windrow.training.run_folder import RunFolder
+    from windrow.launch.prediction import Prediction
 
 __all__ = ["add_arguments", "run", "summary_lines"]
 
@@ -28,14 +28,12 @@ EXAMPLES = """\
 examples:
   mpirun -n 2 windrow predict runs/tolokers-1
   mpirun -n 2 windrow predict runs/tolokers-1 --split test --out test.parquet
-  mpirun -n 2 windrow predict runs/tolokers-1 --method sampled --fanouts 20,20
+  mpirun -n 2 windrow predict runs/tolokers-1 --fanouts 20,20
   mpirun -n 4 windrow predict runs/tolokers-1 --set store=$PWD/stores/tolokers-4
   mpirun -n 2 windrow predict runs/open_bandit-1 --log today.csv --out scores.parquet
   mpirun -n 2 windrow predict runs/tolokers-1 --graph newer.npz --out newer.parquet
   mpirun -n 2 windrow predict runs/tolokers-1 --hidden
 """
-
-SPLITS = ("train", "validation", "test")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,21 +48,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         choices=("exact", "sampled"),
-        default="exact",
-        help="exact: all neighbours, layer by layer (the default); sampled: minibatches, as in training",
+        help="exact: all neighbours, layer by layer; sampled: minibatches, as in training; by default that of the "
+        "recipe's evaluation",
     )
     parser.add_argument(
         "--fanouts",
-        type=_fanouts,
-        default=(),
         metavar="N,N,...",
-        help="neighbours per hop for --method sampled, from the vertex outwards, -1 for all; by default those of the "
+        help="neighbours per hop of sampled predictions, from the vertex outwards, -1 for all; by default those of the "
         "recipe's evaluation, or of its training",
     )
     parser.add_argument(
         "--split",
         action="append",
-        choices=("all", *SPLITS),
+        choices=("all", "train", "validation", "test"),
         default=None,
         dest="splits",
         help="predict these vertices only; may be repeated; all by default. Of a log: these samples, test by default",
@@ -72,14 +68,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_log(
         parser, text="predict the samples of these files instead, of the run's own log format; labels may be absent"
     )
-    parser.add_argument(
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument(
         "--graph",
         type=Path,
         metavar="FILE",
         help="predict the vertices of another graph, with the same features: its file, read as the recipe says, by "
         "every process; for a large one partition it, and give --store",
     )
-    parser.add_argument("--store", type=Path, metavar="FOLDER", help="the same: its store")
+    other.add_argument("--store", type=Path, metavar="FOLDER", help="the same: its store")
     parser.add_argument(
         "--hidden",
         action="store_true",
@@ -93,74 +90,77 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it. Collective: every process that the launcher started calls it, with the same arguments."""
     with ending_all_ranks():
         folder = open_run_folder(arguments.run_folder)
-        from windrow.launch.prediction import PredictionOptions, predict
+        splits = tuple(dict.fromkeys(arguments.splits or ()))
+        is_graph = "graph" in read_recipe(folder.recipe_file, arguments.overrides)
+        _check(arguments, folder, splits, is_graph=is_graph)
+        from windrow.launch import log_prediction, prediction
         from windrow.launch.recipe import Recipe
 
-        recipe = recipe_to_compute(folder.recipe_file, arguments.overrides)
-        splits = tuple(dict.fromkeys(arguments.splits or ()))
-        if not isinstance(recipe, Recipe):
-            return _predict_log(arguments, recipe, folder, splits)
-        if arguments.files:
-            raise RecipeError(f"{folder.path} is the run of a graph: --log is for models of clicks")
-        options = PredictionOptions(
-            out=arguments.out or (folder.hidden_file if arguments.hidden else folder.predictions_file),
+        recipe = recipe_to_compute(folder.recipe_file, [*arguments.overrides, *_evaluation(arguments)])
+        out = arguments.out or (folder.hidden_file if arguments.hidden else folder.predictions_file)
+    if isinstance(recipe, Recipe):
+        result = prediction.predict(
+            recipe,
+            folder,
+            out=out,
             checkpoint=arguments.checkpoint,
-            method=arguments.method,
-            fanouts=arguments.fanouts,
             splits=() if "all" in splits else splits,
             graph=arguments.graph,
             store=arguments.store,
             hidden=arguments.hidden,
         )
-    result = predict(recipe, folder, options)
+    else:
+        result = log_prediction.predict_log(
+            recipe,
+            folder,
+            out=out,
+            checkpoint=arguments.checkpoint,
+            split=splits[0] if splits else "test",
+            files=arguments.files,
+        )
     if launched_rank() == 0:
-        print("\n".join(summary_lines(result)), flush=True)
+        print("\n".join(summary_lines(result, "vertices" if is_graph else "samples")), flush=True)
     return 0
 
 
-def _predict_log(
-    arguments: argparse.Namespace, recipe: "RecommendationRecipe", folder: "RunFolder", splits: tuple[str, ...]
-) -> int:
-    from windrow.launch.log_prediction import predict_log
+def _evaluation(arguments: argparse.Namespace) -> list[str]:
+    """``--method`` and ``--fanouts`` as ``--set`` texts; of a graph's recipe alone."""
+    method, fanouts = arguments.method, arguments.fanouts
+    if method is None:
+        method = "sampled" if fanouts is not None else "exact" if arguments.hidden else None
+    return [
+        *([] if method is None else [f"evaluation.method={method}"]),
+        *([] if fanouts is None else [f"evaluation.fanouts=[{fanouts}]"]),
+    ]
+
+
+def _check(arguments: argparse.Namespace, folder: RunFolder, splits: Sequence[str], *, is_graph: bool) -> None:
+    """Refuse options of the other kind of run, and those that contradict each other: RecipeError."""
+    if not is_graph:
+        if len(splits) > 1 or "all" in splits or (splits and arguments.files):
+            raise RecipeError("samples of one --split are predicted, or those of --log: give one of both")
+        if any((arguments.method, arguments.fanouts, arguments.graph, arguments.store, arguments.hidden)):
+            raise RecipeError("--method, --fanouts, --graph, --store and --hidden are for graphs: leave them out")
+        return
+    if arguments.files:
+        raise RecipeError(f"{folder.path} is the run of a graph: --log is for models of clicks")
+    if arguments.fanouts is not None and arguments.method == "exact":
+        raise RecipeError(
+            f"--fanouts {arguments.fanouts} with --method exact, which takes all neighbours: leave out one of them"
+        )
+    if arguments.hidden and (splits or arguments.method == "sampled" or arguments.fanouts is not None):
+        raise RecipeError(
+            "--hidden writes the vectors of all vertices, from all neighbours: leave out --split, --method, --fanouts"
+        )
+    if arguments.hidden and arguments.out is not None and arguments.out.suffix != ".npy":
+        raise RecipeError(f"--out {arguments.out}: hidden vectors are written as a NumPy array; name a .npy file")
+
+
+def summary_lines(result: "Prediction", what: str) -> list[str]:
+    """What is said at the end of predictions for vertices or samples."""
     from windrow.training.terminal import byte_size
 
-    if len(splits) > 1 or "all" in splits or (splits and arguments.files):
-        raise RecipeError("samples of one --split are predicted, or those of --log: give one of both")
-    if arguments.method != "exact" or arguments.fanouts or arguments.graph or arguments.store or arguments.hidden:
-        raise RecipeError("--method, --fanouts, --graph, --store and --hidden are for graphs: leave them out")
-    result = predict_log(
-        recipe,
-        folder,
-        out=arguments.out or folder.predictions_file,
-        checkpoint=arguments.checkpoint,
-        split=splits[0] if splits else "test",
-        files=arguments.files,
-    )
-    if launched_rank() == 0:
-        size = byte_size(result.out.stat().st_size)
-        print(f"predicted {result.num_samples} samples after epoch {result.epoch}\n{result.out}: {size}", flush=True)
-    return 0
-
-
-def summary_lines(result: "PredictionResult") -> list[str]:
-    """What is said at the end."""
-    from windrow.training.terminal import byte_size, count, duration
-
-    rate = count(result.num_vertices / max(result.inference_seconds, 1e-9))
-    inference, writing = duration(result.inference_seconds), duration(result.writing_seconds)
-    lines = [
-        f"predicted {result.num_vertices} vertices after epoch {result.epoch}",
-        f"inference took {inference} ({rate} vertices per second), writing {writing}",
-    ]
-    figures = [f"{split} {result.metric} {value:.4f}" for split, value in result.figures.items()]
-    if figures:
-        lines.append(", ".join(figures))
+    lines = [f"predicted {result.rows} {what} after epoch {result.epoch}"]
+    if result.figures:
+        lines.append(", ".join(f"{split} {result.metric} {value:.4f}" for split, value in result.figures.items()))
     return [*lines, f"{result.out}: {byte_size(result.out.stat().st_size)}"]
-
-
-def _fanouts(text: str) -> tuple[int, ...]:
-    """Turn "20,20,20" into numbers; argparse makes an error of a ValueError."""
-    fanouts = tuple(int(part) for part in text.split(","))
-    if any(fanout < 1 and fanout != -1 for fanout in fanouts):
-        raise argparse.ArgumentTypeError(f"{text!r}: each must be at least 1, or -1 for all neighbours")
-    return fanouts

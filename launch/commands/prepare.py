@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_overrides, refuse_several_processes
+from windrow.launch.commands.arguments import add_overrides
 from windrow.launch.recipe_file import read_recipe
 
 __all__ = ["add_arguments", "run"]
@@ -31,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    refuse_several_processes("windrow prepare")
     read_recipe(arguments.recipe, arguments.overrides, kind="log")
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
     from windrow.recsys.log.prepare import prepare_log

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     out = arguments.out or folder.path / "recommendations.parquet"
     result = recommend(recipe, folder, out=out, k=arguments.k, users=users, checkpoint=arguments.checkpoint)
     if launched_rank() == 0:
-        print(f"{result.out}: {arguments.k} items for each of {result.num_samples} users, after epoch {result.epoch}")
+        print(f"{result.out}: {arguments.k} items for each of {result.rows} users, after epoch {result.epoch}")
     return 0
 
 

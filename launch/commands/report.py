@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from windrow.comm.errors import StoreError
-from windrow.launch.commands.arguments import refuse_several_processes, writing
+from windrow.launch.commands.arguments import writing
 from windrow.training.run_folder import open_run_folder
 
 __all__ = ["add_arguments", "run"]
@@ -39,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    refuse_several_processes("windrow report")
     if arguments.out.is_dir():
         raise StoreError(f"--out {arguments.out} is a folder: name a file in it")
     for folder in arguments.runs:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import socket
 from pathlib import Path
 
@@ -17,14 +18,12 @@ from windrow.comm.loopback import Loopback
 from windrow.launch import known_links as links_cache
 from windrow.launch.known_links import (
     PREDICTED_BYTES,
-    KnownLinks,
     cache_folder,
     cached_file,
     kept_links_of_this_machine,
     known_links,
     link_rows,
     prediction_rows,
-    ranks_on_one_host,
     read_cached_links,
     read_network,
     world_of_sums,
@@ -52,31 +51,33 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def ask(folder: Path, **changes) -> list[KnownLinks]:
+def ask(folder: Path, **changes) -> list[tuple[Links, str]]:
     return Loopback.run(2, lambda world: known_links(world, hosts=HOSTS, folder=folder, **changes))
 
 
 def test_measured_once_then_known(tmp_path, probe):
     first = ask(tmp_path / "a" / "b")
     assert sorted(probe) == [0, 1]
-    assert first[0].age_s == 0
-    assert first[0].problem == ""
-    assert read_cached_links(first[0].file, HOSTS) is not None
-    os.utime(first[0].file, (1e9, 1e9))
+    links, said = first[0]
+    (file,) = (tmp_path / "a" / "b").iterdir()
+    assert said == f"measured just now, kept in {file}"
+    assert read_cached_links(file, HOSTS) is not None
+    os.utime(file, (1e9, 1e9))
     second = ask(tmp_path / "a" / "b")
     assert sorted(probe) == [0, 1]
-    for known in second:
-        assert known.age_s > 1e7
-        assert links_to_json(known.links) == links_to_json(first[0].links)
+    for known, said in second:
+        assert re.fullmatch(rf"measured \d.* ago \(--measure does it anew\), kept in {file}", said)
+        assert links_to_json(known) == links_to_json(links)
     ask(tmp_path / "a" / "b", measure=True)
     assert sorted(probe) == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", links_to_json(made_up(["other", "hosts"])), "\udcff"])
 def test_a_damaged_file_is_measured_anew(tmp_path, probe, text):
-    file = ask(tmp_path)[0].file
+    ask(tmp_path)
+    (file,) = tmp_path.iterdir()
     file.write_bytes(text.encode(errors="surrogateescape"))
-    assert ask(tmp_path)[1].links.latency_s[0, 1] == 0.25
+    assert ask(tmp_path)[1][0].latency_s[0, 1] == 0.25
     assert len(probe) == 4
     assert links_from_json(file.read_text(), source="").hosts == tuple(HOSTS)
 
@@ -104,9 +105,9 @@ def test_the_world_of_sums_is_chosen_by_what_is_known(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_costs_the_next_measurement_only(tmp_path, probe):
     (tmp_path / "file").write_text("in the way")
-    known = ask(tmp_path / "file" / "links")
-    assert known[0].links.size == 2
-    assert str(known[0].file) in known[0].problem
+    links, said = ask(tmp_path / "file" / "links")[0]
+    assert links.size == 2
+    assert f"not kept (File exists: {tmp_path}" in said or f"not kept (Not a directory: {tmp_path}" in said
 
 
 def test_the_key_holds_all_that_links_depend_on(tmp_path):
@@ -135,10 +136,10 @@ def test_a_real_measurement_is_kept(tmp_path):
 
     def body(world):
         hosts = world.all_gather_object("here", stage="hosts")
-        known = known_links(world, hosts=hosts, folder=tmp_path, options=quick)
-        return known.links.size, known.age_s, known.problem
+        links, said = known_links(world, hosts=hosts, folder=tmp_path, options=quick)
+        return links.size, "just now, kept in" in said
 
-    assert Loopback.run(3, body, deadline_s=60) == [(3, 0.0, "")] * 3
+    assert Loopback.run(3, body, deadline_s=60) == [(3, True)] * 3
 
 
 def same(one: Links, other: Links) -> bool:
@@ -151,7 +152,6 @@ def test_a_description_and_links_that_were_written(tmp_path: Path) -> None:
     (tmp_path / "links.json").write_text(links_to_json(links))
     assert same(read_network(tmp_path / "network.toml"), links)
     assert same(read_network(tmp_path / "links.json"), links)
-    assert ranks_on_one_host(links) == 3
 
 
 def test_what_is_no_network(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """windrow.launch.prediction: one row per vertex in the user's order, on any number of ranks; files; caches."""
 
 import dataclasses
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from windrow.comm.launcher import launched_rank
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
+from windrow.gnn import evaluation
 from windrow.gnn.cache_choice import choose_inference_cache
 from windrow.gnn.graph import Graph, Task
 from windrow.gnn.inference import infer_sampled
@@ -28,10 +31,11 @@ from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 from windrow.launch import prediction
 from windrow.launch.cli import main
-from windrow.launch.prediction import PredictionOptions, PredictionResult, predict
+from windrow.launch.prediction import Prediction, predict
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.training import make_trainer, train
+from windrow.partition import atomic_writes
 from windrow.partition.book import PartitionBook
 from windrow.partition.options import PartitionOptions
 from windrow.recsys.log.prepare import prepare_log
@@ -96,8 +100,11 @@ def test_a_run_is_measured_as_in_training(prepared: Path, capsys: pytest.Capture
     assert "is for the run of a model of clicks" in capsys.readouterr().err
 
 
-def predicted(recipe: Recipe, run: Path, out: Path, **options: Any) -> PredictionResult:
-    return predict(recipe, open_run_folder(run), PredictionOptions(out=out, **options))
+def predicted(
+    recipe: Recipe, run: Path, out: Path, *, method: Any = "exact", fanouts: tuple[int, ...] = (), **options: Any
+) -> Prediction:
+    evaluation = dataclasses.replace(recipe.evaluation, method=method, fanouts=fanouts)
+    return predict(dataclasses.replace(recipe, evaluation=evaluation), open_run_folder(run), out=out, **options)
 
 
 def table(path: Path) -> dict[str, torch.Tensor]:
@@ -131,7 +138,7 @@ def test_exact_predictions_of_all_vertices(prepared: Path, tmp_path: Path, check
     found = table(out)
     assert torch.equal(found["vertex"], torch.arange(NUM_VERTICES))
     assert_single_label(found, expected_logits(recipe, run, make_graph(), best=checkpoint == "best"))
-    assert (result.num_vertices, result.out) == (NUM_VERTICES, out)
+    assert (result.rows, result.out) == (NUM_VERTICES, out)
     # What was measured after that epoch of training, bit for bit.
     record = read_records(run / "metrics.jsonl")[result.epoch - 1]
     assert result.figures == {"validation": record.validation, "test": record.test}
@@ -140,6 +147,11 @@ def test_exact_predictions_of_all_vertices(prepared: Path, tmp_path: Path, check
 
 def test_the_file_says_what_it_is(prepared: Path, tmp_path: Path) -> None:
     out = tmp_path / "p.parquet"
+    result = predicted(make(prepared), prepared / "run", out)
+    kinds = {field.name: str(field.type) for field in parquet.read_schema(out)}
+    assert kinds == {"vertex": "int64", "prediction": "int32", "probability": "float"}
+    # A row group for each chunk of 50.
+    assert parquet.ParquetFile(out).num_row_groups == 5
     result = predicted(make(prepared), prepared / "run", out, splits=("test",))
     about = json.loads(parquet.read_schema(out).metadata[b"windrow"])
     assert about == {
@@ -175,12 +187,12 @@ def test_sampled_predictions_are_those_of_sampled_evaluation(prepared: Path, tmp
     result = predicted(recipe, run, tmp_path / "p.parquet", method="sampled")
     record = read_records(run / "metrics.jsonl")[result.epoch - 1]
     assert result.figures == {"validation": record.validation, "test": record.test}
-    assert result.num_vertices == NUM_VERTICES
+    assert result.rows == NUM_VERTICES
     exact = predicted(recipe, run, tmp_path / "exact.parquet")
     assert not torch.equal(
         table(tmp_path / "p.parquet")["probability"], table(tmp_path / "exact.parquet")["probability"]
     )
-    assert exact.num_vertices == NUM_VERTICES
+    assert exact.rows == NUM_VERTICES
 
 
 @pytest.mark.parametrize(("task", "column"), [("binary", "probability"), ("multi-label", "probabilities")])
@@ -222,7 +234,7 @@ def test_vertices_of_another_graph(prepared: Path, tmp_path: Path) -> None:
         out = tmp_path / "p.parquet"
         result = predicted(recipe, run, out, **options)
         assert_single_label(table(out), expected_logits(recipe, run, graph))
-        assert (result.num_vertices, result.figures) == (300, {})
+        assert (result.rows, result.figures) == (300, {})
         about = json.loads(parquet.read_schema(out).metadata[b"windrow"])
         assert about["graph"] == str(*options.values())
         assert "accuracy" not in about
@@ -386,14 +398,13 @@ def refused(recipe: Recipe, run: Path, out: Path, error: type[Exception], words:
 
 
 def test_what_does_not_fit_the_run(prepared: Path, tmp_path: Path) -> None:
-    recipe, run, out = make(prepared), prepared / "run", tmp_path / "p.parquet"
-    refused(recipe, run, out, RecipeError, "--fanouts 5 has 1 hops.*has 2 layers", fanouts=(5,), method="sampled")
-    refused(make(prepared, model={"hidden": 9}), run, out, StoreError, "another model than the recipe")
+    run, out = prepared / "run", tmp_path / "p.parquet"
+    refused(make(prepared, model={"hidden": 9}), run, out, StoreError, "another recipe: model.hidden was 8 and is 9")
     graph = make_graph()
     assert graph.features is not None
     graph.features[3, 2] += 1
     store_graph(tmp_path, graph, 1)
-    refused(make(prepared, store=str(tmp_path / "store-1")), run, out, StoreError, "another graph than the run was")
+    refused(make(prepared, store=str(tmp_path / "store-1")), run, out, StoreError, "belongs to another graph")
 
 
 def test_a_run_that_was_never_evaluated_has_a_latest_checkpoint(prepared: Path, tmp_path: Path) -> None:
@@ -433,9 +444,19 @@ def test_a_model_that_diverged_leaves_the_old_file(
     out.write_bytes(b"old")
     lost = torch.zeros(NUM_VERTICES, 3)
     lost[7] = np.nan
-    monkeypatch.setattr(prediction, "infer_exactly", lambda *_, **__: lost)
+    monkeypatch.setattr(evaluation, "infer_exactly", lambda *_, **__: lost)
     monkeypatch.setattr(prediction, "measure_split", lambda *_: {"accuracy": 0.5})
     with pytest.raises(DataError, match=r"prediction for vertex \d+ is NaN or infinite"):
+        predicted(make(prepared), prepared / "run", out)
+    assert out.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["p.parquet"]
+
+
+def test_a_full_disk_leaves_the_old_file(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "p.parquet"
+    out.write_bytes(b"old")
+    monkeypatch.setattr(atomic_writes.os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(StoreError, match=r"cannot write .*p\.parquet: No space left.*Choose another --out"):
         predicted(make(prepared), prepared / "run", out)
     assert out.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["p.parquet"]

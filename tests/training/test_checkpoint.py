@@ -20,7 +20,6 @@ from torch import Tensor
 from windrow.comm.errors import StoreError
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
-from windrow.launch.recipe import Recipe, make_recipe
 from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.tables.table import TableBatch
@@ -33,7 +32,6 @@ from windrow.training.checkpoint import (
     load_best,
     load_latest,
     load_together,
-    load_weights,
     read_checkpoint,
     read_header,
     restore_tables,
@@ -396,17 +394,10 @@ def test_a_rank_that_cannot_write_fails_all_of_them_and_loses_nothing(
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def make(**changes: dict[str, Any]) -> Recipe:
-    values = {"name": "r", "store": "s", "graph": {"path": "g.npz"}, **changes}
-    return make_recipe(values, source="r.toml", base=Path("/"))
-
-
 def save_weights(folder: Path, epoch: int, *, best: bool) -> Path:
     """A checkpoint whose weights are the number of the epoch."""
     begin_checkpoint(folder, (epoch, 0), with_tables=False)
-    header = CheckpointHeader(
-        recipe=make().decisive_settings(), data_fingerprint="f" * 64, epoch=epoch, step=0, world_size=5, best=best
-    )
+    header = CheckpointHeader(recipe={}, data_fingerprint="f" * 64, epoch=epoch, step=0, world_size=5, best=best)
     state = {"trainer": {"model": {"w": torch.full((3,), float(epoch))}, "optimizer": {}}}
     return save_checkpoint(folder, header, state, keep=5)
 
@@ -418,40 +409,27 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def load(world: World, folder: Path, which: WhichCheckpoint = "best", **options: Any) -> tuple[int, float]:
-    said: list[str] = options.pop("said", [])
-    recipe = options.pop("recipe", make())
-    model = recipe.decisive_settings()["model"]
-    options = {"model": model, "store": recipe.store, "fingerprint": "f" * 64, "say": said.append} | options
+def load(world: World, folder: Path, which: WhichCheckpoint = "best") -> tuple[int, float, tuple[str, ...]]:
     # Only rank 0 needs to see the folder.
-    epoch, state = load_weights(world, folder if world.rank == 0 else Path("nowhere"), which, **options)
-    return epoch, float(state["w"].sum())
+    found = load_together(world, folder if world.rank == 0 else Path("nowhere"), lambda _: None, which)
+    return found.header.epoch, float(found.state["trainer"]["model"]["w"].sum()), found.damaged
 
 
 def test_every_rank_has_them(folder: Path) -> None:
-    assert Loopback.run(3, lambda world: load(world, folder)) == [(2, 6.0)] * 3
-    assert Loopback.run(2, lambda world: load(world, folder, "latest")) == [(3, 9.0)] * 2
+    assert Loopback.run(3, lambda world: load(world, folder)) == [(2, 6.0, ())] * 3
+    assert Loopback.run(2, lambda world: load(world, folder, "latest")) == [(3, 9.0, ())] * 2
 
 
 def test_a_damaged_latest_one_is_passed_over_and_said(folder: Path) -> None:
     latest = save_weights(folder, 4, best=False)
     latest.write_bytes(latest.read_bytes()[:-1])
-    said: list[str] = []
-    assert load(Loopback.single(), folder, "latest", said=said) == (3, 9.0)
-    (line,) = said
-    assert "skipped a damaged checkpoint" in line
+    epoch, weights, (line,) = load(Loopback.single(), folder, "latest")
+    assert (epoch, weights) == (3, 9.0)
     assert latest.name in line
 
 
-def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path) -> None:
-    single = Loopback.single()
-    with pytest.raises(StoreError, match="another model than the recipe describes"):
-        load(single, folder, recipe=make(model={"hidden": 9}))
-    with pytest.raises(StoreError, match=r"/s holds another graph than the run .*e{12}.*f{12}\. Partition"):
-        load(single, folder, fingerprint="e" * 64)
-    # What does not concern the model may be another.
-    load(single, folder, recipe=make(training={"epochs": 7}, run={"seed": 3}))
+def test_a_folder_without_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is marked as the best"):
-        load(single, tmp_path / "empty")
+        load(Loopback.single(), tmp_path)
     with pytest.raises(StoreError, match="no intact checkpoint"):
-        load(single, tmp_path / "empty", "latest")
+        load(Loopback.single(), tmp_path, "latest")

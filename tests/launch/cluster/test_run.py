@@ -48,7 +48,7 @@ def test_messages_cross_the_links_and_keep_the_rate(run_cluster):
     size = 4_000_000
     done = run_cluster("2", "100mbit,1gbit", *ranks(EXCHANGE.replace("SIZE", str(size))))
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^cluster: 2 hosts, 100 Mbit/s, 1 Gbit/s; ping-pong .* Gbit/s, \d+ MB counted", done.stderr)
+    assert re.search(r"^cluster: 2 hosts, 100mbit, 1gbit; ping-pong .* Gbit/s, \d+ MB counted", done.stderr)
     found = json.loads(done.stdout)
     assert [name for name, _, _ in found["ranks"]] == ["host0-100mbit", "host1-1gbit"]
     assert [value for _, value, _ in found["ranks"]] == [1, 0]
@@ -308,9 +308,9 @@ def program(folder, name, text):
 
 
 def test_files(tmp_path):
-    files = write_launcher_files(OPTIONS, tmp_path)
-    assert files.host_file.read_text().split() == list(OPTIONS.hosts)
-    names = dict(reversed(line.split()) for line in files.names.read_text().splitlines()[2:])
+    write_launcher_files(OPTIONS, tmp_path)
+    assert (tmp_path / "hosts").read_text().split() == list(OPTIONS.hosts)
+    names = dict(reversed(line.split()) for line in (tmp_path / "names").read_text().splitlines()[2:])
     assert names["host0-1gbit"] == "10.77.0.1"
     assert names["host2-unlimited"] == "10.77.0.3"
     assert names[os.uname().nodename] == "10.77.0.254"
@@ -323,9 +323,9 @@ def test_the_script_enters_the_host_it_is_called_with(tmp_path, monkeypatch):
     program(tmp_path / "bin", "unshare", 'while [ "$1" != sh ]; do shift; done; exec "$@"')
     program(tmp_path / "bin", "hostname", 'echo "name $1"')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    script = write_launcher_files(OPTIONS, tmp_path).script
+    write_launcher_files(OPTIONS, tmp_path)
     done = subprocess.run(
-        [script, "-x", "-q", "host1-10gbit", "printf", "'%s.'", "'a b'", "-x;", "exit", "4"],
+        [tmp_path / "enter-host", "-x", "-q", "host1-10gbit", "printf", "'%s.'", "'a b'", "-x;", "exit", "4"],
         capture_output=True,
         text=True,
         check=False,
@@ -336,14 +336,13 @@ def test_the_script_enters_the_host_it_is_called_with(tmp_path, monkeypatch):
 
 
 def test_environment(tmp_path):
-    files = write_launcher_files(OPTIONS, tmp_path)
     outside = {"HOME": "/h", "UCX_TLS": "all", "HYDRA_BOOTSTRAP": "slurm", "HYDRA_BINDING": "core"}
-    inside = cluster_environment(OPTIONS, files, outside)
+    inside = cluster_environment(OPTIONS, tmp_path, outside)
     assert inside["HOME"] == "/h"
     assert inside["HYDRA_BINDING"] == "core"
     assert inside["UCX_TLS"] == "tcp,self"
     assert "HYDRA_BOOTSTRAP" not in inside
-    assert inside["HYDRA_HOST_FILE"] == str(files.host_file)
+    assert inside["HYDRA_HOST_FILE"] == str(tmp_path / "hosts")
     assert json.loads(inside["WINDROW_CLUSTER"])["hosts"] == list(OPTIONS.hosts)
     assert outside["UCX_TLS"] == "all"
 

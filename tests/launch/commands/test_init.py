@@ -143,11 +143,11 @@ def test_a_parquet_log(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_large_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers of a log with more values and samples than one wants to write."""
-    for name, value in (("LARGEST_VOCABULARY", 30), ("RARE_FROM_SAMPLES", ROWS), ("LARGE_LOG", 100)):
+    for name, value in (("RARE_FROM_SAMPLES", ROWS), ("LARGE_LOG", 100)):
         monkeypatch.setattr(starter_log, name, value)
     parquet.write_table(pa.table(clicks()), "clicks.parquet")
     recipe = init("log", "clicks.parquet")
-    assert recipe["log"]["features"]["item_id"] == {"ids": "hash", "rows": 64}
+    assert recipe["log"]["features"]["item_id"] == {"min_count": 5}
     assert recipe["log"]["features"]["time_id"] == {"column": "time", "min_count": 5}
     assert recipe["tables"]["optimizer"] == "rowwise_adagrad"
 
