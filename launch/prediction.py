@@ -56,7 +56,7 @@ from windrow.gnn.vertex_data import SplitOptions, scale_features
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import Recipe
 from windrow.partition.store import PartitionStore
-from windrow.training.checkpoint import WhichCheckpoint, load_weights
+from windrow.training.checkpoint import CheckpointHeader, WhichCheckpoint, load_together
 from windrow.training.run_folder import RunFolder
 from windrow.training.terminal import Progress, make_progress
 
@@ -217,17 +217,25 @@ class _Predictor:
 
     def load(self, run_folder: RunFolder) -> int:
         """Take over the weights; the epochs that they were trained for. Collective."""
-        epoch, state = load_weights(
-            self._world,
-            run_folder.checkpoint_folder,
-            self._options.checkpoint,
-            model=self._recipe.decisive_settings()["model"],
-            store=self._recipe.store,
-            fingerprint=self._fingerprint,
-            say=self._progress.write,
-        )
-        self._model.load_state_dict(state)
-        return epoch
+
+        def check(header: CheckpointHeader) -> None:
+            if header.recipe.get("model") != self._recipe.decisive_settings()["model"]:
+                raise StoreError(
+                    f"{run_folder.path} holds another model than the recipe describes: leave its section [model] as "
+                    "recipe.toml in the run folder has it"
+                )
+            if header.data_fingerprint != self._fingerprint:
+                raise StoreError(
+                    f"{self._recipe.store} holds another graph than the run was trained on: its fingerprint is "
+                    f"{self._fingerprint[:12]}, and that of the run's graph {header.data_fingerprint[:12]}. Partition "
+                    "the run's graph again, or name its store by --set store=..."
+                )
+
+        found = load_together(self._world, run_folder.checkpoint_folder, check, self._options.checkpoint)
+        for message in found.damaged:
+            self._progress.write(f"windrow: skipped a damaged checkpoint: {message}")
+        self._model.load_state_dict(found.state["trainer"]["model"])
+        return found.header.epoch
 
     def infer(self) -> tuple[Tensor, Tensor]:
         """This rank's vertices, ascending, and their outputs on the CPU. Collective."""

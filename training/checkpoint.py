@@ -21,7 +21,6 @@ is a leftover.
 """
 
 import dataclasses
-import errno
 import hashlib
 import io
 import json
@@ -50,11 +49,9 @@ __all__ = [
     "begin_checkpoint",
     "best_checkpoint",
     "check_fits",
-    "check_world_size",
     "load_best",
     "load_latest",
     "load_together",
-    "load_weights",
     "read_checkpoint",
     "read_header",
     "restore_tables",
@@ -68,7 +65,6 @@ FORMAT_VERSION = 2
 MAGIC = b"windrow-checkpoint\n"
 LONGEST_HEADER_BYTES = 1 << 22
 OUTSIDE_HEADER_CLASS = frozenset({"format_version", "payload_bytes", "sha256"})
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 WhichCheckpoint = Literal["best", "latest"]
@@ -134,15 +130,14 @@ def write_checkpoint(path: Path, header: CheckpointHeader, state: Mapping[str, A
     try:
         write_atomically(path, start, payload)
     except OSError as error:
-        raise _cannot_write(path, len(start) + payload.nbytes, error) from error
+        raise StoreError(
+            f"cannot write a checkpoint of {byte_size(payload.nbytes)} to {path.parent}: {error.strerror}. Earlier "
+            "checkpoints are intact: make room, or the folder writable, then go on with --resume."
+        ) from error
 
 
 def read_header(path: Path) -> CheckpointHeader:
-    """Read a checkpoint's header only; the state after it is not checked.
-
-    Raises:
-        StoreError: there is no checkpoint, it is damaged, or of another version.
-    """
+    """Read a checkpoint's header only; the state after it is not checked. Raises as `read_checkpoint`."""
     return _read(path, with_payload=False)[0]
 
 
@@ -160,26 +155,12 @@ def read_checkpoint(path: Path) -> tuple[CheckpointHeader, dict[str, Any]]:
 def _read(path: Path, *, with_payload: bool) -> tuple[CheckpointHeader, bytes]:
     try:
         with path.open("rb") as file:
-            if file.readline(len(MAGIC)) != MAGIC:
-                raise _damaged(path, "it does not begin like a checkpoint")
-            described = _parse_header(path, file.readline(LONGEST_HEADER_BYTES))
+            magic, line = file.readline(len(MAGIC)), file.readline(LONGEST_HEADER_BYTES)
             payload = file.read() if with_payload else b""
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}. Name another checkpoint.") from error
-    digest = described.pop("sha256")
-    num_bytes = described["payload_bytes"]
-    if with_payload:
-        if len(payload) != num_bytes:
-            raise _damaged(path, f"it holds {len(payload)} bytes of state where {num_bytes} were written")
-        if _digest(described, payload) != digest:
-            raise _damaged(path, "its checksum differs from the one it was written with")
-    known = {field.name for field in dataclasses.fields(CheckpointHeader)}
-    return CheckpointHeader(**{name: described[name] for name in known}), payload
-
-
-def _parse_header(path: Path, line: bytes) -> dict[str, Any]:
     try:
-        described = json.loads(line)
+        described = json.loads(line) if magic == MAGIC else {}
         version = described["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(path, "its header is not readable") from error
@@ -188,10 +169,14 @@ def _parse_header(path: Path, line: bytes) -> dict[str, Any]:
             f"{path}: has checkpoint format {version}, but this version of windrow reads format "
             f"{FORMAT_VERSION}. Use the version of windrow that wrote it (environment.json in the run folder names it)."
         )
-    expected = {field.name for field in dataclasses.fields(CheckpointHeader)} | OUTSIDE_HEADER_CLASS
-    if set(described) != expected:
-        raise _damaged(path, f"its header lacks or adds {sorted(set(described) ^ expected)}")
-    return dict(described)
+    known = {field.name for field in dataclasses.fields(CheckpointHeader)}
+    if set(described) != known | OUTSIDE_HEADER_CLASS:
+        raise _damaged(path, f"its header lacks or adds {sorted(set(described) ^ (known | OUTSIDE_HEADER_CLASS))}")
+    # The number of bytes is below the checksum too.
+    digest = described.pop("sha256")
+    if with_payload and _digest(described, payload) != digest:
+        raise _damaged(path, "its checksum differs from the one it was written with")
+    return CheckpointHeader(**{name: described[name] for name in known}), payload
 
 
 def _digest(described: Mapping[str, Any], payload: bytes | memoryview) -> str:
@@ -203,19 +188,6 @@ def _digest(described: Mapping[str, Any], payload: bytes | memoryview) -> str:
 
 def _damaged(path: Path, reason: str) -> StoreError:
     return StoreError(f"{path}: this checkpoint is damaged: {reason}. Delete it, so that an older one is used.")
-
-
-def _cannot_write(path: Path, num_bytes: int, error: OSError) -> StoreError:
-    needed = f"{byte_size(num_bytes)} ({num_bytes} bytes)"
-    if error.errno in NO_SPACE:
-        return StoreError(
-            f"no space left for a checkpoint in {path.parent}: it needs {needed}. Earlier checkpoints are "
-            "intact: free some space, then go on with --resume."
-        )
-    return StoreError(
-        f"cannot write a checkpoint of {needed} to {path.parent}: {error.strerror}. Earlier checkpoints are "
-        "intact: make the folder writable, then go on with --resume."
-    )
 
 
 NAME = "epoch-{:05}-step-{:06}.ckpt"
@@ -270,16 +242,10 @@ def begin_checkpoint(folder: Path, position: tuple[int, int], *, with_tables: bo
 
 
 def save_checkpoint(folder: Path, header: CheckpointHeader, state: Mapping[str, Any], *, keep: int) -> Path:
-    """Write a checkpoint, then delete those that are no longer needed, later ones among them.
+    """Write a checkpoint after `begin_checkpoint`, then delete those that are no longer needed, later ones among them.
 
     A later one was skipped as damaged when the run was resumed; left there, it would push out those that are
-    intact.
-
-    Args:
-        folder: as in `begin_checkpoint`, which was called before; the table shards that the header names are there.
-        header: position and belonging; the position makes the name.
-        state: tensors and plain values.
-        keep: how many of the latest to keep, at least 1; the best is kept beside them.
+    intact. The latest `keep` stay, and the best.
 
     Returns:
         The file written.
@@ -302,11 +268,7 @@ def save_checkpoint(folder: Path, header: CheckpointHeader, state: Mapping[str, 
 
 
 def load_latest(folder: Path, *, damaged_tables: Mapping[Path, str] | None = None) -> Checkpoint:
-    """Read the latest checkpoint that is intact.
-
-    Args:
-        folder: of the checkpoints.
-        damaged_tables: checkpoints whose table shards were found damaged, with what to tell the user: skipped.
+    """Read the latest checkpoint that is intact; not those of which `damaged_tables` says what is wrong.
 
     Raises:
         StoreError: there is none; the message says what is wrong with each.
@@ -320,8 +282,8 @@ def load_latest(folder: Path, *, damaged_tables: Mapping[Path, str] | None = Non
             header, state = read_checkpoint(path)
         except StoreError as error:
             damaged.append(str(error))
-            continue
-        return Checkpoint(path=path, header=header, state=state, damaged=tuple(damaged))
+        else:
+            return Checkpoint(path=path, header=header, state=state, damaged=tuple(damaged))
     reasons = "".join(f"\n  {message}" for message in damaged)
     raise StoreError(f"no intact checkpoint in {folder}: start again without --resume.{reasons}")
 
@@ -361,19 +323,6 @@ def check_fits(header: CheckpointHeader, *, recipe: Mapping[str, Any], data_fing
         raise StoreError(
             f"the checkpoint belongs to another {data}: its fingerprint was {header.data_fingerprint[:12]} and is "
             f"{data_fingerprint[:12]}. Resume with the store that the run began with, or start a new run."
-        )
-
-
-def check_world_size(header: CheckpointHeader, size: int, *, order: str) -> None:
-    """Refuse to go on with another number of ranks where minibatches depend on it: sampler.order = "local".
-
-    Raises:
-        StoreError: names both numbers.
-    """
-    if order == "local" and header.world_size != size:
-        raise StoreError(
-            f'the checkpoint was written by {header.world_size} ranks, and with sampler.order = "local" minibatches '
-            f"would be others on {size}: resume on {header.world_size} ranks, or start a new run."
         )
 
 
@@ -560,52 +509,3 @@ def _find_damage(world: World, checkpoint: Checkpoint) -> list[str]:
     except StoreError as error:
         message = str(error)
     return [one for one in world.all_gather_object(message, stage=STAGE) if one]
-
-
-def load_weights(
-    world: World,
-    folder: Path,
-    which: WhichCheckpoint,
-    *,
-    model: Mapping[str, Any],
-    store: Path,
-    fingerprint: str,
-    say: Callable[[str], None],
-) -> tuple[int, dict[str, Any]]:
-    """Read the weights of a graph's model. Collective; only rank 0 looks into the folder.
-
-    Args:
-        world: any number of ranks.
-        folder: of the checkpoints.
-        which: must agree.
-        model: the settings of the model.
-        store: of the graph.
-        fingerprint: of the graph in it.
-        say: told about checkpoints that are damaged, on rank 0.
-
-    Returns:
-        Epochs that the model had been trained for, and its state dict, tensors on the CPU.
-
-    Raises:
-        StoreError: there is no such checkpoint, it is damaged, or of another model or graph.
-    """
-    weights: tuple[int, dict[str, Any]] | None = None
-    if world.rank == 0:
-        found = load_best(folder) if which == "best" else load_latest(folder)
-        for message in found.damaged:
-            say(f"windrow: skipped a damaged checkpoint: {message}")
-        header = found.header
-        if header.recipe.get("model") != model:
-            raise StoreError(
-                f"{found.path} holds another model than the recipe describes: leave its section [model] as recipe.toml "
-                "in the run folder has it"
-            )
-        if header.data_fingerprint != fingerprint:
-            raise StoreError(
-                f"{store} holds another graph than the run was trained on: its fingerprint is "
-                f"{fingerprint[:12]}, and that of the run's graph {header.data_fingerprint[:12]}. Partition the run's "
-                "graph again, or name its store by --set store=..."
-            )
-        # The optimiser's state, which is twice as large, stays here.
-        weights = found.header.epoch, found.state["trainer"]["model"]
-    return world.broadcast_object(weights, root=0, stage=STAGE)

@@ -433,7 +433,7 @@ class _Run:
                 f"checkpoint_every_steps = {options.checkpoint_every_steps}: must be a multiple of training.accumulate "
                 f"= {accumulate}, or gradients that wait would be lost"
             )
-        self._stopping = EarlyStopping(patience=options.patience or None, higher_is_better=self._task.higher_is_better)
+        self._stopping = EarlyStopping(patience=options.patience, higher_is_better=self._task.higher_is_better)
         # Of the epoch that is under way: what was done of it before this process began.
         self._first_step = 0
         self._loss_before = 0.0
@@ -475,40 +475,31 @@ class _Run:
         self, folder: Path | None, *, resumed: bool, name: str, settings: Mapping[str, Any], trace: bool
     ) -> TrainingResult:
         """Run the epochs that are left. Collective."""
-        trainer = self._trainer
-        result = None
-        with contextlib.ExitStack() as open_until_the_end:
-            progress = open_until_the_end.enter_context(make_progress(rank=self._world.rank))
-            for line in self._task.opening_lines():
-                progress.write(line)
-            journal: Journal | None = None
-            if self._world.rank == 0:
-                journal = open_until_the_end.enter_context(
-                    Journal(
-                        name,
-                        settings,
-                        folder,
-                        resumed=resumed,
-                        finished_epochs=self._finished,
-                        shown_figures=self._task.shown_figures,
-                        placement=self._task.placement(),
-                    )
-                )
-            path = self._world.broadcast_object(
-                None if journal is None else journal.folder.path, root=0, stage="run folder"
+        trainer, task = self._trainer, self._task
+        journal: Journal | None = None
+        if self._world.rank == 0:
+            journal = Journal(
+                name,
+                settings,
+                folder,
+                resumed=resumed,
+                finished_epochs=self._finished,
+                shown_figures=task.shown_figures,
+                placement=task.placement(),
             )
-            trainer.run_folder = RunFolder(path)
+        path = self._world.broadcast_object(
+            None if journal is None else journal.folder.path, root=0, stage="run folder"
+        )
+        trainer.run_folder = RunFolder(path)
+        with contextlib.ExitStack() as until_the_end:
+            progress = until_the_end.enter_context(make_progress(rank=self._world.rank))
+            for line in task.opening_lines():
+                progress.write(line)
             timeline: Timeline | None = None
             if trace:
-                timeline = open_until_the_end.enter_context(
-                    Timeline(
-                        self._world,
-                        trainer.stopwatch,
-                        self._task.data,
-                        trainer.run_folder.trace_file,
-                        say=progress.write,
-                    )
-                )
+                file = trainer.run_folder.trace_file
+                timeline = Timeline(self._world, trainer.stopwatch, task.data, file, say=progress.write)
+                until_the_end.enter_context(timeline)
             trainer.call("on_start")
             while not self._is_over():
                 record, ranks, improved = self._one_epoch(progress)
@@ -520,10 +511,8 @@ class _Run:
                     self._save(best=improved)
                 if timeline is not None:
                     timeline.epoch_finished(self._finished)
-            if journal is not None:
-                result = journal.conclude()
-            result = self._world.broadcast_object(result, root=0, stage="result")
-            assert result is not None
+            concluded = None if journal is None else journal.conclude()
+            result: TrainingResult = self._world.broadcast_object(concluded, root=0, stage="result")
             trainer.call("on_end", result)
         return result
 

@@ -318,7 +318,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(folder: Path, monkeypatch: 
 
     with monkeypatch.context() as patch:
         patch.setattr(atomic_file.os, "fsync", fsync)
-        with pytest.raises(StoreError, match=r"no space left.*Earlier checkpoints are intact"):
+        with pytest.raises(StoreError, match=r"No space left on device. Earlier checkpoints are intact"):
             train(recipe, run_folder=folder / "run")
     checkpoints = folder / "run" / "checkpoints"
     assert load_latest(checkpoints).header.epoch == 2

@@ -20,20 +20,17 @@ from torch import Tensor
 from windrow.comm.errors import StoreError
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
-from windrow.launch.recipe import Recipe, make_recipe
 from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.tables.table import TableBatch
 from windrow.training import checkpoint as checkpoints
 from windrow.training.checkpoint import (
     CheckpointHeader,
-    WhichCheckpoint,
     begin_checkpoint,
     check_fits,
     load_best,
     load_latest,
     load_together,
-    load_weights,
     read_checkpoint,
     read_header,
     restore_tables,
@@ -237,7 +234,7 @@ def test_a_real_size_limit_leaves_the_last_good_one(path: Path) -> None:
             write_checkpoint(path, HEADER, {"big": torch.zeros(100_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    for words in ("no space left", str(path.parent), " bytes)", "--resume"):
+    for words in ("File too large", str(path.parent), "392 KiB", "--resume"):
         assert words in str(caught.value)
     assert path.read_bytes() == before
     assert [entry.name for entry in path.parent.iterdir()] == ["c.ckpt"]
@@ -248,7 +245,7 @@ def test_a_folder_that_became_read_only_is_said(path: Path, monkeypatch: pytest.
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(StoreError, match="make the folder writable"):
+    with pytest.raises(StoreError, match="or the folder writable"):
         write_checkpoint(path, HEADER, STATE)
     assert read_header(path) == HEADER
 
@@ -394,64 +391,3 @@ def test_a_rank_that_cannot_write_fails_all_of_them_and_loses_nothing(
     assert load_latest(tmp_path).header.epoch == 1
     assert save_shards(tmp_path, 3) == [""] * 4
     assert len(list(tmp_path.iterdir())) == 4
-
-
-def make(**changes: dict[str, Any]) -> Recipe:
-    values = {"name": "r", "store": "s", "graph": {"path": "g.npz"}, **changes}
-    return make_recipe(values, source="r.toml", base=Path("/"))
-
-
-def save_weights(folder: Path, epoch: int, *, best: bool) -> Path:
-    """A checkpoint whose weights are the number of the epoch."""
-    begin_checkpoint(folder, (epoch, 0), with_tables=False)
-    header = CheckpointHeader(
-        recipe=make().decisive_settings(), data_fingerprint="f" * 64, epoch=epoch, step=0, world_size=5, best=best
-    )
-    state = {"trainer": {"model": {"w": torch.full((3,), float(epoch))}, "optimizer": {}}}
-    return save_checkpoint(folder, header, state, keep=5)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    for epoch in (1, 2, 3):
-        save_weights(tmp_path, epoch, best=epoch < 3)
-    return tmp_path
-
-
-def load(world: World, folder: Path, which: WhichCheckpoint = "best", **options: Any) -> tuple[int, float]:
-    said: list[str] = options.pop("said", [])
-    recipe = options.pop("recipe", make())
-    model = recipe.decisive_settings()["model"]
-    options = {"model": model, "store": recipe.store, "fingerprint": "f" * 64, "say": said.append} | options
-    # Only rank 0 needs to see the folder.
-    epoch, state = load_weights(world, folder if world.rank == 0 else Path("nowhere"), which, **options)
-    return epoch, float(state["w"].sum())
-
-
-def test_every_rank_has_them(folder: Path) -> None:
-    assert Loopback.run(3, lambda world: load(world, folder)) == [(2, 6.0)] * 3
-    assert Loopback.run(2, lambda world: load(world, folder, "latest")) == [(3, 9.0)] * 2
-
-
-def test_a_damaged_latest_one_is_passed_over_and_said(folder: Path) -> None:
-    latest = save_weights(folder, 4, best=False)
-    latest.write_bytes(latest.read_bytes()[:-1])
-    said: list[str] = []
-    assert load(Loopback.single(), folder, "latest", said=said) == (3, 9.0)
-    (line,) = said
-    assert "skipped a damaged checkpoint" in line
-    assert latest.name in line
-
-
-def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path) -> None:
-    single = Loopback.single()
-    with pytest.raises(StoreError, match="another model than the recipe describes"):
-        load(single, folder, recipe=make(model={"hidden": 9}))
-    with pytest.raises(StoreError, match=r"/s holds another graph than the run .*e{12}.*f{12}\. Partition"):
-        load(single, folder, fingerprint="e" * 64)
-    # What does not concern the model may be another.
-    load(single, folder, recipe=make(training={"epochs": 7}, run={"seed": 3}))
-    with pytest.raises(StoreError, match="is marked as the best"):
-        load(single, tmp_path / "empty")
-    with pytest.raises(StoreError, match="no intact checkpoint"):
-        load(single, tmp_path / "empty", "latest")
