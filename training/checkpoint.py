@@ -26,7 +26,7 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -113,13 +113,10 @@ class CheckpointHeader:
 
 
 def write_checkpoint(path: Path, header: CheckpointHeader, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint so that the file is either complete or not there; its folder exists.
+    """Write a checkpoint into a folder that exists, whole or not at all; one copy of the state is in memory.
 
     Raises:
         StoreError: the disk is full or the folder cannot be written; no file is changed.
-
-    Cost:
-        One copy of the state in memory.
     """
     buffer = io.BytesIO()
     torch.save({"state": dict(state)}, buffer)
@@ -216,12 +213,9 @@ def tables_folder(checkpoint: Path) -> Path:
 
 
 def begin_checkpoint(folder: Path, position: tuple[int, int], *, with_tables: bool) -> Path:
-    """Make room for the checkpoint of this (epoch, step): what an interrupted save left behind is cleared.
+    """Clear what an interrupted save left behind; the file that `save_checkpoint` will write for this (epoch, step).
 
     With tables, an empty folder for their shards is made, and a checkpoint of the same position deleted first.
-
-    Returns:
-        The file that `save_checkpoint` will write.
 
     Raises:
         StoreError: a folder cannot be made.
@@ -242,13 +236,10 @@ def begin_checkpoint(folder: Path, position: tuple[int, int], *, with_tables: bo
 
 
 def save_checkpoint(folder: Path, header: CheckpointHeader, state: Mapping[str, Any], *, keep: int) -> Path:
-    """Write a checkpoint after `begin_checkpoint`, then delete those that are no longer needed, later ones among them.
+    """Write a checkpoint after `begin_checkpoint`, then delete those beyond the latest `keep` and the best; its file.
 
-    A later one was skipped as damaged when the run was resumed; left there, it would push out those that are
-    intact. The latest `keep` stay, and the best.
-
-    Returns:
-        The file written.
+    Later ones are deleted too: they were skipped as damaged when the run was resumed, and would push out those that
+    are intact.
 
     Raises:
         StoreError: the disk is full or not writable; all earlier checkpoints are still there.
@@ -310,9 +301,12 @@ def check_fits(header: CheckpointHeader, *, recipe: Mapping[str, Any], data_fing
     Raises:
         StoreError: names the first keys that differ, with both values, or says that the data do.
     """
-    differing = [
-        f"{key} was {_shown(old)} and is {_shown(new)}" for key, old, new in _differences(header.recipe, recipe)
-    ]
+    old, new = _flat(header.recipe), _flat(recipe)
+    differing = []
+    for key in dict.fromkeys([*old, *new]):
+        if old.get(key) != new.get(key):
+            before, after = (repr(flat[key]) if key in flat else "absent" for flat in (old, new))
+            differing.append(f"{key} was {before} and is {after}")
     if differing:
         more = f" (and {len(differing) - MOST_DIFFERENCES} more)" if len(differing) > MOST_DIFFERENCES else ""
         raise StoreError(
@@ -324,6 +318,17 @@ def check_fits(header: CheckpointHeader, *, recipe: Mapping[str, Any], data_fing
             f"the checkpoint belongs to another {data}: its fingerprint was {header.data_fingerprint[:12]} and is "
             f"{data_fingerprint[:12]}. Resume with the store that the run began with, or start a new run."
         )
+
+
+def _flat(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as ``section.key`` -> value; what is None is absent."""
+    flat: dict[str, Any] = {}
+    for key, value in recipe.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def _newest_first(folder: Path) -> list[Path]:
@@ -353,21 +358,6 @@ def _delete(path: Path) -> None:
         shutil.rmtree(tables_folder(path))
 
 
-def _differences(
-    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, object, object]]:
-    for key in dict.fromkeys([*old, *new]):
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            yield from _differences(before, after, f"{prefix}{key}.")
-        elif before != after:
-            yield f"{prefix}{key}", before, after
-
-
-def _shown(value: object) -> str:
-    return "absent" if value is None else repr(value)
-
-
 STAGE = "checkpoint"
 
 
@@ -380,10 +370,10 @@ def save_together(
     *,
     keep: int,
 ) -> None:
-    """Write a checkpoint. Collective; killed at any moment, it leaves the earlier ones intact.
+    """Write a checkpoint of the same step. Collective; killed at any moment, it leaves the earlier ones intact.
 
     Args:
-        world: all its ranks come here after the same step.
+        world: its ranks.
         folder: of the checkpoints; must agree, on a file system that all ranks share where there are tables.
         header: position and belonging, without table files; must agree.
         state: tensors and plain values that all ranks have in common; rank 0's are written.
@@ -407,15 +397,10 @@ def save_together(
 def load_together(
     world: World, folder: Path, check: Callable[[CheckpointHeader], None], which: WhichCheckpoint = "latest"
 ) -> Checkpoint:
-    """Find a checkpoint that is intact, table shards included. Collective.
+    """Find a checkpoint that is intact, table shards included, on any number of ranks. Collective.
 
-    Each file is read and checked by one rank: the ranks share them out.
-
-    Args:
-        world: any number of ranks.
-        folder: of the checkpoints; only rank 0 looks there where there are no tables.
-        check: raises where a checkpoint does not fit; rank 0 calls it.
-        which: the latest that is intact, or the best.
+    Each file is read and checked by one rank; only rank 0 looks into the folder where there are no tables, and calls
+    `check`, which raises where a checkpoint does not fit.
 
     Returns:
         The same on every rank; what it says about tables is read by `restore_tables`.
@@ -441,11 +426,8 @@ def load_together(
 def restore_tables(checkpoint: Checkpoint, tables: Iterable[StoredTables], *, grown: bool = False) -> None:
     """Fill this rank's pieces of the tables, under whatever plan they were written; nobody else has to be present.
 
-    Args:
-        checkpoint: from `load_together`.
-        tables: what this rank holds; every value and every optimiser state is overwritten.
-        grown: whether tables may have more rows than in the checkpoint, and there may be others, or another optimiser:
-            what the checkpoint does not have stays as it is.
+    Every value and every optimiser state is overwritten. With `grown`, tables may have more rows than in the
+    checkpoint, and there may be others, or another optimiser: what the checkpoint does not have stays as it is.
 
     Raises:
         StoreError: a table or its optimiser state is not all there.

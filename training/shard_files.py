@@ -114,19 +114,17 @@ _KEY = re.compile(r"(.+)/(\d+)-(\d+)/(\d+)-(\d+)/(\w+)", re.DOTALL)
 
 
 def write_shard_file(path: Path, state: Iterable[StateTensor]) -> str:
-    """Write what one rank holds; nobody else has to be present.
+    """Write what one rank holds, of pieces that do not overlap; what is replicated is written by one rank only.
 
     Args:
         path: the file; its folder exists. It is replaced in one step.
-        state: of pieces that do not overlap. What is replicated is written by one rank only.
+        state: one tensor of it at a time is copied, and only where it comes from a GPU.
 
     Returns:
         The file's SHA-256, hexadecimal: what `check_shard_files` compares.
 
     Raises:
         OSError: the disk is full or not writable; the old file is as it was.
-
-    Memory: one tensor, and only where it comes from a GPU.
     """
     tensors: dict[str, Tensor] = {}
     axes: dict[str, tuple[StateAxis, ...]] = {}
@@ -149,11 +147,7 @@ def write_shard_file(path: Path, state: Iterable[StateTensor]) -> str:
 
 
 def check_shard_files(folder: Path, checksums: Mapping[str, str]) -> None:
-    """Compare files with what was written; ranks may share them out, since each file is read whole.
-
-    Args:
-        folder: where they are.
-        checksums: SHA-256 by file name.
+    """Compare files of a folder with their SHA-256 by name; ranks may share them out, since each file is read whole.
 
     Raises:
         StoreError: names the first file that is missing or damaged.

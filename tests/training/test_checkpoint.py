@@ -114,7 +114,7 @@ def test_another_recipe_is_refused_naming_keys_and_values() -> None:
     other = {"seed": 1, "model": {"hidden": 16, "kind": "gcn", "extra": True}, "training": {}}
     with pytest.raises(StoreError) as caught:
         check_fits(header(1), recipe=other, data_fingerprint="a" * 64, data="graph")
-    changed = "seed was 0 and is 1; model.hidden was 8 and is 16; model.extra was absent and is True"
+    changed = "seed was 0 and is 1; model.hidden was 8 and is 16; training.epochs was 3 and is absent"
     for words in (changed, "(and 1 more)", "recipe.toml"):
         assert words in str(caught.value)
 
