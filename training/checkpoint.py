@@ -21,13 +21,12 @@ is a leftover.
 """
 
 import dataclasses
-import errno
 import hashlib
 import io
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -66,7 +65,6 @@ FORMAT_VERSION = 2
 MAGIC = b"windrow-checkpoint\n"
 LONGEST_HEADER_BYTES = 1 << 22
 OUTSIDE_HEADER_CLASS = frozenset({"format_version", "payload_bytes", "sha256"})
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 WhichCheckpoint = Literal["best", "latest"]
@@ -115,13 +113,10 @@ class CheckpointHeader:
 
 
 def write_checkpoint(path: Path, header: CheckpointHeader, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint so that the file is either complete or not there; its folder exists.
+    """Write a checkpoint into a folder that exists, whole or not at all; one copy of the state is in memory.
 
     Raises:
         StoreError: the disk is full or the folder cannot be written; no file is changed.
-
-    Cost:
-        One copy of the state in memory.
     """
     buffer = io.BytesIO()
     torch.save({"state": dict(state)}, buffer)
@@ -132,15 +127,14 @@ def write_checkpoint(path: Path, header: CheckpointHeader, state: Mapping[str, A
     try:
         write_atomically(path, start, payload)
     except OSError as error:
-        raise _cannot_write(path, len(start) + payload.nbytes, error) from error
+        raise StoreError(
+            f"cannot write a checkpoint of {byte_size(payload.nbytes)} to {path.parent}: {error.strerror}. Earlier "
+            "checkpoints are intact: make room, or the folder writable, then go on with --resume."
+        ) from error
 
 
 def read_header(path: Path) -> CheckpointHeader:
-    """Read a checkpoint's header only; the state after it is not checked.
-
-    Raises:
-        StoreError: there is no checkpoint, it is damaged, or of another version.
-    """
+    """Read a checkpoint's header only; the state after it is not checked. Raises as `read_checkpoint`."""
     return _read(path, with_payload=False)[0]
 
 
@@ -158,26 +152,12 @@ def read_checkpoint(path: Path) -> tuple[CheckpointHeader, dict[str, Any]]:
 def _read(path: Path, *, with_payload: bool) -> tuple[CheckpointHeader, bytes]:
     try:
         with path.open("rb") as file:
-            if file.readline(len(MAGIC)) != MAGIC:
-                raise _damaged(path, "it does not begin like a checkpoint")
-            described = _parse_header(path, file.readline(LONGEST_HEADER_BYTES))
+            magic, line = file.readline(len(MAGIC)), file.readline(LONGEST_HEADER_BYTES)
             payload = file.read() if with_payload else b""
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}. Name another checkpoint.") from error
-    digest = described.pop("sha256")
-    num_bytes = described["payload_bytes"]
-    if with_payload:
-        if len(payload) != num_bytes:
-            raise _damaged(path, f"it holds {len(payload)} bytes of state where {num_bytes} were written")
-        if _digest(described, payload) != digest:
-            raise _damaged(path, "its checksum differs from the one it was written with")
-    known = {field.name for field in dataclasses.fields(CheckpointHeader)}
-    return CheckpointHeader(**{name: described[name] for name in known}), payload
-
-
-def _parse_header(path: Path, line: bytes) -> dict[str, Any]:
     try:
-        described = json.loads(line)
+        described = json.loads(line) if magic == MAGIC else {}
         version = described["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(path, "its header is not readable") from error
@@ -186,10 +166,14 @@ def _parse_header(path: Path, line: bytes) -> dict[str, Any]:
             f"{path}: has checkpoint format {version}, but this version of windrow reads format "
             f"{FORMAT_VERSION}. Use the version of windrow that wrote it (environment.json in the run folder names it)."
         )
-    expected = {field.name for field in dataclasses.fields(CheckpointHeader)} | OUTSIDE_HEADER_CLASS
-    if set(described) != expected:
-        raise _damaged(path, f"its header lacks or adds {sorted(set(described) ^ expected)}")
-    return dict(described)
+    known = {field.name for field in dataclasses.fields(CheckpointHeader)}
+    if set(described) != known | OUTSIDE_HEADER_CLASS:
+        raise _damaged(path, f"its header lacks or adds {sorted(set(described) ^ (known | OUTSIDE_HEADER_CLASS))}")
+    # The number of bytes is below the checksum too.
+    digest = described.pop("sha256")
+    if with_payload and _digest(described, payload) != digest:
+        raise _damaged(path, "its checksum differs from the one it was written with")
+    return CheckpointHeader(**{name: described[name] for name in known}), payload
 
 
 def _digest(described: Mapping[str, Any], payload: bytes | memoryview) -> str:
@@ -201,19 +185,6 @@ def _digest(described: Mapping[str, Any], payload: bytes | memoryview) -> str:
 
 def _damaged(path: Path, reason: str) -> StoreError:
     return StoreError(f"{path}: this checkpoint is damaged: {reason}. Delete it, so that an older one is used.")
-
-
-def _cannot_write(path: Path, num_bytes: int, error: OSError) -> StoreError:
-    needed = f"{byte_size(num_bytes)} ({num_bytes} bytes)"
-    if error.errno in NO_SPACE:
-        return StoreError(
-            f"no space left for a checkpoint in {path.parent}: it needs {needed}. Earlier checkpoints are "
-            "intact: free some space, then go on with --resume."
-        )
-    return StoreError(
-        f"cannot write a checkpoint of {needed} to {path.parent}: {error.strerror}. Earlier checkpoints are "
-        "intact: make the folder writable, then go on with --resume."
-    )
 
 
 NAME = "epoch-{:05}-step-{:06}.ckpt"
@@ -242,12 +213,9 @@ def tables_folder(checkpoint: Path) -> Path:
 
 
 def begin_checkpoint(folder: Path, position: tuple[int, int], *, with_tables: bool) -> Path:
-    """Make room for the checkpoint of this (epoch, step): what an interrupted save left behind is cleared.
+    """Clear what an interrupted save left behind; the file that `save_checkpoint` will write for this (epoch, step).
 
     With tables, an empty folder for their shards is made, and a checkpoint of the same position deleted first.
-
-    Returns:
-        The file that `save_checkpoint` will write.
 
     Raises:
         StoreError: a folder cannot be made.
@@ -268,19 +236,10 @@ def begin_checkpoint(folder: Path, position: tuple[int, int], *, with_tables: bo
 
 
 def save_checkpoint(folder: Path, header: CheckpointHeader, state: Mapping[str, Any], *, keep: int) -> Path:
-    """Write a checkpoint, then delete those that are no longer needed, later ones among them.
+    """Write a checkpoint after `begin_checkpoint`, then delete those beyond the latest `keep` and the best; its file.
 
-    A later one was skipped as damaged when the run was resumed; left there, it would push out those that are
-    intact.
-
-    Args:
-        folder: as in `begin_checkpoint`, which was called before; the table shards that the header names are there.
-        header: position and belonging; the position makes the name.
-        state: tensors and plain values.
-        keep: how many of the latest to keep, at least 1; the best is kept beside them.
-
-    Returns:
-        The file written.
+    Later ones are deleted too: they were skipped as damaged when the run was resumed, and would push out those that
+    are intact.
 
     Raises:
         StoreError: the disk is full or not writable; all earlier checkpoints are still there.
@@ -300,11 +259,7 @@ def save_checkpoint(folder: Path, header: CheckpointHeader, state: Mapping[str, 
 
 
 def load_latest(folder: Path, *, damaged_tables: Mapping[Path, str] | None = None) -> Checkpoint:
-    """Read the latest checkpoint that is intact.
-
-    Args:
-        folder: of the checkpoints.
-        damaged_tables: checkpoints whose table shards were found damaged, with what to tell the user: skipped.
+    """Read the latest checkpoint that is intact; not those of which `damaged_tables` says what is wrong.
 
     Raises:
         StoreError: there is none; the message says what is wrong with each.
@@ -318,8 +273,8 @@ def load_latest(folder: Path, *, damaged_tables: Mapping[Path, str] | None = Non
             header, state = read_checkpoint(path)
         except StoreError as error:
             damaged.append(str(error))
-            continue
-        return Checkpoint(path=path, header=header, state=state, damaged=tuple(damaged))
+        else:
+            return Checkpoint(path=path, header=header, state=state, damaged=tuple(damaged))
     reasons = "".join(f"\n  {message}" for message in damaged)
     raise StoreError(f"no intact checkpoint in {folder}: start again without --resume.{reasons}")
 
@@ -346,9 +301,12 @@ def check_fits(header: CheckpointHeader, *, recipe: Mapping[str, Any], data_fing
     Raises:
         StoreError: names the first keys that differ, with both values, or says that the data do.
     """
-    differing = [
-        f"{key} was {_shown(old)} and is {_shown(new)}" for key, old, new in _differences(header.recipe, recipe)
-    ]
+    old, new = _flat(header.recipe), _flat(recipe)
+    differing = []
+    for key in dict.fromkeys([*old, *new]):
+        if old.get(key) != new.get(key):
+            before, after = (repr(flat[key]) if key in flat else "absent" for flat in (old, new))
+            differing.append(f"{key} was {before} and is {after}")
     if differing:
         more = f" (and {len(differing) - MOST_DIFFERENCES} more)" if len(differing) > MOST_DIFFERENCES else ""
         raise StoreError(
@@ -360,6 +318,17 @@ def check_fits(header: CheckpointHeader, *, recipe: Mapping[str, Any], data_fing
             f"the checkpoint belongs to another {data}: its fingerprint was {header.data_fingerprint[:12]} and is "
             f"{data_fingerprint[:12]}. Use the store that the run began with, or start a new run."
         )
+
+
+def _flat(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as ``section.key`` -> value; what is None is absent."""
+    flat: dict[str, Any] = {}
+    for key, value in recipe.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def _newest_first(folder: Path) -> list[Path]:
@@ -389,21 +358,6 @@ def _delete(path: Path) -> None:
         shutil.rmtree(tables_folder(path))
 
 
-def _differences(
-    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, object, object]]:
-    for key in dict.fromkeys([*old, *new]):
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            yield from _differences(before, after, f"{prefix}{key}.")
-        elif before != after:
-            yield f"{prefix}{key}", before, after
-
-
-def _shown(value: object) -> str:
-    return "absent" if value is None else repr(value)
-
-
 STAGE = "checkpoint"
 
 
@@ -416,10 +370,10 @@ def save_together(
     *,
     keep: int,
 ) -> None:
-    """Write a checkpoint. Collective; killed at any moment, it leaves the earlier ones intact.
+    """Write a checkpoint of the same step. Collective; killed at any moment, it leaves the earlier ones intact.
 
     Args:
-        world: all its ranks come here after the same step.
+        world: its ranks.
         folder: of the checkpoints; must agree, on a file system that all ranks share where there are tables.
         header: position and belonging, without table files; must agree.
         state: tensors and plain values that all ranks have in common; rank 0's are written.
@@ -443,15 +397,10 @@ def save_together(
 def load_together(
     world: World, folder: Path, check: Callable[[CheckpointHeader], None], which: WhichCheckpoint = "latest"
 ) -> Checkpoint:
-    """Find a checkpoint that is intact, table shards included. Collective.
+    """Find a checkpoint that is intact, table shards included, on any number of ranks. Collective.
 
-    Each file is read and checked by one rank: the ranks share them out.
-
-    Args:
-        world: any number of ranks.
-        folder: of the checkpoints; only rank 0 looks there where there are no tables.
-        check: raises where a checkpoint does not fit; rank 0 calls it.
-        which: the latest that is intact, or the best.
+    Each file is read and checked by one rank; only rank 0 looks into the folder where there are no tables, and calls
+    `check`, which raises where a checkpoint does not fit.
 
     Returns:
         The same on every rank; what it says about tables is read by `restore_tables`.
@@ -477,11 +426,8 @@ def load_together(
 def restore_tables(checkpoint: Checkpoint, tables: Iterable[StoredTables], *, grown: bool = False) -> None:
     """Fill this rank's pieces of the tables, under whatever plan they were written; nobody else has to be present.
 
-    Args:
-        checkpoint: from `load_together`.
-        tables: what this rank holds; every value and every optimiser state is overwritten.
-        grown: whether tables may have more rows than in the checkpoint, and there may be others, or another optimiser:
-            what the checkpoint does not have stays as it is.
+    Every value and every optimiser state is overwritten. With `grown`, tables may have more rows than in the
+    checkpoint, and there may be others, or another optimiser: what the checkpoint does not have stays as it is.
 
     Raises:
         StoreError: a table or its optimiser state is not all there.

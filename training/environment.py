@@ -6,7 +6,7 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["PACKAGES", "describe", "git_commit", "hardware", "hardware_line", "package_versions", "usable_cores"]
+__all__ = ["PACKAGES", "describe", "git_commit", "hardware", "package_versions", "usable_cores"]
 
 PACKAGES = (
     "windrow",
@@ -53,17 +53,6 @@ def hardware() -> dict[str, str | int | list[str]]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
     }
-
-
-def hardware_line() -> str:
-    """The machine in one line, without its host name: what a published benchmark result states."""
-    machine = hardware()
-    memory_gib = int(str(machine["memory_bytes"])) / 2**30
-    parts = [f"{machine['cores']} cores of {machine['processor']}", f"{memory_gib:.0f} GiB memory"]
-    gpus = machine["gpus"]
-    if isinstance(gpus, list) and gpus:
-        parts.append(", ".join(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus)))
-    return ", ".join(parts)
 
 
 def usable_cores() -> int:

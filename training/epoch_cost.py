@@ -1,17 +1,16 @@
-"""What an epoch has cost so far, on each rank and over all: time, traffic between ranks, rows, peak memory.
+"""What an epoch has cost so far, on each rank: time, traffic between ranks, rows, peak memory.
 
 Costs add up where an epoch is interrupted and resumed.
 """
 
-import functools
 import operator
 import os
 import resource
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import torch
 from pydantic import ConfigDict, Field
@@ -22,16 +21,15 @@ from windrow.comm.world import World
 
 __all__ = [
     "STRICT",
-    "EpochCost",
     "RankCost",
     "cache_hit_rate",
     "communication_share",
-    "gather_cost",
+    "gather_costs",
     "home_share",
-    "own_time",
     "own_traffic",
     "peak_gpu_memory_bytes",
     "peak_memory_bytes",
+    "with_time",
 ]
 
 STRICT = ConfigDict(extra="forbid", strict=True)
@@ -61,6 +59,10 @@ class RankCost:
     """Stage -> bytes received from each rank."""
     bytes_reduced: NonNegativeInt = 0
     """Bytes of the tensors that were summed over all ranks, each counted once."""
+    rows_fetched: NonNegativeInt = 0
+    """Rows that came from another rank."""
+    bytes_fetched: NonNegativeInt = 0
+    """Bytes of those rows on the wire."""
     rows_local: NonNegativeInt = 0
     """Rows that this rank needed and had itself. Of a graph: distinct rows of features of each minibatch. Of a click
     log: for each id of this rank's samples the rows that it names, one in each shard (so one in every table that is
@@ -78,12 +80,13 @@ class RankCost:
 
     def __add__(self, other: "RankCost") -> "RankCost":
         """The cost of two parts of an epoch, one after the other, on the same number of ranks."""
-        return replace(
-            _sum_of_fields(self, other, all_but={"host", "peak_memory_bytes", "peak_gpu_memory_bytes"}),
-            host=other.host or self.host,
-            peak_memory_bytes=max(self.peak_memory_bytes, other.peak_memory_bytes),
-            peak_gpu_memory_bytes=max(self.peak_gpu_memory_bytes, other.peak_gpu_memory_bytes),
-        )
+        peaks = ("peak_memory_bytes", "peak_gpu_memory_bytes")
+        sums = {
+            one.name: (max if one.name in peaks else _sum)(getattr(self, one.name), getattr(other, one.name))
+            for one in fields(self)
+            if one.name != "host"
+        }
+        return RankCost(host=other.host or self.host, **sums)
 
     @property
     def training_seconds(self) -> float:
@@ -101,83 +104,31 @@ def communication_share(ranks: Sequence[RankCost]) -> float | None:
     return sum(sum(rank.waiting_seconds.values()) for rank in ranks) / seconds if seconds > 0 else None
 
 
-def home_share(costs: "Sequence[RankCost | EpochCost]") -> float | None:
+def home_share(costs: Sequence[RankCost]) -> float | None:
     """Share of the rows needed that ranks had themselves, copies included; None where none were needed."""
     home = sum(cost.rows_local + cost.rows_cached for cost in costs)
     needed = home + sum(cost.rows_remote for cost in costs)
     return home / needed if needed else None
 
 
-def cache_hit_rate(costs: "Sequence[RankCost | EpochCost]") -> float | None:
+def cache_hit_rate(costs: Sequence[RankCost]) -> float | None:
     """Share of the rows of other ranks that the asking rank found in its cache; None where it found none."""
     cached = sum(cost.rows_cached for cost in costs)
     return cached / (cached + sum(cost.rows_remote for cost in costs)) if cached else None
 
 
-Cost = TypeVar("Cost", "RankCost", "EpochCost")
-
-
-def _sum_of_fields(one: Cost, other: Cost, *, all_but: Collection[str]) -> Cost:
-    names = [field.name for field in fields(one) if field.name not in all_but]
-    return replace(one, **{name: _sum(getattr(one, name), getattr(other, name)) for name in names})
-
-
 def _sum(one: Any, other: Any) -> Any:
     """Of numbers; of mappings key by key, where what one of them lacks counts as nothing; of lists place by place."""
     if isinstance(one, Mapping):
+        keys = dict.fromkeys([*one, *other])
         return {
             key: _sum(one[key], other[key]) if key in one and key in other else copy({**one, **other}[key])
-            for key in dict.fromkeys([*one, *other])
+            for key in keys
         }
     return list(map(operator.add, one, other)) if isinstance(one, list) else one + other
 
 
-STAGE = "figures"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EpochCost:
-    """Time and traffic of an epoch, or of a part of it."""
-
-    seconds: float = 0.0
-    """Wall-clock seconds."""
-    stage_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Seconds per stage, on the slowest rank of each."""
-    rows_fetched: int = 0
-    """Rows that came from another rank."""
-    bytes_fetched: int = 0
-    """Bytes of those rows on the wire."""
-    rows_local: int = 0
-    """Rows that ranks needed and had themselves, as in `windrow.training.epoch_cost.RankCost`."""
-    rows_cached: int = 0
-    """Rows of another rank that ranks needed and kept a copy of."""
-    rows_remote: int = 0
-    """Rows that ranks needed and another one had."""
-    ranks: tuple[RankCost, ...] = ()
-    """Rank by rank; empty where nobody asked, and on all ranks but the first."""
-
-    def __add__(self, other: "EpochCost") -> "EpochCost":
-        """The cost of two parts of an epoch, one after the other.
-
-        Where they ran on different numbers of ranks, `ranks` are those of the later part alone.
-        """
-        ranks = other.ranks or self.ranks
-        if len(self.ranks) == len(other.ranks):
-            ranks = tuple(before + after for before, after in zip(self.ranks, other.ranks, strict=True))
-        return replace(_sum_of_fields(self, other, all_but={"ranks"}), ranks=ranks)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for a checkpoint."""
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> "EpochCost":
-        """The inverse of `to_dict`; what older checkpoints do not have stays empty."""
-        ranks = tuple(RankCost(**rank) for rank in values.get("ranks", ()))
-        return EpochCost(**{**values, "ranks": ranks})
-
-
-def own_traffic(world: World, fetched: Traffic) -> EpochCost:
+def own_traffic(world: World, fetched: Traffic) -> RankCost:
     """What this rank has exchanged and needed since the meter of its world was reset, without time.
 
     Of its traffic, `fetched` is what the model's rows are.
@@ -191,47 +142,44 @@ def own_traffic(world: World, fetched: Traffic) -> EpochCost:
                 if num_bytes:
                     matrix.setdefault(stage, [0] * world.size)[peer] += num_bytes
     found = world.meter.found()
-    rows: Any = {"rows_local": found.local, "rows_cached": found.cached, "rows_remote": found.remote}
-    own = RankCost(
+    return RankCost(
         waiting_seconds=world.meter.waiting_seconds,
         bytes_sent=sent,
         bytes_received=received,
         bytes_reduced=world.meter.totals().bytes_reduced,
-        **rows,
+        rows_fetched=fetched.rows_received,
+        bytes_fetched=fetched.bytes_received,
+        rows_local=found.local,
+        rows_cached=found.cached,
+        rows_remote=found.remote,
     )
-    return EpochCost(rows_fetched=fetched.rows_received, bytes_fetched=fetched.bytes_received, ranks=(own,), **rows)
 
 
-def own_time(seconds: float, stage_seconds: Mapping[str, float]) -> EpochCost:
-    """How long this rank has worked, in all and per stage, and how much memory its process has needed at most."""
-    own = RankCost(
+def with_time(traffic: RankCost, seconds: float, stage_seconds: Mapping[str, float]) -> RankCost:
+    """The cost of this rank that exchanged this and worked so long; its process's peak of memory is added."""
+    return replace(
+        traffic,
         host=os.uname().nodename,
         seconds=seconds,
         stage_seconds=stage_seconds,
         peak_memory_bytes=peak_memory_bytes(),
         peak_gpu_memory_bytes=peak_gpu_memory_bytes(),
     )
-    return EpochCost(seconds=seconds, stage_seconds=stage_seconds, ranks=(own,))
 
 
-def gather_cost(world: World, own: EpochCost) -> EpochCost:
-    """Put the costs of all ranks together. Collective, at the same point of the epoch.
+def gather_costs(world: World, own: RankCost, before: Iterable[RankCost]) -> tuple[RankCost, ...]:
+    """The costs of all ranks, after those of an earlier part of the epoch. Collective.
 
     Returns:
-        The largest seconds, in all and of each stage; the sums of rows and bytes; the same on every rank. What each
-        rank has measured grows with the square of their number, so that only rank 0 gets it.
+        On rank 0 a cost for each rank, elsewhere nothing: what ranks measure grows with the square of their number.
+        Where the earlier part ran on another number of ranks, its costs are shared out, without who sent what to whom.
     """
-    everyone = world.all_gather_object(replace(own, ranks=()), stage=STAGE)
-    ranks = world.gather_object(own.ranks, root=0, stage=STAGE)
-    return replace(
-        functools.reduce(operator.add, everyone),
-        seconds=max(one.seconds for one in everyone),
-        stage_seconds={
-            stage: max(one.stage_seconds.get(stage, 0.0) for one in everyone)
-            for stage in dict.fromkeys(stage for one in everyone for stage in one.stage_seconds)
-        },
-        ranks=tuple(rank for of_rank in ranks for rank in of_rank),
-    )
+    ranks: list[RankCost] = list(world.gather_object(own, root=0, stage="figures"))
+    earlier = tuple(before)
+    for place, cost in enumerate(earlier if ranks else ()):
+        alike = cost if len(earlier) == len(ranks) else replace(cost, bytes_sent={}, bytes_received={})
+        ranks[place % len(ranks)] = alike + ranks[place % len(ranks)]
+    return tuple(ranks)
 
 
 RESIDENT_SET_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024

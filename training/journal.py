@@ -14,7 +14,6 @@ The place in a list is a rank: ``ranks[p]["bytes_sent"][stage][q]`` is what p se
 lacks has its default: no row was found in a cache.
 """
 
-import contextlib
 import json
 import math
 import statistics
@@ -22,7 +21,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -150,10 +149,10 @@ class EpochLines(Generic[Record]):
     """
 
     def __init__(self, path: Path, kind: type[Record], *, finished_epochs: int = 0) -> None:
+        self.path = path
         self.records: list[Record] = [record for record in _read_lines(path, kind) if record.epoch <= finished_epochs]
         """All records of the run, those from before it was resumed included."""
-        write_atomically(path, b"".join(_line(record).encode() for record in self.records))
-        self._file = path.open("a", encoding="utf-8")
+        write_atomically(path, b"".join(_line(record) for record in self.records))
 
     def append(self, record: Record) -> None:
         """Write one record; it is on its way to the disk when this returns.
@@ -163,19 +162,12 @@ class EpochLines(Generic[Record]):
         """
         self.records.append(record)
         try:
-            self._file.write(_line(record))
-            self._file.flush()
+            with self.path.open("ab") as file:
+                file.write(_line(record))
         except OSError as error:
-            # Closing writes what is left, which fails once more; a second close does nothing.
-            with contextlib.suppress(OSError):
-                self._file.close()
             raise StoreError(
-                f"cannot write {self._file.name}: {error.strerror}. Make room, then go on with --resume."
+                f"cannot write {self.path}: {error.strerror}. Make room, then go on with --resume."
             ) from error
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 def read_records(path: Path) -> list[EpochRecord]:
@@ -195,8 +187,8 @@ def read_rank_records(path: Path) -> list[RankRecord]:
     return _read_lines(path, RankRecord)
 
 
-def _line(record: EpochRecord | RankRecord) -> str:
-    return json.dumps(asdict(record)) + "\n"
+def _line(record: EpochRecord | RankRecord) -> bytes:
+    return (json.dumps(asdict(record)) + "\n").encode()
 
 
 def _read_lines(path: Path, kind: type[Record]) -> list[Record]:
@@ -236,10 +228,11 @@ METRIC_NAMES = {
 def write_plot(records: Sequence[EpochRecord], path: Path, *, title: str) -> None:
     """Draw the curves of a run with at least one record into a .png file."""
     figure, (loss, metric, seconds) = new_figure(3)
-    loss.plot([r.epoch for r in records], [r.loss for r in records], color=COLOURS[0], marker=_marker(records))
+    marker = "o" if len(records) <= FEW_EPOCHS else None
+    loss.plot([r.epoch for r in records], [r.loss for r in records], color=COLOURS[0], marker=marker)
     loss.set_title("Training loss")
     loss.set_ylabel("mean loss per training sample")
-    _draw_metric(metric, records)
+    _draw_metric(metric, records, marker)
     _draw_seconds(seconds, records)
     for axes in (loss, metric, seconds):
         axes.set_xlabel("epoch")
@@ -262,17 +255,14 @@ def new_figure(panels: int) -> "tuple[Figure, Sequence[Axes]]":
     return figure, drawn
 
 
-def _draw_metric(axes: "Axes", records: Sequence[EpochRecord]) -> None:
-    name = records[-1].metric
-    for label, colour, points in (
-        ("validation", COLOURS[1], [(r.epoch, r.validation) for r in records if r.validation is not None]),
-        ("test", COLOURS[2], [(r.epoch, r.test) for r in records if r.test is not None]),
-    ):
-        if points:
-            epochs, values = zip(*points, strict=True)
-            axes.plot(epochs, values, color=colour, label=label, marker=_marker(points))
-    axes.set_title("Not evaluated")
+def _draw_metric(axes: "Axes", records: Sequence[EpochRecord], marker: str | None) -> None:
     best = best_record(records)
+    axes.set_title("Not evaluated")
+    axes.set_ylabel(METRIC_NAMES.get(records[-1].metric, records[-1].metric))
+    for split, colour in (("validation", COLOURS[1]), ("test", COLOURS[2])):
+        values = {r.epoch: getattr(r, split) for r in records if getattr(r, split) is not None}
+        if values:
+            axes.plot(list(values), list(values.values()), color=colour, label=split, marker=marker)
     if best is not None:
         axes.axvline(best.epoch, color="#888888", linestyle=":", linewidth=1.2, label=f"best epoch, {best.epoch}")
         told = {"validation": best.validation, "test": best.test}
@@ -280,7 +270,6 @@ def _draw_metric(axes: "Axes", records: Sequence[EpochRecord]) -> None:
         axes.set_title(f"Best epoch: {', '.join(parts)}")
         # Below the axes: wherever it stood inside, it would cover some run's curve.
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, frameon=False)
-    axes.set_ylabel(METRIC_NAMES.get(name, name))
 
 
 def _draw_seconds(axes: "Axes", records: Sequence[EpochRecord]) -> None:
@@ -301,10 +290,6 @@ def _draw_seconds(axes: "Axes", records: Sequence[EpochRecord]) -> None:
     axes.set_title(title)
     axes.set_ylabel("seconds (each stage: its slowest rank)")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, reverse=True)
-
-
-def _marker(points: Sequence[object]) -> str | None:
-    return "o" if len(points) <= FEW_EPOCHS else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -330,7 +315,7 @@ class TrainingResult:
 
 
 class Journal:
-    """Writes a run down, epoch by epoch. Rank 0 alone makes one. A context manager.
+    """Writes a run down, epoch by epoch. Rank 0 alone makes one.
 
     Args:
         name: of the run, for its folder and its plot.
@@ -368,32 +353,19 @@ class Journal:
                 self.folder.record_environment()
             # Also of a resumed run: its plan and its number of ranks may be others.
             write_json(self.folder.placement_file, placement)
-            self._open_files(finished_epochs)
+            self._metrics = EpochLines(self.folder.metrics_file, EpochRecord, finished_epochs=finished_epochs)
+            self._ranks = EpochLines(self.folder.ranks_file, RankRecord, finished_epochs=finished_epochs)
         except OSError as error:
             raise StoreError(
                 f"cannot write into the run folder {self.folder.path}: {error.strerror}. Make room, or let it be "
                 "written to; then go on with --resume, or start a new run."
             ) from error
 
-    def _open_files(self, finished_epochs: int) -> None:
-        with contextlib.ExitStack() as opened:
-            metrics = EpochLines(self.folder.metrics_file, EpochRecord, finished_epochs=finished_epochs)
-            self._metrics = opened.enter_context(contextlib.closing(metrics))
-            ranks = EpochLines(self.folder.ranks_file, RankRecord, finished_epochs=finished_epochs)
-            self._ranks = opened.enter_context(contextlib.closing(ranks))
-            self._files = opened.pop_all()
-
     def append(self, record: EpochRecord, ranks: Sequence[RankCost]) -> list[str]:
         """Write down an epoch, all ranks together and each of them; the lines to show."""
         self._metrics.append(record)
         self._ranks.append(RankRecord(epoch=record.epoch, ranks=tuple(ranks)))
         return self._table.lines(record)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._files.close()
 
     def conclude(self) -> TrainingResult:
         """Write plot and summary, and say how it went.
@@ -430,6 +402,8 @@ TABLE_COLUMNS = 100
 SHORT_NAMES = {"normalised_entropy": "NE"}
 """Of metrics whose names are too long for a column."""
 LARGEST_WITH_DECIMALS = 100
+HEADER_EVERY = 20
+"""Rows after which the header comes again."""
 
 
 class EpochTable:
@@ -442,15 +416,11 @@ class EpochTable:
     Args:
         figures: chosen figures, with their headers.
         width: what is printed must fit into.
-        repeat_header_every: rows after which the header comes again.
     """
 
-    def __init__(
-        self, *, figures: Mapping[str, str] | None = None, width: int = TABLE_COLUMNS, repeat_header_every: int = 20
-    ) -> None:
+    def __init__(self, *, figures: Mapping[str, str] | None = None, width: int = TABLE_COLUMNS) -> None:
         self._figures = dict(figures or {})
         self._width = width
-        self._repeat_header_every = repeat_header_every
         self._rows = 0
         self._stages: tuple[str, ...] = ()
         self._left_out: set[str] = set()
@@ -461,22 +431,18 @@ class EpochTable:
             self._stages = tuple(record.stage_seconds)
             shortest_first = sorted(self._stages, key=record.stage_seconds.__getitem__)
             for name in (*shortest_first, "fetched", "rows", *reversed(self._figures.values())):
-                if sum(max(len(head), least) + 2 for head, least, _ in self._columns(record)) - 2 <= self._width:
+                if sum(width + 2 for _, width, _ in self._columns(record)) - 2 <= self._width:
                     break
                 self._left_out.add(name)
-        columns = self._columns(record)
-        shown = [[cell for _, _, cell in columns]]
-        if self._rows % self._repeat_header_every == 0:
-            names = [name for name, _, _ in columns]
-            shown = [names, ["-" * max(len(name), least) for name, least, _ in columns], *shown]
+        names, widths, cells = zip(*self._columns(record), strict=True)
+        header = [names, ["-" * width for width in widths]] if self._rows % HEADER_EVERY == 0 else []
         self._rows += 1
         return [
-            "  ".join(cell.rjust(max(len(name), least)) for cell, (name, least, _) in zip(cells, columns, strict=True))
-            for cells in shown
+            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in [*header, cells]
         ]
 
     def _columns(self, record: EpochRecord) -> list[tuple[str, int, str]]:
-        """Header, least width and cell of each."""
+        """Header, width and cell of each."""
         metric = SHORT_NAMES.get(record.metric, record.metric)
         splits = (("valid", record.validation), ("test", record.test)) if metric else ()
         stages = {stage: record.stage_seconds.get(stage, 0.0) for stage in self._stages}
@@ -493,7 +459,7 @@ class EpochTable:
             ("rows", 6, count(record.rows_fetched)),
             ("fetched", 9, byte_size(record.bytes_fetched)),
         ]
-        return [column for column in columns if column[0] not in self._left_out]
+        return [(name, max(len(name), least), cell) for name, least, cell in columns if name not in self._left_out]
 
 
 def _metric(value: float | None) -> str:

@@ -5,10 +5,11 @@ metric came for a while.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.errors import RecipeError
 from windrow.comm.options import NonNegativeInt, Share, checked_dataclass
 
 __all__ = ["EarlyStopping", "ScheduleKind", "ScheduleOptions", "learning_rate_factor"]
@@ -78,10 +79,6 @@ def learning_rate_factor(options: ScheduleOptions, step: int, total_steps: int) 
     return options.final_fraction * (1.0 - share) + share
 
 
-STATE = ("best_value", "best_epoch", "last_epoch")
-"""The fields that change; the others are options."""
-
-
 @dataclass(kw_only=True, slots=True)
 class EarlyStopping:
     """Remembers the best value of a metric and the epochs since.
@@ -93,13 +90,10 @@ class EarlyStopping:
 
     A tie is not better, and neither is NaN. Every rank must be told the same values, so that all stop
     together.
-
-    Raises:
-        RecipeError: the patience is out of range.
     """
 
-    patience: int | None
-    """Epochs without improvement after which to stop, at least 1; None: never stop."""
+    patience: int
+    """Epochs without improvement after which to stop; 0: never stop."""
     higher_is_better: bool = True
     """Whether the metric should rise, as ROC-AUC, or fall, as a loss."""
     best_value: float = field(init=False)
@@ -110,21 +104,10 @@ class EarlyStopping:
     """The last epoch with a value; -1 before the first."""
 
     def __post_init__(self) -> None:
-        """Check the option."""
         self.best_value = -math.inf if self.higher_is_better else math.inf
-        if self.patience is not None and self.patience < 1:
-            raise RecipeError(f"patience = {self.patience} epochs: must be at least 1, or absent to train to the end")
 
     def update(self, epoch: int, value: float) -> bool:
-        """Take in the value of an epoch; epochs may be skipped between evaluations.
-
-        Args:
-            epoch: later than all before.
-            value: the metric.
-
-        Returns:
-            Whether this is the best epoch so far.
-        """
+        """Take in the value of an epoch later than all before; whether it is the best so far."""
         assert epoch > self.last_epoch, f"epoch {epoch} comes after epoch {self.last_epoch}"
         self.last_epoch = epoch
         improved = value > self.best_value if self.higher_is_better else value < self.best_value
@@ -135,22 +118,12 @@ class EarlyStopping:
     @property
     def should_stop(self) -> bool:
         """Whether the best epoch lies `patience` epochs or more behind the last one."""
-        return self.patience is not None and self.last_epoch - self.best_epoch >= self.patience
+        return 0 < self.patience <= self.last_epoch - self.best_epoch
 
     def state_dict(self) -> dict[str, Any]:
         """What changes as epochs go by, for a checkpoint; the options belong to the recipe."""
-        return {name: getattr(self, name) for name in STATE}
+        return {"best_value": self.best_value, "best_epoch": self.best_epoch, "last_epoch": self.last_epoch}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave.
-
-        Raises:
-            StoreError: the fields are not those of this version.
-        """
-        if set(state) != set(STATE):
-            raise StoreError(
-                f"state of early stopping has the fields {sorted(state)} but {sorted(STATE)} are needed: the "
-                "checkpoint is of another version, so start a new run"
-            )
-        for name, value in state.items():
-            setattr(self, name, value)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self.best_value, self.best_epoch, self.last_epoch = (state[name] for name in self.state_dict())

@@ -114,19 +114,17 @@ _KEY = re.compile(r"(.+)/(\d+)-(\d+)/(\d+)-(\d+)/(\w+)", re.DOTALL)
 
 
 def write_shard_file(path: Path, state: Iterable[StateTensor]) -> str:
-    """Write what one rank holds; nobody else has to be present.
+    """Write what one rank holds, of pieces that do not overlap; what is replicated is written by one rank only.
 
     Args:
         path: the file; its folder exists. It is replaced in one step.
-        state: of pieces that do not overlap. What is replicated is written by one rank only.
+        state: one tensor of it at a time is copied, and only where it comes from a GPU.
 
     Returns:
         The file's SHA-256, hexadecimal: what `check_shard_files` compares.
 
     Raises:
         OSError: the disk is full or not writable; the old file is as it was.
-
-    Memory: one tensor, and only where it comes from a GPU.
     """
     tensors: dict[str, Tensor] = {}
     axes: dict[str, tuple[StateAxis, ...]] = {}
@@ -149,11 +147,7 @@ def write_shard_file(path: Path, state: Iterable[StateTensor]) -> str:
 
 
 def check_shard_files(folder: Path, checksums: Mapping[str, str]) -> None:
-    """Compare files with what was written; ranks may share them out, since each file is read whole.
-
-    Args:
-        folder: where they are.
-        checksums: SHA-256 by file name.
+    """Compare files of a folder with their SHA-256 by name; ranks may share them out, since each file is read whole.
 
     Raises:
         StoreError: names the first file that is missing or damaged.
@@ -178,9 +172,6 @@ def _shard_key(member: LocalTable, what: str) -> str:
 
 
 _Range = tuple[int, int]
-_Overlap = tuple[LocalTable, LocalTable]
-"""A piece on disk, and the shard that it has in common with a request."""
-
 _MOST_PIECES_SHOWN = 3
 
 
@@ -195,62 +186,42 @@ class ShardReader:
         names: the files, all that were written together.
 
     Raises:
-        StoreError: a file is missing, cut off, of another kind or version, or two pieces overlap.
+        StoreError: a file is missing, cut off, or of another kind or version.
     """
 
     def __init__(self, folder: Path, names: Iterable[str]) -> None:
         self._folder = folder
-        self._stack = ExitStack()
-        self._contents: dict[str, dict[LocalTable, tuple[Any, list[str]]]] = {}
+        # Table -> its pieces -> the file that each is in, and its contents.
+        self._tables: dict[str, dict[LocalTable, tuple[Any, list[str]]]] = {}
         self._axes: dict[str, Sequence[StateAxis]] = {}
-        try:
+        with ExitStack() as opened:
             for name in names:
-                self._open(folder / name)
-            for pieces in self._contents.values():
-                _check_apart(list(pieces), folder)
-        except BaseException:
-            self.close()
-            raise
+                self._add(folder / name, opened)
+            self._files = opened.pop_all()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Unmap the files."""
-        self._contents = {}
-        self._stack.close()
+        self._tables = {}
+        self._files.close()
 
     @property
     def tables(self) -> list[str]:
         """Names of the tables that there are pieces of."""
-        return list(self._contents)
+        return list(self._tables)
 
     def shape(self, table: str) -> tuple[int, int]:
-        """Rows and columns of a table, as far as its pieces reach.
-
-        Raises:
-            StoreError: no file has the table.
-        """
+        """Rows and columns of a table, as far as its pieces reach; StoreError where no file has it, as below."""
         pieces = self._pieces(table)
         return max(piece.rows[1] for piece in pieces), max(piece.columns[1] for piece in pieces)
 
     def contents(self, table: str) -> list[str]:
-        """What there is of a table: "weight" and the names of optimiser state.
-
-        Raises:
-            StoreError: no file has the table.
-        """
+        """What there is of a table: "weight" and the names of optimiser state."""
         return next(iter(self._pieces(table).values()))[1]
 
     def dtype(self, table: str) -> torch.dtype:
-        """How the weights are stored.
-
-        Raises:
-            StoreError: no file has the table.
-        """
+        """How the weights are stored."""
         return self._sample(table, "weight").dtype
 
     def read(self, table: str, rows: _Range, columns: _Range, what: str = "weight") -> Tensor:
@@ -273,20 +244,25 @@ class ShardReader:
             StoreError: the files do not hold all of it, or disagree.
         """
         wanted = LocalTable(name=table, rows=rows, columns=columns)
-        overlaps = self._overlapping(wanted)
-        if sum(_num_cells(common) for _, common in overlaps) != _num_cells(wanted):
-            raise self._incomplete(wanted)
-        first = next(iter(self._pieces(table)))
+        pieces = self._pieces(table)
+        shared = [(piece, common) for piece in pieces if _num_cells(common := _common(piece, wanted))]
+        if sum(_num_cells(common) for _, common in shared) != _num_cells(wanted):
+            shown = "; ".join(_shown(piece) for piece in list(pieces)[:_MOST_PIECES_SHOWN])
+            more = f"; and {len(pieces) - _MOST_PIECES_SHOWN} more" if len(pieces) > _MOST_PIECES_SHOWN else ""
+            raise StoreError(
+                f"{self._folder}: {_shown(wanted)} is not all there. The files hold {shown}{more}. Is a file missing, "
+                "or has the table grown?"
+            )
         sample = self._sample(table, what)
-        axes = self._axes.get(_shard_key(first, what), _AXES[: sample.ndim])
+        axes = self._axes.get(_shard_key(next(iter(pieces)), what), _AXES[: sample.ndim])
         if not axes:
-            return self._uncut(overlaps, what) if overlaps else self._stored(first, what)[...].clone()
-        shape = (wanted.num_rows, wanted.dim)[: len(axes)]
+            return self._uncut([piece for piece, _ in shared] or list(pieces)[:1], what)
         whole = len(axes) == len(_AXES)
+        shape = (wanted.num_rows, wanted.dim)[: len(axes)]
         total = sample.new_zeros(shape, dtype=sample.dtype if whole else torch.float64)
-        for piece, common in overlaps:
-            stored = self._stored(piece, what)
-            part: Tensor = stored[_inside(common, piece)[: len(stored.get_shape())]]
+        # In the order of their columns, so that sums do not depend on which file holds what.
+        for piece, common in sorted(shared, key=lambda found: (found[1].rows, found[1].columns)):
+            part: Tensor = self._stored(piece, what)[_inside(common, piece)[: len(axes)]]
             if whole:
                 total[_inside(common, wanted)] = part
             else:
@@ -294,52 +270,36 @@ class ShardReader:
                 total[_inside(common, wanted)[0]] += part.double() * common.dim
         return total if whole else (total / max(wanted.dim, 1)).to(sample.dtype)
 
-    def _open(self, path: Path) -> None:
+    def _add(self, path: Path, opened: ExitStack) -> None:
         from safetensors import SafetensorError, safe_open
 
         try:
             # The library's stubs do not declare the context manager that its documentation shows.
-            file: Any = self._stack.enter_context(safe_open(path, framework="pt"))
+            file: Any = opened.enter_context(safe_open(path, framework="pt"))
             metadata = file.metadata() or {}
         except (OSError, SafetensorError) as error:
             raise StoreError(f"{path} cannot be read: {error}. Use an older checkpoint.") from error
-        if metadata.get("format") != _FORMAT["format"]:
-            raise StoreError(f"{path} holds no embedding tables of windrow: its header says {metadata}")
-        if metadata.get("format_version") != _FORMAT["format_version"]:
+        found = {name: metadata.get(name) for name in _FORMAT}
+        matches = [_KEY.fullmatch(key) for key in file.keys()]  # noqa: SIM118 - not a mapping
+        if found != _FORMAT or None in matches:
             raise StoreError(
-                f"{path} has format version {metadata.get('format_version')}, and this windrow reads "
-                f"{_FORMAT['format_version']}: use the windrow that wrote it"
+                f"{path} holds {found} where {_FORMAT} is read: use the windrow that wrote it, if it is a checkpoint's"
             )
         self._axes |= json.loads(metadata.get("axes", "{}"))
-        for key in file.keys():  # noqa: SIM118 - not a mapping
-            match = _KEY.fullmatch(key)
-            if match is None:
-                raise StoreError(f"{path} holds a tensor {key!r} that is no piece of a table")
+        for match in filter(None, matches):
             top, bottom, left, right = map(int, match.groups()[1:5])
-            piece, what = LocalTable(name=match[1], rows=(top, bottom), columns=(left, right)), match[6]
-            pieces = self._contents.setdefault(piece.name, {})
-            if piece in pieces and pieces[piece][0] is not file:
-                raise StoreError(f"{self._folder}: two files hold {_shown(piece)}: they were not written together")
-            pieces.setdefault(piece, (file, []))[1].append(what)
+            piece = LocalTable(name=match[1], rows=(top, bottom), columns=(left, right))
+            self._tables.setdefault(piece.name, {}).setdefault(piece, (file, []))[1].append(match[6])
 
     def _pieces(self, table: str) -> dict[LocalTable, tuple[Any, list[str]]]:
-        if table not in self._contents:
-            known = ", ".join(self._contents) or "no tables"
+        if table not in self._tables:
+            known = ", ".join(self._tables) or "no tables"
             raise StoreError(f"{self._folder} has no table {table!r}: it holds {known}")
-        return self._contents[table]
-
-    def _overlapping(self, wanted: LocalTable) -> list[_Overlap]:
-        found = []
-        for piece in self._pieces(wanted.name):
-            rows, columns = _common(piece.rows, wanted.rows), _common(piece.columns, wanted.columns)
-            common = replace(piece, rows=rows, columns=columns)
-            if _num_cells(common):
-                found.append((piece, common))
-        return sorted(found, key=lambda overlap: (overlap[1].rows, overlap[1].columns))
+        return self._tables[table]
 
     def _stored(self, piece: LocalTable, what: str) -> Any:
         """The library's view of a tensor on disk."""
-        file, available = self._contents[piece.name][piece]
+        file, available = self._tables[piece.name][piece]
         if what not in available:
             raise StoreError(
                 f"{self._folder}: {_shown(piece)} has no {what!r}, only {', '.join(available)}: was another optimiser "
@@ -350,29 +310,18 @@ class ShardReader:
     def _sample(self, table: str, what: str) -> Tensor:
         """No rows of a content, or the number it consists of: tells dtype and number of axes."""
         stored = self._stored(next(iter(self._pieces(table))), what)
-        sample: Tensor = stored[0:0] if stored.get_shape() else stored[...].clone()
+        sample: Tensor = stored[0:0] if stored.get_shape() else stored[...]
         return sample
 
-    def _uncut(self, overlaps: list[_Overlap], what: str) -> Tensor:
-        pieces = [piece for piece, _ in overlaps]
+    def _uncut(self, pieces: Sequence[LocalTable], what: str) -> Tensor:
         values: list[Tensor] = [self._stored(piece, what)[...] for piece in pieces]
         for piece, value in zip(pieces, values, strict=True):
             if not torch.equal(value, values[0]):
-                shown, first = (found.item() if found.ndim == 0 else "an array" for found in (value, values[0]))
                 raise StoreError(
-                    f"{self._folder}: {what} is {shown} in {_shown(piece)} and {first} in {_shown(pieces[0])}: the "
+                    f"{self._folder}: {what} is {value} in {_shown(piece)} and {values[0]} in {_shown(pieces[0])}: the "
                     "files were not written together"
                 )
         return values[0].clone()
-
-    def _incomplete(self, wanted: LocalTable) -> StoreError:
-        pieces = sorted(self._pieces(wanted.name), key=lambda piece: (piece.rows, piece.columns))
-        shown = "; ".join(_shown(piece) for piece in pieces[:_MOST_PIECES_SHOWN])
-        more = f"; and {len(pieces) - _MOST_PIECES_SHOWN} more" if len(pieces) > _MOST_PIECES_SHOWN else ""
-        return StoreError(
-            f"{self._folder}: {_shown(wanted)} is not all there. The files hold {shown}{more}. Is a file missing, or "
-            "has the table grown?"
-        )
 
 
 def _num_cells(piece: LocalTable) -> int:
@@ -385,19 +334,14 @@ def _inside(part: LocalTable, whole: LocalTable) -> tuple[slice, slice]:
     return (slice(part.rows[0] - top, part.rows[1] - top), slice(part.columns[0] - left, part.columns[1] - left))
 
 
-def _common(first: _Range, second: _Range) -> _Range:
-    start = max(first[0], second[0])
-    return start, max(start, min(first[1], second[1]))
+def _common(one: LocalTable, other: LocalTable) -> LocalTable:
+    """What two shards of a table have in common; may be empty."""
 
+    def overlap(first: _Range, second: _Range) -> _Range:
+        start = max(first[0], second[0])
+        return start, max(start, min(first[1], second[1]))
 
-def _check_apart(pieces: list[LocalTable], folder: Path) -> None:
-    pieces.sort(key=lambda piece: (piece.rows, piece.columns))
-    for number, piece in enumerate(pieces):
-        for other in pieces[number + 1 :]:
-            if other.rows[0] >= piece.rows[1]:
-                break
-            if max(piece.columns[0], other.columns[0]) < min(piece.columns[1], other.columns[1]):
-                raise StoreError(f"{folder}: {_shown(piece)} and {_shown(other)} overlap: not written together")
+    return replace(one, rows=overlap(one.rows, other.rows), columns=overlap(one.columns, other.columns))
 
 
 def _shown(piece: LocalTable) -> str:

@@ -19,9 +19,8 @@ Ranks may be on machines that share no disk: each turns its spans into events, a
 
 import json
 import os
-import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -45,8 +44,6 @@ __all__ = [
     "event_pieces",
     "row_of",
     "sorted_rows",
-    "tracks",
-    "write_alone",
     "write_together",
 ]
 
@@ -60,7 +57,7 @@ OTHER_TRAFFIC = "other traffic"
 """Row of messages that belong to no minibatch: figures, checkpoints, evaluation."""
 
 
-Rows = Mapping[str, str]
+Rows = dict[str, str]
 """Name of a row -> the stage of the stopwatch that it shows; of messages how the stage of their exchange ends."""
 
 _COMPUTED: Rows = {"forward": "forward", "backward": "backward"}
@@ -100,7 +97,7 @@ def row_of(span: Span, data: Literal["graph", "log"]) -> str:
         return _ALL_REDUCE
     if span.stage.startswith(f"{EPOCH} "):
         return EPOCH
-    shown = {stage: row for row, stage in _rows(data).items() if stage}
+    shown = {stage: row for row, stage in _ROWS[data].items() if stage}
     if span.operation == "exchange":
         return shown.get(f": {span.stage.rpartition(': ')[2]}", OTHER_TRAFFIC)
     return shown.get(span.stage, span.stage)
@@ -108,14 +105,12 @@ def row_of(span: Span, data: Literal["graph", "log"]) -> str:
 
 def sorted_rows(names: Iterable[str], data: Literal["graph", "log"]) -> list[str]:
     """Rows from top to bottom: those known, then others by name, and traffic that belongs to no minibatch."""
-    places = {name: place for place, name in enumerate(_rows(data))}
+    places = {name: place for place, name in enumerate(_ROWS[data])}
     last = len(places) + 1
     return sorted(names, key=lambda name: (last if name == OTHER_TRAFFIC else places.get(name, last - 1), name))
 
 
-def _rows(data: Literal["graph", "log"]) -> Rows:
-    return GRAPH_ROWS if data == "graph" else LOG_ROWS
-
+_ROWS = {"graph": GRAPH_ROWS, "log": LOG_ROWS}
 
 TICK_NS = 125
 """Times are whole eighths of a microsecond: viewers multiply microseconds by 1000 as binary fractions and cut off the
@@ -150,27 +145,8 @@ class RankTrace:
         return self.alignment.uncertainty_ns / 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """A span in ticks, and where it is drawn."""
-
-    span: Span
-    begin: int
-    end: int
-    track: int
-
-
-def tracks(intervals: Iterable[tuple[int, int]]) -> list[int]:
-    """For each interval, ordered by begin, the first track, from 0, that is free then; touching ones are disjoint."""
-    free_from: list[int] = []
-    chosen: list[int] = []
-    for begin, end in intervals:
-        track = next((track for track, moment in enumerate(free_from) if moment <= begin), len(free_from))
-        if track == len(free_from):
-            free_from.append(end)
-        free_from[track] = end
-        chosen.append(track)
-    return chosen
+_Bar = tuple[int, int, Span]
+"""A span and where it is drawn: from one tick to another."""
 
 
 def event_pieces(trace: RankTrace, *, origin_ns: int) -> Iterator[bytes]:
@@ -178,76 +154,63 @@ def event_pieces(trace: RankTrace, *, origin_ns: int) -> Iterator[bytes]:
 
     Each piece holds objects, separated by commas. `origin_ns` is the moment 0 of the timeline, on the clock of rank 0.
     """
-    rows = _placed_rows(trace, origin_ns)
-    events = [_name(trace, "process_name", name=f"rank {trace.rank} ({trace.host})")]
-    events.append(_name(trace, "process_sort_index", sort_index=trace.rank))
-    events.append(_name(trace, "process_labels", labels=_label(trace)))
-    keys = [(row, track) for row, placed in rows.items() for track in sorted({one.track for one in placed})]
-    threads = {key: place for place, key in enumerate(keys, _process(trace) * THREADS_PER_RANK)}
-    for (row, track), thread in threads.items():
-        name = row if track == 0 else f"{row} {track + 1}"
-        events.append(_name(trace, "thread_name", thread, name=name))
-        events.append(_name(trace, "thread_sort_index", thread, sort_index=thread))
-    for row, placed in rows.items():
-        for one in placed:
-            if len(events) >= EVENTS_PER_PIECE:
-                yield _json(events)
-                events = []
-            events.append(_event(trace, one, threads[row, one.track]))
-    yield _json(events)
-
-
-def _placed_rows(trace: RankTrace, origin_ns: int) -> dict[str, list[_Placed]]:
-    """Every span in its row and track, rows from top to bottom, spans from left to right."""
-    timed: defaultdict[str, list[tuple[int, int, Span]]] = defaultdict(list)
-    for span in trace.spans:
-        begin, end = (
-            (trace.alignment.to_rank_0_ns(moment) - origin_ns) // TICK_NS for moment in (span.begin_ns, span.end_ns)
-        )
-        timed[row_of(span, trace.data)].append((begin, end, span))
-    rows: dict[str, list[_Placed]] = {}
-    for name in sorted_rows(timed, trace.data):
-        ordered = sorted(timed[name])
-        chosen = tracks((begin, end) for begin, end, _ in ordered)
-        rows[name] = [
-            _Placed(span, begin, end, track) for (begin, end, span), track in zip(ordered, chosen, strict=True)
-        ]
-    return rows
-
-
-def _process(trace: RankTrace) -> int:
     # Not 0: viewers take that for the idle process of a kernel, and hide it.
-    return trace.rank + 1
-
-
-def _label(trace: RankTrace) -> str:
+    process = trace.rank + 1
+    first_thread = process * THREADS_PER_RANK
     label = f"clock within {trace.clock_uncertainty_us:.1f} us of rank 0's"
     if trace.dropped:
         label += f"; recording stopped after {len(trace.spans)} spans, {trace.dropped} more are missing"
-    return label
+
+    def named(kind: str, thread: int, **arguments: object) -> dict[str, Any]:
+        return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": arguments}
+
+    threads = _threads(trace, origin_ns)
+    events = [
+        named("process_name", first_thread, name=f"rank {trace.rank} ({trace.host})"),
+        named("process_sort_index", first_thread, sort_index=trace.rank),
+        named("process_labels", first_thread, labels=label),
+    ]
+    for thread, (name, _) in enumerate(threads, first_thread):
+        events.append(named("thread_name", thread, name=name))
+        events.append(named("thread_sort_index", thread, sort_index=thread))
+    for thread, (_, bars) in enumerate(threads, first_thread):
+        for bar in bars:
+            if len(events) >= EVENTS_PER_PIECE:
+                yield _json(events)
+                events = []
+            events.append({**_event(bar), "pid": process, "tid": thread})
+    yield _json(events)
 
 
-def _name(trace: RankTrace, kind: str, thread: int | None = None, **arguments: object) -> dict[str, Any]:
-    process = _process(trace)
-    return {
-        "ph": "M",
-        "name": kind,
-        "pid": process,
-        "tid": process * THREADS_PER_RANK if thread is None else thread,
-        "args": arguments,
-    }
+def _threads(trace: RankTrace, origin_ns: int) -> list[tuple[str, list[_Bar]]]:
+    """Threads from top to bottom: names, and bars from left to right, of which none overlap."""
+
+    def tick(own_ns: int) -> int:
+        return (trace.alignment.to_rank_0_ns(own_ns) - origin_ns) // TICK_NS
+
+    rows: defaultdict[str, list[_Bar]] = defaultdict(list)
+    for span in trace.spans:
+        rows[row_of(span, trace.data)].append((tick(span.begin_ns), tick(span.end_ns), span))
+    threads = []
+    for row in sorted_rows(rows, trace.data):
+        tracks: list[list[_Bar]] = []
+        for bar in sorted(rows[row]):
+            track = next((track for track in tracks if track[-1][1] <= bar[0]), None)
+            if track is None:
+                tracks.append(track := [])
+            track.append(bar)
+        threads += [(row if number == 1 else f"{row} {number}", track) for number, track in enumerate(tracks, 1)]
+    return threads
 
 
-def _event(trace: RankTrace, placed: _Placed, thread: int) -> dict[str, Any]:
-    span = placed.span
+def _event(bar: _Bar) -> dict[str, Any]:
+    begin, end, span = bar
     event: dict[str, Any] = {
         "ph": "X",
         "name": span.stage,
         "cat": "work" if span.operation == "work" else "communication",
-        "pid": _process(trace),
-        "tid": thread,
-        "ts": placed.begin * TICK_NS / 1000,
-        "dur": (placed.end - placed.begin) * TICK_NS / 1000,
+        "ts": begin * TICK_NS / 1000,
+        "dur": (end - begin) * TICK_NS / 1000,
     }
     if span.operation == "exchange":
         event["args"] = {"bytes sent": span.bytes_sent, "bytes received": span.bytes_received}
@@ -275,14 +238,14 @@ STAGE = "trace"
 class Timeline:
     """Records the first epochs that this start of a run trains, and writes them to a file. A context manager.
 
-    Entering it is collective, and so is leaving it without an error. Where an error ends the block while it records,
-    each rank that comes to know of it writes what it has to a file of its own, without a word to the others.
+    Entering it is collective, and so is leaving it without an error. An error that ends the block while it records
+    leaves no timeline.
 
     Args:
         world: of the run.
         stopwatch: of this rank's trainer.
         data: what is learnt from.
-        file: to be written by rank 0; those that ranks write alone are beside it (``trace-rank-3.json``).
+        file: to be written by rank 0.
         say: shows a line; called on rank 0.
     """
 
@@ -301,7 +264,6 @@ class Timeline:
         self._file = file
         self._say = say
         self._tracer = Tracer(capacity=min(SPANS_PER_RANK, SPANS_PER_RUN // world.size))
-        self._recording = False
         self._epochs = 0
         self._began_ns = 0
         self._epoch_began_ns = 0
@@ -312,12 +274,12 @@ class Timeline:
         # Rank 0 answers one rank after another; nobody begins before it is done.
         self._world.barrier(stage=STAGE)
         self._began_ns = self._epoch_began_ns = trace_clock_ns()
-        self._record_into(self._tracer)
+        self._world.tracer = self._stopwatch.tracer = self._tracer
         return self
 
     def epoch_finished(self, epoch: int) -> None:
         """Take note of an epoch, numbered from 1; after the last one to record, write the file. Collective."""
-        if not self._recording:
+        if self._world.tracer is None:
             return
         now = trace_clock_ns()
         self._tracer.record(f"{EPOCH} {epoch}", self._epoch_began_ns, now)
@@ -326,59 +288,29 @@ class Timeline:
         if self._epochs == EPOCHS:
             self._finish()
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not self._recording:
-            return
-        if error is not None:
-            self._save_alone(error)
-        elif self._epochs > 0:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is None and self._world.tracer is not None and self._epochs > 0:
             self._finish()
-        else:
-            self._record_into(None)
-
-    def _record_into(self, tracer: Tracer | None) -> None:
-        self._recording = tracer is not None
-        self._world.tracer = tracer
-        self._stopwatch.tracer = tracer
+        self._world.tracer = self._stopwatch.tracer = None
 
     def _finish(self) -> None:
         """Write the spans of all ranks. Collective."""
-        self._record_into(None)
-        trace = self._rank_trace(measure_clock_offset(self._world))
-        origin = torch.tensor([trace.alignment.to_rank_0_ns(self._began_ns)])
-        self._world.all_reduce(origin, stage=STAGE, op="min")
-        failure = write_together(self._world, self._file, trace, origin_ns=int(origin))
-        if self._world.rank == 0:
-            if failure is None:
-                epochs = "1 epoch" if self._epochs == 1 else f"{self._epochs} epochs"
-                self._say(f"windrow: timeline of {epochs} in {self._file}: open it at {VIEWER}")
-            else:
-                self._say(f"windrow: the timeline could not be written: {failure}")
-
-    def _save_alone(self, error: BaseException) -> None:
-        """Write the spans of this rank: others may be gone."""
-        self._record_into(None)
-        rank = self._world.rank
-        file = self._file if rank == 0 else self._file.with_name(f"trace-rank-{rank}.json")
-        trace = self._rank_trace(self._first)
-        origin_ns = trace.alignment.to_rank_0_ns(self._began_ns)
-        try:
-            write_alone(file, trace, origin_ns=origin_ns, reason=repr(error))
-            said = f"windrow: timeline of rank {rank} until then in {file}"
-        except OSError as failure:
-            # What ends the run must be seen, not this.
-            said = f"windrow: the timeline of rank {rank} could not be written: {failure}"
-        print(said, file=sys.stderr, flush=True)
-
-    def _rank_trace(self, last: ClockOffset) -> RankTrace:
-        return RankTrace(
+        self._world.tracer = self._stopwatch.tracer = None
+        trace = RankTrace(
             rank=self._world.rank,
             host=os.uname().nodename,
             data=self._data,
             spans=self._tracer.spans,
             dropped=self._tracer.dropped,
-            alignment=ClockAlignment(self._first, last),
+            alignment=ClockAlignment(self._first, measure_clock_offset(self._world)),
         )
+        origin = torch.tensor([trace.alignment.to_rank_0_ns(self._began_ns)])
+        self._world.all_reduce(origin, stage=STAGE, op="min")
+        failure = write_together(self._world, self._file, trace, origin_ns=int(origin))
+        if self._world.rank == 0:
+            epochs = "1 epoch" if self._epochs == 1 else f"{self._epochs} epochs"
+            told = f"timeline of {epochs} in {self._file}: open it at {VIEWER}"
+            self._say(f"windrow: {f'the timeline could not be written: {failure}' if failure else told}")
 
 
 def write_together(world: World, path: Path, trace: RankTrace, *, origin_ns: int) -> OSError | None:
@@ -393,32 +325,7 @@ def write_together(world: World, path: Path, trace: RankTrace, *, origin_ns: int
     Returns:
         On rank 0 what went wrong, in which case there is no new file: training need not end for that. Else None.
     """
-    described = world.gather_object(_describe(trace), root=0, stage=STAGE)
-    arriving = _gathered(world, event_pieces(trace, origin_ns=origin_ns))
-    failure = None
-    if world.rank == 0:
-        try:
-            _write(path, {"complete": True, "ranks": described}, arriving)
-        except OSError as error:
-            failure = error
-    # The others send all that they have, whatever has become of the file.
-    for _ in arriving:
-        pass
-    return failure
-
-
-def write_alone(path: Path, trace: RankTrace, *, origin_ns: int, reason: str) -> None:
-    """Write the spans of this rank, for a reason why others may no longer answer; `origin_ns` as for all together.
-
-    Raises:
-        OSError: the disk is full, or there is no such folder.
-    """
-    about = {"complete": False, "ended by": reason, "ranks": [_describe(trace)]}
-    _write(path, about, event_pieces(trace, origin_ns=origin_ns))
-
-
-def _describe(trace: RankTrace) -> dict[str, Any]:
-    return {
+    described = {
         "rank": trace.rank,
         "host": trace.host,
         "clock_offset_us": trace.alignment.first.offset_ns / 1000,
@@ -426,6 +333,23 @@ def _describe(trace: RankTrace) -> dict[str, Any]:
         "spans": len(trace.spans),
         "spans_missing": trace.dropped,
     }
+    about = {"ranks": world.gather_object(described, root=0, stage=STAGE)}
+    arriving = _gathered(world, event_pieces(trace, origin_ns=origin_ns))
+    failure = None
+    if world.rank == 0:
+        try:
+            with open_atomically(path) as file:
+                head = json.dumps({"displayTimeUnit": "ms", "otherData": about}).removesuffix("}")
+                file.write(f'{head},\n"traceEvents": [\n'.encode())
+                for number, piece in enumerate(arriving):
+                    file.write(b",\n" + piece if number else piece)
+                file.write(b"\n]}\n")
+        except OSError as error:
+            failure = error
+    # The others send all that they have, whatever has become of the file.
+    for _ in arriving:
+        pass
+    return failure
 
 
 def _gathered(world: World, own: Iterator[bytes]) -> Iterator[bytes]:
@@ -436,15 +360,3 @@ def _gathered(world: World, own: Iterator[bytes]) -> Iterator[bytes]:
         if int(more) == 0:
             return
         yield from (other for other in world.gather_object(piece, root=0, stage=STAGE) if other)
-
-
-def _write(path: Path, about: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
-    with open_atomically(path) as file:
-        head = json.dumps({"displayTimeUnit": "ms", "otherData": about}).removesuffix("}")
-        file.write(f'{head},\n"traceEvents": [\n'.encode())
-        separator = b""
-        for piece in pieces:
-            file.write(separator)
-            file.write(piece)
-            separator = b",\n"
-        file.write(b"\n]}\n")

@@ -41,14 +41,13 @@ from windrow.training.checkpoint import (
 )
 from windrow.training.dropout import seeded_generator, takes_dropout
 from windrow.training.epoch_cost import (
-    EpochCost,
     RankCost,
     cache_hit_rate,
     communication_share,
-    gather_cost,
+    gather_costs,
     home_share,
-    own_time,
     own_traffic,
+    with_time,
 )
 from windrow.training.journal import EpochRecord, Journal, TrainingResult
 from windrow.training.run_folder import RunFolder, open_run_folder
@@ -433,11 +432,11 @@ class _Run:
                 f"checkpoint_every_steps = {options.checkpoint_every_steps}: must be a multiple of training.accumulate "
                 f"= {accumulate}, or gradients that wait would be lost"
             )
-        self._stopping = EarlyStopping(patience=options.patience or None, higher_is_better=self._task.higher_is_better)
+        self._stopping = EarlyStopping(patience=options.patience, higher_is_better=self._task.higher_is_better)
         # Of the epoch that is under way: what was done of it before this process began.
         self._first_step = 0
         self._loss_before = 0.0
-        self._cost_before = EpochCost()
+        self._costs_before: Sequence[RankCost] = ()
 
     def restore(self, folder: Path) -> None:
         """Go back to the latest checkpoint of a run. Collective."""
@@ -452,7 +451,9 @@ class _Run:
         self._stopping.load_state_dict(state["early_stopping"])
         self._trainer.finished_epochs, self._first_step = header.position
         self._loss_before = state["loss"]
-        self._cost_before = EpochCost.from_dict(state["cost"])
+        cost = state["cost"]
+        # Older versions wrote sums over ranks beside what each one cost.
+        self._costs_before = [RankCost(**rank) for rank in (cost.get("ranks", ()) if isinstance(cost, dict) else cost)]
         if self._world.rank == 0:
             for message in checkpoint.damaged:
                 print(f"windrow: skipped a damaged checkpoint: {message}")
@@ -475,40 +476,31 @@ class _Run:
         self, folder: Path | None, *, resumed: bool, name: str, settings: Mapping[str, Any], trace: bool
     ) -> TrainingResult:
         """Run the epochs that are left. Collective."""
-        trainer = self._trainer
-        result = None
-        with contextlib.ExitStack() as open_until_the_end:
-            progress = open_until_the_end.enter_context(make_progress(rank=self._world.rank))
-            for line in self._task.opening_lines():
-                progress.write(line)
-            journal: Journal | None = None
-            if self._world.rank == 0:
-                journal = open_until_the_end.enter_context(
-                    Journal(
-                        name,
-                        settings,
-                        folder,
-                        resumed=resumed,
-                        finished_epochs=self._finished,
-                        shown_figures=self._task.shown_figures,
-                        placement=self._task.placement(),
-                    )
-                )
-            path = self._world.broadcast_object(
-                None if journal is None else journal.folder.path, root=0, stage="run folder"
+        trainer, task = self._trainer, self._task
+        journal: Journal | None = None
+        if self._world.rank == 0:
+            journal = Journal(
+                name,
+                settings,
+                folder,
+                resumed=resumed,
+                finished_epochs=self._finished,
+                shown_figures=task.shown_figures,
+                placement=task.placement(),
             )
-            trainer.run_folder = RunFolder(path)
+        path = self._world.broadcast_object(
+            None if journal is None else journal.folder.path, root=0, stage="run folder"
+        )
+        trainer.run_folder = RunFolder(path)
+        with contextlib.ExitStack() as until_the_end:
+            progress = until_the_end.enter_context(make_progress(rank=self._world.rank))
+            for line in task.opening_lines():
+                progress.write(line)
             timeline: Timeline | None = None
             if trace:
-                timeline = open_until_the_end.enter_context(
-                    Timeline(
-                        self._world,
-                        trainer.stopwatch,
-                        self._task.data,
-                        trainer.run_folder.trace_file,
-                        say=progress.write,
-                    )
-                )
+                file = trainer.run_folder.trace_file
+                timeline = Timeline(self._world, trainer.stopwatch, task.data, file, say=progress.write)
+                until_the_end.enter_context(timeline)
             trainer.call("on_start")
             while not self._is_over():
                 record, ranks, improved = self._one_epoch(progress)
@@ -520,10 +512,8 @@ class _Run:
                     self._save(best=improved)
                 if timeline is not None:
                     timeline.epoch_finished(self._finished)
-            if journal is not None:
-                result = journal.conclude()
-            result = self._world.broadcast_object(result, root=0, stage="result")
-            assert result is not None
+            concluded = None if journal is None else journal.conclude()
+            result: TrainingResult = self._world.broadcast_object(concluded, root=0, stage="result")
             trainer.call("on_end", result)
         return result
 
@@ -557,7 +547,9 @@ class _Run:
             self._finished, first_step=self._first_step, loss_before=self._loss_before, after_step=after_step
         )
         progress.finish()
-        training_seconds = self._cost_before.seconds + time.perf_counter() - started
+        training_seconds = (
+            time.perf_counter() - started + max((cost.seconds for cost in self._costs_before), default=0.0)
+        )
         traffic = own_traffic(self._world, task.traffic())
         trainer.finished_epochs += 1
         values: Mapping[str, Mapping[str, float]] = {}
@@ -566,50 +558,58 @@ class _Run:
                 values = trainer.evaluate()
         metric = task.metric
         improved = "validation" in values and self._stopping.update(self._finished, values["validation"][metric])
-        cost = self._cost_so_far(started, traffic)
-        shares = {
-            "share of local rows": home_share([cost]),
-            "hit rate of the cache": cache_hit_rate([cost]),
-            "share of time in communication": communication_share(cost.ranks),
-        }
-        record = EpochRecord(
-            epoch=self._finished,
-            step=self._finished * trainer.steps_per_epoch,
-            loss=loss,
-            learning_rate=trainer.learning_rate,
-            metric=metric,
-            higher_is_better=task.higher_is_better,
-            validation=values.get("validation", {}).get(metric),
-            test=values.get("test", {}).get(metric),
-            figures={
-                **{
-                    f"{split} {name.replace('_', ' ')}": value
-                    for split, found in values.items()
-                    for name, value in found.items()
-                    if name != metric
-                },
+        ranks = self._costs_so_far(started, traffic)
+        record: EpochRecord | None = None
+        if self._world.rank == 0:
+            shares = {
                 "samples per second": task.samples_per_epoch / training_seconds,
-                **{name: share for name, share in shares.items() if share is not None},
-            },
-            seconds=cost.seconds,
-            stage_seconds=cost.stage_seconds,
-            rows_fetched=cost.rows_fetched,
-            bytes_fetched=cost.bytes_fetched,
-        )
-        self._first_step, self._loss_before, self._cost_before = 0, 0.0, EpochCost()
-        return record, cost.ranks, improved
+                "share of local rows": home_share(ranks),
+                "hit rate of the cache": cache_hit_rate(ranks),
+                "share of time in communication": communication_share(ranks),
+            }
+            record = EpochRecord(
+                epoch=self._finished,
+                step=self._finished * trainer.steps_per_epoch,
+                loss=loss,
+                learning_rate=trainer.learning_rate,
+                metric=metric,
+                higher_is_better=task.higher_is_better,
+                validation=values.get("validation", {}).get(metric),
+                test=values.get("test", {}).get(metric),
+                figures={
+                    **{
+                        f"{split} {name.replace('_', ' ')}": value
+                        for split, found in values.items()
+                        for name, value in found.items()
+                        if name != metric
+                    },
+                    **{name: share for name, share in shares.items() if share is not None},
+                },
+                seconds=max(cost.seconds for cost in ranks),
+                stage_seconds={
+                    stage: max(cost.stage_seconds.get(stage, 0.0) for cost in ranks)
+                    for stage in dict.fromkeys(stage for cost in ranks for stage in cost.stage_seconds)
+                },
+                rows_fetched=sum(cost.rows_fetched for cost in ranks),
+                bytes_fetched=sum(cost.bytes_fetched for cost in ranks),
+            )
+        record = self._world.broadcast_object(record, root=0, stage="figures")
+        assert record is not None
+        self._first_step, self._loss_before, self._costs_before = 0, 0.0, ()
+        return record, ranks, improved
 
-    def _cost_so_far(self, started: float, traffic: EpochCost) -> EpochCost:
-        """What the epoch has cost since its beginning, on all ranks, those of an earlier start too. Collective."""
-        time_taken = own_time(time.perf_counter() - started, self._trainer.stopwatch.seconds)
-        return self._cost_before + gather_cost(self._world, traffic + time_taken)
+    def _costs_so_far(self, started: float, traffic: RankCost) -> tuple[RankCost, ...]:
+        """On rank 0 what the epoch has cost each rank since its beginning, an earlier start too. Collective."""
+        own = with_time(traffic, time.perf_counter() - started, self._trainer.stopwatch.seconds)
+        return gather_costs(self._world, own, self._costs_before)
 
     def _save(self, *, best: bool = False, step: int = 0, started: float = 0.0) -> None:
         """Write a checkpoint, at the end of an epoch or after some of its steps. Collective."""
-        loss, cost = 0.0, EpochCost()
+        loss = 0.0
+        costs: tuple[RankCost, ...] = ()
         if step:
             loss = self._trainer.loss_so_far()
-            cost = self._cost_so_far(started, own_traffic(self._world, self._task.traffic()))
+            costs = self._costs_so_far(started, own_traffic(self._world, self._task.traffic()))
         header = CheckpointHeader(
             recipe=self._decisive,
             data_fingerprint=self._task.fingerprint,
@@ -622,7 +622,7 @@ class _Run:
             "trainer": self._trainer.state_dict(),
             "early_stopping": self._stopping.state_dict(),
             "loss": loss,
-            "cost": cost.to_dict(),
+            "cost": [dataclasses.asdict(cost) for cost in costs],
         }
         folder = self._trainer.run_folder.checkpoint_folder
         save_together(

@@ -15,7 +15,7 @@ from benchmarks.harness.result import BenchmarkResult, Findings, check_writable,
 from benchmarks.harness.workers import DEFAULT_DEADLINE_S, emulated_cluster, mpirun, run_worker
 from windrow.comm.errors import WindrowError
 from windrow.comm.launcher import launched_rank
-from windrow.training.environment import git_commit, hardware_line, package_versions
+from windrow.training.environment import git_commit, hardware, package_versions
 from windrow.training.terminal import table
 
 __all__ = ["MissingDataError", "Program", "conclude", "run_benchmark"]
@@ -214,3 +214,14 @@ def _serve(work: Work, options: argparse.Namespace) -> None:
     found = work(options.task)
     if launched_rank() == 0:
         options.output.write_text(json.dumps(found), "utf-8")
+
+
+def hardware_line() -> str:
+    """The machine in one line, without its host name: what a published benchmark result states."""
+    machine = hardware()
+    memory_gib = int(str(machine["memory_bytes"])) / 2**30
+    parts = [f"{machine['cores']} cores of {machine['processor']}", f"{memory_gib:.0f} GiB memory"]
+    gpus = machine["gpus"]
+    if isinstance(gpus, list) and gpus:
+        parts.append(", ".join(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus)))
+    return ", ".join(parts)

@@ -4,29 +4,34 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.report.curves import curves_section
-from windrow.launch.report.overview import comparison_section, headline, settings_table
-from windrow.launch.report.panel import TEMPLATE, Panel, Section
-from windrow.launch.report.placement import placement_section
-from windrow.launch.report.ranks import (
-    communication_section,
-    locality_section,
-    memory_section,
-    stages_section,
-    traffic_section,
-)
+from windrow.launch.report.curves import curve_panels
+from windrow.launch.report.overview import comparison_panels, headline, settings_table
+from windrow.launch.report.panel import TEMPLATE
+from windrow.launch.report.placement import placement_panel
+from windrow.launch.report.ranks import communication_panel, locality_panel, memory_panel, stages_panel, traffic_panel
 from windrow.launch.report.read_run import ReportedRun
 from windrow.training.journal import COLOURS
 
 __all__ = ["build_page"]
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+PANELS = {
+    "stages": stages_panel,
+    "communication": communication_panel,
+    "traffic": traffic_panel,
+    "locality": locality_panel,
+    "memory": memory_panel,
+    "placement": placement_panel,
+}
+"""Section of the page -> what makes the panel that it has of each run."""
 
 
 def build_page(runs: Sequence[ReportedRun], *, made: datetime | None = None) -> str:
@@ -47,25 +52,30 @@ def build_page(runs: Sequence[ReportedRun], *, made: datetime | None = None) -> 
             raise RecipeError(
                 f"windrow report needs {name}, which is not installed: pip install 'windrow[report]'"
             ) from error
+    import pandas as pd
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
     # A browser reads every line end as this one before it compares the script with its hash.
     plotly_script = str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
-    compared = [comparison_section(runs)] if len(runs) > 1 else []
-    overall = [*compared, curves_section(runs)]
-    kinds = (
-        stages_section,
-        communication_section,
-        traffic_section,
-        locality_section,
-        memory_section,
-        placement_section,
-    )
-    by_kind = [kind(runs) for kind in kinds]
-    sections = [*overall, *by_kind]
     page_script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
+    panels = {
+        "comparison": comparison_panels(runs) if len(runs) > 1 else [],
+        "curves": curve_panels(runs),
+        **{
+            name: [replace(panel(run), title=run.name if len(runs) > 1 else "") for run in runs]
+            for name, panel in PANELS.items()
+        },
+    }
+    drawn = [panel for of_section in panels.values() for panel in of_section if panel.views]
+    # Plotly's template of all figures is on the page once.
+    figures = {
+        f"plot-{place}": [json.loads(view.update_layout(template=None).to_json()) for view in panel.views.values()]
+        for place, panel in enumerate(drawn)
+    }
+    data = json.dumps({"template": TEMPLATE, "figures": figures}, allow_nan=False, separators=(",", ":"))
+    names = [_run_title(run) for run in runs]
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -73,56 +83,31 @@ def build_page(runs: Sequence[ReportedRun], *, made: datetime | None = None) -> 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("page.html.j2").render(
-        title=_title(runs),
-        headlines=[headline(run) for run in runs],
-        overall=overall,
-        by_kind=by_kind,
-        sections=sections,
-        settings=[(run.name, settings_table(run.recipe)) for run in runs],
-        made=(made or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
-        version=version("windrow"),
-        colours=COLOURS,
-        plot_ids={id(panel): name for name, panel in _plots(sections).items()},
-        identity=id,
-        style=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
-        figures=Markup(_script_safe(_figures(sections))),
-        plotly_script=Markup(plotly_script),
-        page_script=Markup(page_script),
-        script_hashes=Markup(" ".join(_hash(script) for script in (plotly_script, page_script))),
-    )
-
-
-def _title(runs: Sequence[ReportedRun]) -> str:
-    names = [_run_title(run) for run in runs]
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    # Else pandas cuts off what is longer than 50 letters.
+    with pd.option_context("display.max_colwidth", None):
+        return environment.get_template("page.html.j2").render(
+            title=", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else ""),
+            headlines=[headline(run) for run in runs],
+            panels=panels,
+            settings=settings_table(runs),
+            made=(made or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
+            version=version("windrow"),
+            colours=COLOURS,
+            plot_ids={id(panel): f"plot-{place}" for place, panel in enumerate(drawn)},
+            identity=id,
+            style=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
+            # No string in it can end the element that it stands in.
+            figures=Markup(data.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")),
+            plotly_script=Markup(plotly_script),
+            page_script=Markup(page_script),
+            script_hashes=Markup(" ".join(_hash(script) for script in (plotly_script, page_script))),
+        )
 
 
 def _run_title(run: ReportedRun) -> str:
     """The run's name, with its recipe's where that says more."""
     recipe = str(run.recipe.get("name", ""))
     return run.name if not recipe or recipe in run.name else f"{run.name} ({recipe})"
-
-
-def _plots(sections: Sequence[Section]) -> dict[str, Panel]:
-    """Name of a place on the page -> the panel whose figure is drawn there."""
-    drawn = [panel for section in sections for panel in section.panels if panel.views]
-    return {f"plot-{number}": panel for number, panel in enumerate(drawn)}
-
-
-def _figures(sections: Sequence[Section]) -> str:
-    """All figures as JSON: place -> figures, one per view; and the template of all, which each figure has only here."""
-    figures = {}
-    for name, panel in _plots(sections).items():
-        figures[name] = [json.loads(view.to_json()) for view in panel.views.values()]
-        for figure in figures[name]:
-            figure["layout"].pop("template", None)
-    return json.dumps({"template": TEMPLATE, "figures": figures}, allow_nan=False, separators=(",", ":"))
-
-
-def _script_safe(text: str) -> str:
-    """JSON that cannot end the element it stands in, whatever its strings say."""
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _hash(script: str) -> str:

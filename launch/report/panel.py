@@ -1,98 +1,32 @@
-"""Sections and panels of the page, and charts in its style.
-
-A section has panels; a panel is a figure with views to choose from, or a table. Charts are of Plotly Express, from a
-pandas frame or what makes one.
-"""
+"""Panels of the page, and charts of Plotly Express in its style."""
 
 import html
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
-
-from windrow.training.terminal import BYTE_UNITS, byte_size
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from windrow.launch.report.read_run import ReportedRun
-
-__all__ = [
-    "INK",
-    "MUTED",
-    "TEMPLATE",
-    "Panel",
-    "Section",
-    "Table",
-    "byte_unit",
-    "chart",
-    "exact_bytes",
-    "looks",
-    "per_run",
-    "plain",
-    "series_colour",
-    "series_rows",
-    "shortened",
-]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
-    """Rows of text."""
-
-    header: Sequence[str]
-    """Names of the columns."""
-    rows: Sequence[Sequence[str]]
-    """As many cells each as there are columns; the first one names the row."""
-    marked: frozenset[tuple[int, int]] = frozenset()
-    """(row, column) of the cells that are shown in bold."""
+__all__ = ["INK", "MUTED", "NUM_COLOURS", "TEMPLATE", "Panel", "chart", "plain", "series_rows"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Panel:
     """A box on the page: a figure, or a table, or why there is neither."""
 
-    title: str
+    title: str = ""
     """Heading of the box; empty where the section's says it all."""
     description: str = ""
     """What the figure shows, for those who do not see it."""
     views: Mapping[str, Any] = field(default_factory=dict)
     """What a reader chooses a view by -> ``plotly.graph_objects.Figure``, from `chart`; the first is shown at first."""
-    table: Table | None = None
-    """A table, below the figure where there is one."""
-    folded: str = ""
-    """What the table is folded behind; empty for one that is seen at once."""
+    table: "pd.DataFrame | None" = None
+    """Texts, with a heading for each row and column."""
     note: str = ""
     """Small print below."""
     missing: str = ""
     """Why there is nothing to show; empty where there is."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Section:
-    """Panels under a common heading, side by side where the window is wide enough."""
-
-    name: str
-    """Of its anchor: lower case letters and hyphens."""
-    title: str
-    """Heading."""
-    lead: str
-    """One or two sentences: what is to be seen and where the numbers come from."""
-    panels: Sequence[Panel]
-    """At least one."""
-    packed: bool = False
-    """Whether panels fill columns from the top, where their heights differ much and rows mean nothing."""
-
-
-def per_run(runs: "Sequence[ReportedRun]", panel: "Callable[[ReportedRun, str], Panel]", **texts: Any) -> Section:
-    """A section with a panel for each run.
-
-    Args:
-        runs: at least one.
-        panel: makes one of a run and a heading, which is empty where there is no other run to tell it from.
-        texts: ``name``, ``title`` and ``lead`` of the section.
-    """
-    return Section(panels=[panel(run, run.name if len(runs) > 1 else "") for run in runs], **texts)
 
 
 INK = "var(--ink)"
@@ -163,63 +97,72 @@ never over it."""
 
 
 def chart(
-    kind: Literal["bar", "line", "scatter"],
-    rows: Any,
+    kind: Literal["bar", "line"],
+    rows: "pd.DataFrame",
     *,
     x: str,
     y: str,
     hover: str,
+    names: Sequence[object] = (),
     layout: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Any:
-    """A ``plotly.graph_objects.Figure`` of bars (stacked), curves (points marked while there are few) or points.
+    """A ``plotly.graph_objects.Figure`` of stacked bars, or of curves, points marked while there are few.
 
     Args:
         kind: which.
-        rows: what ``pandas.DataFrame`` takes: columns "x" and "y" or other names given to `options`, "series", where
-            there are several, and "told", what the pointer says as "%{customdata[0]}".
+        rows: columns "x" and "y" or other names given to `options`, "series", where there are several, and "told",
+            what the pointer says as "%{customdata[0]}".
         x: title of the axis, its unit in parentheses; that of epochs is "epoch", and "rank" has names for numbers.
         y: the same.
         hover: what the pointer shows, in Plotly's terms.
+        names: of series, whose places choose colour and hatching; rows need not have all of them.
         layout: Plotly's options, which win over the template's.
         options: of `plotly.express`.
     """
-    import pandas as pd
     import plotly.express as px
 
-    frame = pd.DataFrame(rows if len(rows) else {"x": [], "y": []})
+    series = [plain(name) for name in names]
     # The style is the page's: Plotly's own template would be checked anew for every figure.
-    defaults: dict[str, Any] = {"x": "x", "y": "y", "template": "none", "color_discrete_sequence": _COLOURS}
-    if kind == "bar":
-        defaults["pattern_shape_sequence"] = _PATTERNS
-    if "series" in frame:
-        # Plotly takes some HTML for markup.
-        frame["series"] = frame["series"].map(plain)
-        defaults |= {"color": "series"} | ({"pattern_shape": "series"} if kind == "bar" else {})
-    if "told" in frame:
+    defaults: dict[str, Any] = {
+        "x": "x",
+        "y": "y",
+        "template": "none",
+        "color_discrete_sequence": _COLOURS,
+        "color_discrete_map": {name: _COLOURS[place % NUM_COLOURS] for place, name in enumerate(series)},
+    }
+    if "series" in rows:
+        rows = rows.assign(series=rows["series"].map(plain))
+        defaults |= {"color": "series", "category_orders": {"series": series}}
+        if kind == "bar":
+            shapes = {name: _PATTERNS[place % len(_PATTERNS)] for place, name in enumerate(series)}
+            defaults |= {
+                "pattern_shape": "series", "pattern_shape_sequence": _PATTERNS, "pattern_shape_map": shapes,
+            }  # fmt: skip
+    if "told" in rows:
         defaults["custom_data"] = ["told"]
-    if kind != "bar":
-        options.pop("pattern_shape_map", None)
-    figure = getattr(px, kind)(frame, **defaults | options)
-    figure.update_traces(hovertemplate=f"{hover}<extra></extra>")
+    figure = getattr(px, kind)(rows, **defaults | options)
     x_axis: dict[str, Any] = {"title_text": x, "showgrid": kind != "bar"}
     if x == "rank":
         x_axis["type"] = "category"
-    if x == "epoch" and len(frame):
-        few = frame["x"].max() - frame["x"].min() < FEW_EPOCHS
+    if x == "epoch" and len(rows):
+        few = rows["x"].max() - rows["x"].min() < FEW_EPOCHS
         x_axis |= {"tickformat": "d", "dtick": 1 if few else None}
-    figure.update_layout(
-        xaxis=x_axis,
-        yaxis={"title_text": y, "rangemode": "tozero" if kind == "bar" else None},
-        legend_title_text="",
-        height=HEIGHT,
-        margin_t=12,
-        barmode="stack",
-        showlegend=1 < len(figure.data) <= MOST_IN_LEGEND,
-    )
     for trace in figure.data if kind == "line" else ():
         trace.mode = "lines+markers" if len(trace.x) <= FEW_POINTS else "lines"
-    return figure.update_layout(layout or {})
+    return (
+        figure.update_traces(hovertemplate=f"{hover}<extra></extra>")
+        .update_layout(
+            xaxis=x_axis,
+            yaxis={"title_text": y, "rangemode": "tozero" if kind == "bar" else None},
+            legend_title_text="",
+            height=HEIGHT,
+            margin_t=12,
+            barmode="stack",
+            showlegend=1 < len(figure.data) <= MOST_IN_LEGEND,
+        )
+        .update_layout(layout or {})
+    )
 
 
 def series_rows(values: "pd.DataFrame", told: "pd.DataFrame | None" = None) -> "pd.DataFrame":
@@ -233,41 +176,6 @@ def series_rows(values: "pd.DataFrame", told: "pd.DataFrame | None" = None) -> "
     return rows.dropna(subset="y")
 
 
-def looks(series: Sequence[object]) -> dict[str, Any]:
-    """Options of `chart` that draw series in this order, each as its place says, whether those before it are there."""
-    names = [plain(name) for name in series]
-    shapes = itertools.cycle(_PATTERNS)
-    return {
-        "category_orders": {"series": names},
-        "color_discrete_map": {name: series_colour(place) for place, name in enumerate(names)},
-        "pattern_shape_map": dict(zip(names, shapes, strict=False)),
-    }
-
-
-def series_colour(index: int) -> str:
-    """The colour of the series (rank, stage, run) with this number."""
-    return f"var(--series-{index % NUM_COLOURS})"
-
-
 def plain(text: object) -> str:
     """A text from a file, so that Plotly shows it as it is: it takes some HTML for markup."""
     return html.escape(str(text), quote=False)
-
-
-def shortened(text: str, letters: int) -> str:
-    """A text of at most so many letters; an ellipsis stands for what is cut off."""
-    return text if len(text) <= letters else f"{text[: letters - 1]}…"
-
-
-def byte_unit(largest: float) -> tuple[float, str]:
-    """Bytes per unit, and the unit's name, for an axis: the largest binary unit of which the largest value has one."""
-    power = 0
-    while power < len(BYTE_UNITS) - 1 and largest >= 1024.0 ** (power + 1):
-        power += 1
-    return 1024.0**power, BYTE_UNITS[power] if power else "bytes"
-
-
-def exact_bytes(num_bytes: float) -> str:
-    """Bytes to the last one, and as people read them."""
-    exact = f"{num_bytes:,.0f} bytes"
-    return exact if num_bytes < 1024 else f"{exact} ({byte_size(num_bytes)})"

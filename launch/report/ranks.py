@@ -1,96 +1,61 @@
-"""What ranks did, from ranks.jsonl: seconds per stage, waiting, bytes between ranks, local rows, memory.
-
-Each is a section of the page with a panel per run.
-"""
+"""What ranks did, from ranks.jsonl: seconds per stage, waiting, bytes between ranks, local rows, memory."""
 
 import statistics
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from windrow.launch.report.panel import (
-    INK,
-    MUTED,
-    Panel,
-    byte_unit,
-    chart,
-    exact_bytes,
-    per_run,
-    plain,
-    series_colour,
-    series_rows,
-)
-from windrow.launch.report.read_run import ReportedRun, mean_traffic, traffic_stages, waiting_share
-from windrow.training.epoch_cost import RankCost, cache_hit_rate, home_share
+from windrow.launch.report.panel import INK, MUTED, Panel, chart, series_rows
+from windrow.launch.report.read_run import ReportedRun
+from windrow.training.epoch_cost import RankCost, cache_hit_rate, communication_share, home_share
 from windrow.training.journal import EpochRecord, first_epoch_dwarfs_others
 from windrow.training.terminal import byte_size
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "communication_section",
-    "heat_map",
-    "locality_section",
-    "memory_section",
-    "stages_section",
-    "traffic_section",
-]
+__all__ = ["communication_panel", "heat_map", "locality_panel", "memory_panel", "stages_panel", "traffic_panel"]
 
-NO_RANKS = "this run has no ranks.jsonl, which older versions did not write"
-NOT_RECORDED = f"Not recorded: {NO_RANKS}."
+NOT_RECORDED = Panel(missing="Not recorded: this run has no ranks.jsonl, which older versions did not write.")
 
 MOST_RANKS_TO_CHOOSE = 64
 """Of more ranks each one's bars would make the page too large."""
 
 
-def _stages_panel(run: ReportedRun, title: str) -> Panel:
+def stages_panel(run: ReportedRun) -> Panel:
+    """Seconds of each stage by epoch, of the slowest rank or of one."""
     slowest = {record.epoch: record for record in run.records}
     stages = list(dict.fromkeys(stage for record in run.records for stage in record.stage_seconds))
     if not stages:
-        return Panel(title=title, missing="metrics.jsonl has no seconds of stages.")
-    apart = run.records[0] if first_epoch_dwarfs_others(run.records) else None
-    shown = {epoch: record for epoch, record in slowest.items() if record is not apart}
-    views = {"slowest rank of each stage": _stages_view(shown, stages)}
-    if apart is not None:
-        views["slowest rank, with the first epoch"] = _stages_view(slowest, stages)
-    ranks = run.num_ranks or 0
-    for rank in range(min(ranks, MOST_RANKS_TO_CHOOSE)):
-        own = {epoch: costs[rank] for epoch, costs in run.rank_epochs.items() if rank < len(costs) and epoch in shown}
-        if own:
-            host = list(own.values())[-1].host
-            views[f"rank {rank} ({host})" if host else f"rank {rank}"] = _stages_view(own, stages)
-    note = ""
+        return Panel(missing="metrics.jsonl has no seconds of stages.")
+    notes = []
+    shown = slowest
+    if first_epoch_dwarfs_others(run.records):
+        first, *others = run.records
+        shown = {record.epoch: record for record in others}
+        notes.append(f"Epoch {first.epoch}, which compiles, took {first.seconds:.3g} s and has a view of its own.")
+    measured: dict[str, Mapping[int, EpochRecord | RankCost]] = {"slowest rank of each stage": shown}
+    if shown is not slowest:
+        measured["slowest rank, with the first epoch"] = slowest
+    for rank, cost in enumerate(run.last_ranks[:MOST_RANKS_TO_CHOOSE]):
+        name = f"rank {rank} ({cost.host})" if cost.host else f"rank {rank}"
+        measured[name] = {
+            epoch: ranks[rank] for epoch, ranks in run.rank_epochs.items() if epoch in shown and rank < len(ranks)
+        }
     if not run.rank_epochs:
-        note = f"Ranks cannot be chosen: {NO_RANKS}."
-    elif ranks > MOST_RANKS_TO_CHOOSE:
-        note = f"Of {ranks} ranks the first {MOST_RANKS_TO_CHOOSE} can be chosen; ranks.jsonl has them all."
-    if apart is not None:
-        note = (
-            f"Epoch {apart.epoch}, which compiles, took {apart.seconds:.3g} s and has a view of its own. {note}".strip()
-        )
+        notes.append("Ranks cannot be chosen: this run has no ranks.jsonl, which older versions did not write.")
+    elif len(run.last_ranks) > MOST_RANKS_TO_CHOOSE:
+        notes.append(f"Of {len(run.last_ranks)} ranks the first {MOST_RANKS_TO_CHOOSE} can be chosen.")
     return Panel(
-        title=title,
         description=f"Stacked bars of the seconds that each epoch of {run.name} spent in {', '.join(stages)}.",
-        views=views,
-        note=note,
+        views={name: _stages_view(epochs, stages) for name, epochs in measured.items() if epochs},
+        note=" ".join(notes),
     )
 
 
-stages_section = partial(
-    per_run,
-    panel=_stages_panel,
-    name="stages",
-    title="Seconds per stage",
-    lead="How long an epoch spent in each stage. Stages that overlap add up to more than the epoch, whose own "
-    "duration is the line. Of each stage the slowest rank is shown until you choose a rank.",
-)
-"""Seconds of each stage by epoch, of the slowest rank or of one."""
-
-
-def _stages_view(epochs: Mapping[int, EpochRecord | RankCost], stages: Sequence[str]) -> Any:
+def _stages_view(epochs: Mapping[int, EpochRecord | RankCost], stages: list[str]) -> Any:
     import pandas as pd
 
     seconds = pd.DataFrame({epoch: measured.stage_seconds for epoch, measured in epochs.items()}).T
@@ -108,256 +73,163 @@ def _stages_view(epochs: Mapping[int, EpochRecord | RankCost], stages: Sequence[
     )
 
 
-def _waiting_panel(run: ReportedRun, title: str) -> Panel:
-    share = waiting_share(run.costs)
-    if share is None:
+def communication_panel(run: ReportedRun) -> Panel:
+    """The share of training that ranks wait in communication, by rank and by epoch."""
+    if not any(cost.waiting_seconds for cost in run.costs):
         file = "ranks.jsonl has no waiting times" if run.rank_epochs else "this run has no ranks.jsonl"
-        return Panel(title=title, missing=f"Not recorded: {file}, which older versions did not write.")
+        return Panel(missing=f"Not recorded: {file}, which older versions did not write.")
+    share = communication_share(run.costs) or 0.0
     return Panel(
-        title=title,
-        description=f"Bars of the share of training that each rank of {run.name} waited in communication; {share:.1%} "
-        "on average.",
+        description=f"Bars of the share of training that each rank of {run.name} waited; {share:.1%} on average.",
         views={"by rank, all epochs": _waiting_view(run, "rank"), "by epoch, all ranks": _waiting_view(run, "epoch")},
         note=f"{share:.1%} over all ranks and epochs.",
     )
 
 
-communication_section = partial(
-    per_run,
-    panel=_waiting_panel,
-    name="communication",
-    title="Time in communication",
-    lead="The share of its time in training, evaluation left out, that each rank spent waiting inside exchanges "
-    "and sums (ranks.jsonl): for the network, or for a rank that came later. What travels while a rank computes "
-    "costs it nothing, and is not in it.",
-)
-"""The share of training that ranks wait in communication, by rank and by epoch."""
-
-
 def _waiting_view(run: ReportedRun, by: Literal["rank", "epoch"]) -> Any:
     """The stages' shares of the training time, those with the most seconds first."""
-    waiting = run.frame(lambda cost: cost.waiting_seconds)
+    waiting = _summed(run, run.rank_frame(lambda cost: cost.waiting_seconds), by)
     waiting = waiting[waiting.sum().sort_values(ascending=False, kind="stable").index]
-    training = _summed(run, run.frame(lambda cost: {"seconds": cost.training_seconds}), by)["seconds"]
-    seconds = _summed(run, waiting, by)
-    shares = 100 * seconds.div(training.where(training > 0), axis=0).fillna(0)
+    training = _summed(run, run.rank_frame(lambda cost: {"seconds": cost.training_seconds}), by)["seconds"]
+    shares = 100 * waiting.div(training.where(training > 0), axis=0).fillna(0)
     hover = f"%{{fullData.name}}: %{{y:.2f}} %, %{{customdata[0]}}<br>{by} %{{x}}"
-    rows = series_rows(shares, seconds.map("{:,.4g} s".format))
+    rows = series_rows(shares, waiting.map("{:,.4g} s".format))
     return chart("bar", rows, x=by, y="share of training time (%)", hover=hover, layout={"showlegend": True})
 
 
 def _summed(run: ReportedRun, frame: "pd.DataFrame", by: Literal["rank", "epoch"]) -> "pd.DataFrame":
     """Sums by epoch, or by rank of the last epoch."""
     sums = frame.groupby(level=by).sum()
-    return sums.head(run.num_ranks) if by == "rank" else sums
+    return sums.head(len(run.last_ranks)) if by == "rank" else sums
 
 
-def _locality_panel(run: ReportedRun, title: str) -> Panel:
+OWN, CACHED, REMOTE = "its own", "in the cache", "from another rank"
+
+
+def locality_panel(run: ReportedRun) -> Panel:
+    """The share of local rows, by rank and by epoch."""
     if not run.rank_epochs:
-        return Panel(title=title, missing=NOT_RECORDED)
-    share = home_share(run.costs)
+        return NOT_RECORDED
+    share, hits = home_share(run.costs), cache_hit_rate(run.costs)
     if share is None:
-        return Panel(title=title, missing="No rows were requested.")
-    hits = cache_hit_rate(run.costs)
-    note = f"{share:.2%} over all ranks and epochs."
-    if hits is not None:
-        note += f" Of the rows of other ranks, {hits:.2%} were in the cache."
+        return Panel(missing="No rows were requested.")
+    cached = "" if hits is None else f" Of the rows of other ranks, {hits:.2%} were in the cache."
+    rows = run.rank_frame(lambda cost: {OWN: cost.rows_local, CACHED: cost.rows_cached, REMOTE: cost.rows_remote})
     return Panel(
-        title=title,
         description=f"Share of local rows in {run.name}: {share:.1%} over all ranks and epochs.",
-        views={"by rank, all epochs": _locality_by_rank(run), "by epoch": _locality_by_epoch(run)},
-        note=note,
+        views={
+            "by rank, all epochs": _locality_by_rank(_summed(run, rows, "rank")),
+            "by epoch": _locality_by_epoch(rows),
+        },
+        note=f"{share:.2%} over all ranks and epochs.{cached}",
     )
 
 
-locality_section = partial(
-    per_run,
-    panel=_locality_panel,
-    name="locality",
-    title="Local rows",
-    lead="Of the rows of features or embeddings that a rank needed, the share that it had itself: its own ones, "
-    "and copies in its cache where it has one (ranks.jsonl). The rest travelled.",
-)
-"""The share of local rows, by rank and by epoch."""
-
-
-def _needed_rows(run: ReportedRun) -> "pd.DataFrame":
-    return run.frame(
-        lambda cost: {
-            "its own": cost.rows_local,
-            "in the cache": cost.rows_cached,
-            "from another rank": cost.rows_remote,
-        }
-    )
-
-
-def _locality_by_rank(run: ReportedRun) -> Any:
-    numbers = _summed(run, _needed_rows(run), "rank")
+def _locality_by_rank(numbers: "pd.DataFrame") -> Any:
     shares = 100 * numbers.div(numbers.sum(axis=1), axis=0).fillna(0)
-    shown = numbers.columns[numbers.any() | (numbers.columns != "in the cache")]
-    return chart(
-        "bar",
-        series_rows(shares[shown], numbers[shown].map("{:,} rows".format)),
-        x="rank",
-        y="share of rows (%)",
-        hover="rank %{x}, %{fullData.name}: %{y:.2f} %, %{customdata[0]}",
-        color_discrete_map=_LOCALITY_COLOURS,
-        pattern_shape=None,
-        range_y=[0, 100],
-    )
+    shown = [name for name in numbers if name != CACHED or numbers[name].any()]
+    hover = "rank %{x}, %{fullData.name}: %{y:.2f} %, %{customdata[0]}"
+    rows = series_rows(shares[shown], numbers[shown].map("{:,} rows".format))
+    return chart("bar", rows, x="rank", y="share of rows (%)", hover=hover, range_y=[0, 100])
 
 
-_LOCALITY_COLOURS = {
-    "its own": series_colour(2),
-    "in the cache": series_colour(0),
-    "from another rank": series_colour(5),
-    "best rank": series_colour(4),
-    "all ranks": series_colour(2),
-    "worst rank": series_colour(5),
-    "hit rate of the cache": series_colour(0),
-}
-
-
-def _locality_by_epoch(run: ReportedRun) -> Any:
+def _locality_by_epoch(rows: "pd.DataFrame") -> Any:
     import pandas as pd
 
-    rows = _needed_rows(run)
-    together = _summed(run, rows, "epoch")
-    each = (1 - rows["from another rank"] / rows.sum(axis=1)).groupby(level="epoch")
-    hits = together["in the cache"] / (together["in the cache"] + together["from another rank"])
+    together = rows.groupby(level="epoch").sum()
+    hits = together[CACHED] / (together[CACHED] + together[REMOTE])
     shares = {
-        "best rank": each.max(),
-        "all ranks": 1 - together["from another rank"] / together.sum(axis=1),
-        "worst rank": each.min(),
-        "hit rate of the cache": hits[together["in the cache"] > 0],
+        "local rows": 1 - together[REMOTE] / together.sum(axis=1),
+        "hit rate of the cache": hits[together[CACHED] > 0],
     }
-    return chart(
-        "line",
-        series_rows(100 * pd.DataFrame(shares)),
-        x="epoch",
-        y="share of rows (%)",
-        hover="%{fullData.name}<br>epoch %{x}: %{y:.2f} %",
-        color_discrete_map=_LOCALITY_COLOURS,
-        line_dash="series",
-        line_dash_map=dict(zip(shares, ("dot", "solid", "dot", "dash"), strict=True)),
-        range_y=[0, 100.5],
-    )
+    hover = "%{fullData.name}<br>epoch %{x}: %{y:.2f} %"
+    points = series_rows(100 * pd.DataFrame(shares))
+    return chart("line", points, x="epoch", y="share of rows (%)", hover=hover, names=list(shares), range_y=[0, 100.5])
 
 
 MOST_CELLS_WITH_TEXT = 64
 """More cells are too small for their numbers, which the pointer still shows."""
-MOST_CELLS_WITH_EXACT_NUMBERS = 64 * 64
-"""More exact numbers would make the page tens of megabytes: beyond, four digits are shown."""
 MOST_CELLS_WITH_GAPS = 32 * 32
 """More are so small that gaps between them would make all of them look pale, as if little were sent."""
-GAP_PIXELS = 2
 CELL_PIXELS = 46
 LEAST_HEIGHT, MOST_HEIGHT = 340, 620
 
 
-def heat_map(matrix: Sequence[Sequence[float]]) -> Any:
-    """A ``plotly.graph_objects.Figure`` of bytes [from, to], in a readable unit."""
+def heat_map(matrix: NDArray[np.float64]) -> Any:
+    """A ``plotly.graph_objects.Figure`` of bytes [from, to]."""
     import plotly.express as px
 
-    values = np.asarray(matrix, dtype=np.float64)
-    divisor, unit = byte_unit(values.max())
-    ranks = [str(rank) for rank in range(len(values))]
-    figure = px.imshow(
-        values / divisor,
-        x=ranks,
-        y=ranks,
-        zmin=0,
-        zmax=values.max() / divisor or 1,
-        color_continuous_scale=["var(--heat-low)", "var(--heat-middle)", "var(--heat-high)"],
-        labels={"x": "to rank", "y": "from rank", "color": unit},
-        aspect="auto",
-        template="none",
-    )
-    gap = GAP_PIXELS if values.size <= MOST_CELLS_WITH_GAPS else 0
-    figure.update_traces(xgap=gap, ygap=gap, hovertemplate=f"from %{{y}} to %{{x}}: %{{z:.4~g}} {unit}<extra></extra>")
-    if values.size <= MOST_CELLS_WITH_EXACT_NUMBERS:
-        told = [[exact_bytes(value) for value in row] for row in values]
-        figure.update_traces(customdata=told, hovertemplate="from %{y} to %{x}: %{customdata}<extra></extra>")
-    if values.size <= MOST_CELLS_WITH_TEXT:
-        figure.update_traces(text=[[byte_size(value) for value in row] for row in values], texttemplate="%{text}")
+    ranks = [str(rank) for rank in range(len(matrix))]
+    gap = 2 if matrix.size <= MOST_CELLS_WITH_GAPS else 0
     colour_bar = {"outlinewidth": 0, "thickness": 12, "tickfont": {"color": MUTED}, "title_side": "right"}
     return (
-        figure.update_xaxes(type="category", showgrid=False)
+        px.imshow(
+            matrix,
+            x=ranks,
+            y=ranks,
+            zmin=0,
+            zmax=matrix.max() or 1,
+            color_continuous_scale=["var(--heat-low)", "var(--heat-middle)", "var(--heat-high)"],
+            labels={"x": "to rank", "y": "from rank", "color": "bytes"},
+            aspect="auto",
+            text_auto=".3~s" if matrix.size <= MOST_CELLS_WITH_TEXT else False,
+            template="none",
+        )
+        .update_traces(xgap=gap, ygap=gap, hovertemplate="from %{y} to %{x}: %{z:,.0f} bytes<extra></extra>")
+        .update_xaxes(type="category", showgrid=False)
         .update_yaxes(type="category", showgrid=False)
         .update_layout(
             margin_t=12,
-            height=min(MOST_HEIGHT, max(LEAST_HEIGHT, 110 + CELL_PIXELS * len(values))),
-            coloraxis_colorbar=colour_bar,
+            height=min(MOST_HEIGHT, max(LEAST_HEIGHT, 110 + CELL_PIXELS * len(ranks))),
+            coloraxis_colorbar={**colour_bar, "tickformat": "~s"},
         )
     )
 
 
-def _traffic_panel(run: ReportedRun, title: str) -> Panel:
+def traffic_panel(run: ReportedRun) -> Panel:
+    """Bytes from rank to rank, of all stages and of each."""
     if not run.rank_epochs:
-        fetched = statistics.fmean(record.bytes_fetched for record in run.records)
-        return Panel(
-            title=title,
-            missing=f"{NOT_RECORDED} metrics.jsonl has the sum alone: {byte_size(fetched)} fetched per epoch.",
-        )
-    stages = traffic_stages(run.rank_epochs)
+        return NOT_RECORDED
+    stages = run.traffic()
+    size = len(run.last_ranks)
     if not stages:
-        reason = "one rank trained alone" if run.num_ranks == 1 else "all that was needed was local"
-        return Panel(title=title, missing=f"No bytes went from rank to rank: {reason}.")
-    everything = mean_traffic(run.rank_epochs, stages)
-    size = run.num_ranks
+        reason = "one rank trained alone" if size == 1 else "all that was needed was local"
+        return Panel(missing=f"No bytes went from rank to rank: {reason}.")
+    everything = sum(stages.values(), np.zeros((size, size)))
     reduced = statistics.fmean(
         rank.bytes_reduced for ranks in run.rank_epochs.values() if len(ranks) == size for rank in ranks
     )
     return Panel(
-        title=title,
         description=f"Heat map of the bytes that each of {size} ranks of {run.name} sends to each other one.",
-        views={"all stages": heat_map(everything)}
-        | {stage: heat_map(mean_traffic(run.rank_epochs, [stage])) for stage in stages},
-        note=f"{byte_size(sum(map(sum, everything)))} per epoch in all. Besides, each rank puts {byte_size(reduced)} "
+        views={name: heat_map(matrix) for name, matrix in ({"all stages": everything} | stages).items()},
+        note=f"{byte_size(everything.sum())} per epoch in all. Besides, each rank puts {byte_size(reduced)} "
         "of gradients per epoch into sums over all ranks; the way they take is the communication library's, so they "
         "are not in the map.",
     )
 
 
-traffic_section = partial(
-    per_run,
-    panel=_traffic_panel,
-    name="traffic",
-    title="Bytes between ranks",
-    lead="What each rank (row) sent to each other rank (column) in training steps, per epoch on average over all "
-    "epochs (ranks.jsonl). Choose a stage to see it alone.",
-)
-"""Bytes from rank to rank, of all stages and of each."""
-
-
-def _memory_panel(run: ReportedRun, title: str) -> Panel:
+def memory_panel(run: ReportedRun) -> Panel:
+    """Peak memory of each rank."""
     if not run.rank_epochs:
-        return Panel(title=title, missing=NOT_RECORDED)
-    peaks = run.frame(lambda cost: {"process": cost.peak_memory_bytes, "GPU": cost.peak_gpu_memory_bytes})
-    peaks = peaks.groupby(level="rank").max().head(run.num_ranks)
+        return NOT_RECORDED
+    peaks = run.rank_frame(lambda cost: {"process": cost.peak_memory_bytes, "GPU": cost.peak_gpu_memory_bytes})
+    peaks = peaks.groupby(level="rank").max().head(len(run.last_ranks))
     if not peaks["process"].any():
-        return Panel(title=title, missing="Not recorded: this system does not tell a process's peak.")
+        return Panel(missing="Not recorded: this system does not tell a process's peak.")
     shown = peaks.loc[:, peaks.any()]
-    divisor, unit = byte_unit(shown.max().max())
-    hosts = [plain(run.host(rank)) for rank in shown.index]
-    told = shown.apply(lambda peaks: [f"{host}: {exact_bytes(peak)}" for host, peak in zip(hosts, peaks, strict=True)])
-    hover, grouped = "rank %{x} on %{customdata[0]}", {"barmode": "group"}
-    rows = series_rows(shown / divisor, told)
-    largest, everything = exact_bytes(peaks["process"].max()), exact_bytes(peaks["process"].sum())
+    hosts = [cost.host for cost in run.last_ranks]
+    rows = series_rows(shown, shown.apply(lambda _: hosts))
+    view = chart(
+        "bar",
+        rows,
+        x="rank",
+        y="peak memory (bytes)",
+        hover="rank %{x} on %{customdata[0]}: %{y:,.0f} bytes",
+        layout={"barmode": "group", "yaxis_tickformat": "~s"},
+    )
+    largest, everything = byte_size(peaks["process"].max()), byte_size(peaks["process"].sum())
     return Panel(
-        title=title,
         description=f"Bars of the peak memory of each rank of {run.name}; the largest is {largest}.",
-        views={"peak": chart("bar", rows, x="rank", y=f"peak memory ({unit})", hover=hover, layout=grouped)},
+        views={"peak": view},
         note=f"{everything} over all ranks; pages that processes share count once for each.",
     )
-
-
-memory_section = partial(
-    per_run,
-    panel=_memory_panel,
-    name="memory",
-    title="Memory per rank",
-    lead="The most memory that each rank's process has had, code of libraries included (ranks.jsonl), and the most "
-    "that tensors took on its GPU where it has one.",
-)
-"""Peak memory of each rank."""

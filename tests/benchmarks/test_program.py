@@ -10,9 +10,11 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks.harness.program import Program
+from benchmarks.harness.program import Program, hardware_line
 from benchmarks.harness.result import read_result
+from windrow.training.environment import hardware
 
 SCRIPT = '''
 """A small benchmark."""
@@ -153,3 +155,17 @@ def test_place_of_the_result() -> None:
 def test_a_real_cluster_is_not_emulated() -> None:
     with pytest.raises(ValueError, match="--hostfile names a real one"):
         program(short=True, hostfile=Path("hosts")).on_ranks(2, {}, rate="1gbit")
+
+
+def test_hardware_line_has_no_host_name() -> None:
+    line = hardware_line()
+    assert "cores of" in line
+    assert "GiB" in line
+    host = str(hardware()["host"])
+    assert len(host) < 4 or host not in line
+
+
+def test_gpus_are_counted_per_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "H200")
+    assert hardware_line().endswith("2 x H200")

@@ -18,8 +18,8 @@ from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.training import train
 from windrow.partition import PartitionStore
 from windrow.partition import atomic_writes as atomic_file
+from windrow.training import checkpoint
 from windrow.training.checkpoint import load_best, load_latest
-from windrow.training.epoch_cost import EpochCost
 from windrow.training.journal import read_rank_records, read_records
 from windrow.training.trainer import Trainer
 
@@ -219,12 +219,15 @@ def test_a_run_killed_inside_an_epoch_goes_on_there(
     assert len(counts[0]) == 4
 
 
-def test_a_checkpoint_without_the_ranks_costs_is_gone_on_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints written before ranks were told apart hold the sums alone."""
-    whole = EpochCost.to_dict
-    sums = ("seconds", "stage_seconds", "rows_fetched", "bytes_fetched")
+def test_a_checkpoint_without_the_ranks_costs_is_resumed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints written before ranks were told apart hold sums alone."""
+    real = checkpoint.save_checkpoint
+
+    def save(folder: Path, header: Any, state: dict[str, Any], **options: Any) -> Path:
+        return real(folder, header, {**state, "cost": {"seconds": 1.0, "rows_fetched": 3}}, **options)
+
     with monkeypatch.context() as patch:
-        patch.setattr(EpochCost, "to_dict", lambda cost: {name: whole(cost)[name] for name in sums})
+        patch.setattr(checkpoint, "save_checkpoint", save)
         run = killed_run(folder, make(folder), after=1)
     (run / "ranks.jsonl").unlink()
     (run / "placement.json").unlink()
@@ -318,7 +321,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(folder: Path, monkeypatch: 
 
     with monkeypatch.context() as patch:
         patch.setattr(atomic_file.os, "fsync", fsync)
-        with pytest.raises(StoreError, match=r"no space left.*Earlier checkpoints are intact"):
+        with pytest.raises(StoreError, match=r"No space left on device. Earlier checkpoints are intact"):
             train(recipe, run_folder=folder / "run")
     checkpoints = folder / "run" / "checkpoints"
     assert load_latest(checkpoints).header.epoch == 2

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from windrow.training import environment
 
@@ -20,20 +19,6 @@ def test_description_is_plain_json_and_names_the_essentials() -> None:
 def test_a_package_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "PACKAGES", ("numpy", "no-such-distribution"))
     assert set(environment.package_versions()) == {"python", "numpy"}
-
-
-def test_hardware_line_has_no_host_name() -> None:
-    line = environment.hardware_line()
-    assert "cores of" in line
-    assert "GiB" in line
-    host = str(environment.hardware()["host"])
-    assert len(host) < 4 or host not in line
-
-
-def test_gpus_are_counted_per_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "H200")
-    assert environment.hardware_line().endswith("2 x H200")
 
 
 def test_commit_is_unknown_outside_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

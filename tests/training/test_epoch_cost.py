@@ -17,16 +17,15 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter, Traffic
 from windrow.comm.world import World
 from windrow.training.epoch_cost import (
-    EpochCost,
     RankCost,
     cache_hit_rate,
     communication_share,
-    gather_cost,
+    gather_costs,
     home_share,
-    own_time,
     own_traffic,
     peak_gpu_memory_bytes,
     peak_memory_bytes,
+    with_time,
 )
 
 SIZE = 3
@@ -42,6 +41,8 @@ COSTS = st.builds(
     bytes_sent=MATRICES,
     bytes_received=MATRICES,
     bytes_reduced=COUNTS,
+    rows_fetched=COUNTS,
+    bytes_fetched=COUNTS,
     rows_local=COUNTS,
     rows_cached=COUNTS,
     rows_remote=COUNTS,
@@ -95,7 +96,7 @@ def test_what_one_rank_sent_the_other_received(size: int) -> None:
             world.all_to_all(torch.zeros(sum(counts), 5), counts, arriving, stage=stage)
         world.all_gather_object("x" * world.rank, stage="objects")
         world.all_reduce(torch.zeros(6), stage="sums")
-        return own_traffic(world, Traffic()).ranks[0]
+        return own_traffic(world, Traffic())
 
     ranks = Loopback.run(size, body, deadline_s=60)
     stages = {stage for rank in ranks for stage in (*rank.bytes_sent, *rank.bytes_received)}
@@ -117,8 +118,7 @@ def test_rows_are_those_of_all_stages_and_what_was_fetched_is_the_jobs_to_say() 
     world.meter.record_found("bags: rows", local=3, remote=4)
     world.meter.record_found("sequences: rows", local=10, cached=5, remote=20)
     own = own_traffic(world, Traffic(rows_received=3, bytes_received=12))
-    rows = {"rows_local": 13, "rows_cached": 5, "rows_remote": 24}
-    assert own == EpochCost(rows_fetched=3, bytes_fetched=12, ranks=(RankCost(**rows),), **rows)
+    assert own == RankCost(rows_fetched=3, bytes_fetched=12, rows_local=13, rows_cached=5, rows_remote=24)
 
 
 def test_share_of_waiting_leaves_evaluation_out() -> None:
@@ -128,78 +128,54 @@ def test_share_of_waiting_leaves_evaluation_out() -> None:
     assert communication_share([]) is None
 
 
-def test_two_parts_of_an_epoch_add_up() -> None:
-    first = EpochCost(seconds=1.0, stage_seconds={"read": 0.5}, rows_fetched=3, bytes_fetched=12)
-    second = EpochCost(seconds=2.0, stage_seconds={"read": 0.25, "wait": 1.0}, rows_fetched=1, bytes_fetched=4)
-    assert first + second == EpochCost(
-        seconds=3.0, stage_seconds={"read": 0.75, "wait": 1.0}, rows_fetched=4, bytes_fetched=16
-    )
-    assert EpochCost() + first == first
+def test_what_each_rank_cost_adds_up_where_there_are_as_many_and_is_shared_out_where_not() -> None:
+    def body(world: World, before: list[RankCost]) -> tuple[RankCost, ...]:
+        own = RankCost(rows_local=10 * (world.rank + 1), bytes_sent={"rows": [1] * world.size})
+        return gather_costs(world, own, before)
+
+    before = [RankCost(rows_local=rank, bytes_sent={"rows": [1] * 3}) for rank in (1, 2, 3)]
+    for size, rows, sent in ((3, [11, 22, 33], [2, 2, 2]), (2, [10 + 1 + 3, 20 + 2], [1, 1])):
+        first, *others = Loopback.run(size, lambda world: body(world, before), deadline_s=30)
+        assert [cost.rows_local for cost in first] == rows
+        assert all(cost.bytes_sent == {"rows": sent} for cost in first)
+        assert others == [()] * (size - 1)
 
 
-def test_ranks_add_up_where_there_are_as_many() -> None:
-    ranks = (RankCost(rows_local=1), RankCost(rows_local=2))
-    two = EpochCost(rows_local=3, rows_cached=2, rows_remote=1, ranks=ranks)
-    assert (two + two).ranks == (RankCost(rows_local=2), RankCost(rows_local=4))
-    assert (two + EpochCost()).ranks == (EpochCost() + two).ranks == two.ranks
-    # On another number of ranks they begin anew; all together still add up.
-    one = EpochCost(rows_local=5, rows_cached=4, ranks=(RankCost(rows_local=5),))
-    both = two + one
-    assert both.ranks == one.ranks
-    assert (both.rows_local, both.rows_cached, both.rows_remote) == (8, 6, 1)
-
-
-def test_a_checkpoint_keeps_it_and_an_older_one_has_less_to_keep() -> None:
-    cost = EpochCost(seconds=1.0, rows_local=3, ranks=(RankCost(host="a", bytes_sent={"x": [0, 1]}),))
+def test_a_checkpoint_keeps_it() -> None:
+    cost = RankCost(host="a", seconds=1.0, rows_local=3, bytes_sent={"x": [0, 1]})
     file = io.BytesIO()
-    torch.save(cost.to_dict(), file)
+    torch.save(asdict(cost), file)
     file.seek(0)
-    assert EpochCost.from_dict(torch.load(file, weights_only=True)) == cost
-    old = {"seconds": 1.0, "stage_seconds": {"read": 0.5}, "rows_fetched": 3, "bytes_fetched": 12}
-    assert EpochCost.from_dict(old) == EpochCost(
-        seconds=1.0, stage_seconds={"read": 0.5}, rows_fetched=3, bytes_fetched=12
-    )
+    assert RankCost(**torch.load(file, weights_only=True)) == cost
 
 
 def test_shares_of_rows() -> None:
     ranks = [RankCost(rows_local=9, rows_cached=3, rows_remote=1), RankCost(rows_local=3, rows_remote=4)]
     assert (home_share(ranks), cache_hit_rate(ranks)) == (15 / 20, 3 / 8)
-    assert home_share([EpochCost(rows_local=3)]) == 1.0
-    assert home_share([EpochCost()]) is None
+    assert home_share([RankCost(rows_local=3)]) == 1.0
+    assert home_share([RankCost()]) is None
     # Nothing found in a cache is no cache: there is no figure to show.
     assert cache_hit_rate(ranks[1:]) is None
 
 
-def test_ranks_are_put_together() -> None:
-    costs = [
-        EpochCost(seconds=1.0, stage_seconds={"read": 0.5}, rows_fetched=3, bytes_fetched=12),
-        EpochCost(seconds=1.5, stage_seconds={"read": 0.2, "wait": 1.0}, rows_fetched=1, bytes_fetched=4),
-    ]
-    whole = EpochCost(seconds=1.5, stage_seconds={"read": 0.5, "wait": 1.0}, rows_fetched=4, bytes_fetched=16)
-    assert Loopback.run(2, lambda world: gather_cost(world, costs[world.rank]), deadline_s=30) == [whole] * 2
-
-
 @pytest.mark.parametrize("size", [1, 3])
 def test_every_rank_is_told_apart(size: int) -> None:
-    def body(world: World) -> tuple[EpochCost, EpochCost]:
+    def body(world: World) -> tuple[RankCost, tuple[RankCost, ...]]:
         world.meter = Meter()
         counts = [world.rank + peer for peer in range(world.size)]
         world.all_to_all(torch.zeros(sum(counts), 2), counts, counts, stage="rows")
         found = {"local": counts[world.rank], "remote": sum(counts) - counts[world.rank]}
         world.meter.record_found("rows", cached=10 + world.rank, **found)
-        own = own_traffic(world, world.meter.totals("rows")) + own_time(1.0 + world.rank, {"wait": 0.5})
-        return own, gather_cost(world, own)
+        own = with_time(own_traffic(world, world.meter.totals("rows")), 1.0 + world.rank, {"wait": 0.5})
+        return own, gather_costs(world, own, ())
 
     results = Loopback.run(size, body, deadline_s=60)
     gathered = results[0][1]
-    assert gathered.ranks == tuple(rank for own, _ in results for rank in own.ranks)
-    assert all(not cost.ranks for _, cost in results[1:])
-    assert len({(c.seconds, c.rows_fetched, c.bytes_fetched, home_share([c])) for _, c in results}) == 1
-    assert gathered.rows_cached == sum(10 + rank for rank in range(size))
-    assert [rank.rows_cached for rank in gathered.ranks] == [10 + rank for rank in range(size)]
-    assert gathered.rows_remote == gathered.rows_fetched == sum(rank.rows_remote for rank in gathered.ranks)
-    assert gathered.seconds == size
-    for number, rank in enumerate(gathered.ranks):
+    assert gathered == tuple(own for own, _ in results)
+    assert all(costs == () for _, costs in results[1:])
+    assert [rank.rows_cached for rank in gathered] == [10 + rank for rank in range(size)]
+    assert all(rank.rows_remote == rank.rows_fetched for rank in gathered)
+    for number, rank in enumerate(gathered):
         assert (rank.host, rank.seconds, rank.stage_seconds) == (os.uname().nodename, 1.0 + number, {"wait": 0.5})
         assert rank.peak_memory_bytes > 0
         sent = rank.bytes_sent.get("rows", [0] * size)

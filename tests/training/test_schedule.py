@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR
 
-from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.errors import RecipeError
 from windrow.training.schedule import EarlyStopping, ScheduleKind, ScheduleOptions, learning_rate_factor
 
 OPTIONS = st.builds(
@@ -67,11 +67,6 @@ def test_a_run_may_be_all_warm_up_but_not_shorter():
         learning_rate_factor(options, 0, 3)
 
 
-def test_no_patience_is_refused():
-    with pytest.raises(RecipeError, match="patience = 0 epochs: must be at least 1"):
-        EarlyStopping(patience=0)
-
-
 VALUES = st.lists(st.floats(-1, 1) | st.just(math.nan), max_size=20)
 
 
@@ -108,7 +103,7 @@ def test_patience_counts_epochs_and_not_evaluations():
 
 
 def test_without_patience_the_best_is_remembered_and_nothing_stops():
-    stopping = EarlyStopping(patience=None)
+    stopping = EarlyStopping(patience=0)
     for epoch in range(100):
         stopping.update(epoch, -epoch)
     assert not stopping.should_stop
@@ -127,8 +122,3 @@ def test_resumed_halfway_it_ends_the_same(values, data):
     for epoch, value in enumerate(values[cut:], start=cut):
         second.update(epoch, value)
     assert second == whole
-
-
-def test_state_of_another_version_is_refused():
-    with pytest.raises(StoreError, match=r"fields \['best'\] but \['best_epoch', 'best_value', 'last_epoch'\]"):
-        EarlyStopping(patience=1).load_state_dict({"best": 1.0})

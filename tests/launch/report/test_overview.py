@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from windrow.launch.report.overview import comparison_section, headline, settings_table
+from windrow.launch.report.overview import comparison_panels, headline, settings_table
 from windrow.launch.report.read_run import ReportedRun
 from windrow.training.epoch_cost import RankCost
 
@@ -18,7 +18,7 @@ def test_the_card_of_a_graph(run_of: RunOf) -> None:
         "recipe": "graph-recipe", "data": "graph.npz", "ranks": "5", "epochs": "3 in 3.67 s", "state": "finished",
         "hosts": "host0, host1, host2, host3 and 1 more",
     }.items()  # fmt: skip
-    assert "cores of" in card["facts"]["hardware"]
+    assert "cores of" in card["facts"]["hardware (of rank 0)"]
 
 
 def test_the_card_of_a_log(run_of: RunOf) -> None:
@@ -33,7 +33,7 @@ def test_a_run_of_which_little_is_known(run_of: RunOf) -> None:
     card = headline(replace(run, recipe={}, starts=[], records=blind, finished=False))
     facts = card["facts"]
     assert card["result"] == "not evaluated"
-    for what in ("recipe", "data", "model", "ranks", "hosts", "hardware", "commit", "versions"):
+    for what in ("recipe", "data", "model", "ranks", "hosts", "hardware (of rank 0)", "commit", "versions"):
         assert facts[what] == "not recorded"
     assert facts["state"] == "not finished: still running, or killed"
 
@@ -53,26 +53,29 @@ def test_without_a_test_split_validation_is_the_result(run_of: RunOf) -> None:
     assert (card["result"], card["result_note"]) == ("0.7100", "ROC-AUC (validation) at epoch 1, the best of 1")
 
 
-def test_settings_become_lines() -> None:
-    recipe = {"a": 1, "b": {"c": [1, 2], "d": {"e": "x"}}, "f": {}}
-    assert settings_table(recipe).rows == [("a", "1"), ("b.c", "[1, 2]"), ("b.d.e", '"x"')]
+def test_settings_become_lines(run_of: RunOf) -> None:
+    run = replace(run_of("graph", "one"), recipe={"a": 1, "b": {"c": [1, 2], "d": {"e": "x"}}, "f": {}})
+    table = settings_table([run, replace(run, name="two", recipe={"a": 2})])
+    assert table.to_dict() == {
+        "one": {"a": "1", "b.c": "[1, 2]", "b.d.e": '"x"'},
+        "two": {"a": "2", "b.c": "-", "b.d.e": "-"},
+    }
 
 
-def test_what_differs_is_shown_and_marked(run_of: RunOf) -> None:
+def test_what_differs_is_shown(run_of: RunOf) -> None:
     runs = [run_of("graph", "one"), run_of("graph", "two", training={"epochs": 9}), run_of("graph", "three")]
-    figures, settings = comparison_section(runs).panels
+    figures, settings = comparison_panels(runs)
     assert settings.table is not None
-    assert settings.table.rows == [["training.epochs", "3", "9", "3"]]
-    assert settings.table.marked == {(0, 2)}
+    assert settings.table.T.to_dict("list") == {"training.epochs": ["3", "9", "3"]}
     assert figures.table is not None
-    assert figures.table.header == ("metric", "one", "two", "three")
+    assert list(figures.table) == ["one", "two", "three"]
 
 
 def test_figures_of_each_run(run_of: RunOf) -> None:
     runs = [run_of("graph", "new", ranks=2), run_of("graph", "old", old=True)]
-    table = comparison_section(runs).panels[0].table
+    table = comparison_panels(runs)[0].table
     assert table is not None
-    rows = {row[0]: row[1:] for row in table.rows}
+    rows = table.T.to_dict("list")
     assert rows["validation at best epoch"] == ["0.73", "0.73"]
     assert rows["training loss, last epoch"] == ["0.33333", "0.33333"]
     assert rows["time per epoch (median)"] == ["1.00 s", "1.00 s"]
@@ -82,22 +85,20 @@ def test_figures_of_each_run(run_of: RunOf) -> None:
     assert rows["training time in communication"] == ["20.0%", "-"]
     assert rows["peak memory, largest rank"] == ["512 MiB", "-"]
     cached = {1: (RankCost(rows_local=5, rows_cached=1, rows_remote=3),)}
-    table = comparison_section([replace(runs[0], rank_epochs=cached), runs[1]]).panels[0].table
+    table = comparison_panels([replace(runs[0], rank_epochs=cached), runs[1]])[0].table
     assert table is not None
-    assert ["hit rate of the cache", "25.0%", "-"] in [list(row) for row in table.rows]
+    assert table.T.to_dict("list")["hit rate of the cache"] == ["25.0%", "-"]
 
 
 def test_recipes_of_two_kinds(run_of: RunOf) -> None:
-    _, shared, partial = comparison_section([run_of("graph", "one"), run_of("log", "two")]).panels
-    assert shared.table is not None
-    assert [row[0] for row in shared.table.rows] == ["name"]
-    assert partial.table is not None
-    assert ["graph.path", '"graph.npz"', "-"] in partial.table.rows
-    assert partial.folded == "4 settings"
+    _, settings = comparison_panels([run_of("graph", "one"), run_of("log", "two")])
+    assert settings.table is not None
+    assert settings.table.T.to_dict("list")["graph.path"] == ['"graph.npz"', "-"]
+    assert settings.note == "5 of 7 settings."
 
 
 def test_runs_with_the_same_settings_say_so(run_of: RunOf) -> None:
     run = run_of("graph", "one")
-    _, settings = comparison_section([run, replace(run, name="two")]).panels
+    _, settings = comparison_panels([run, replace(run, name="two")])
     assert settings.table is None
-    assert "No setting" in settings.missing
+    assert settings.note == "0 of 5 settings."

@@ -1,11 +1,12 @@
-"""windrow.launch.report.panel: texts that stay texts, units, colours, ticks."""
+"""windrow.launch.report.panel: texts that stay texts, colours, ticks."""
 
 import html
 
+import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.launch.report.panel import byte_unit, chart, exact_bytes, looks, plain
+from windrow.launch.report.panel import chart, plain
 
 
 @given(st.text())
@@ -14,41 +15,29 @@ def test_a_plain_text_has_no_markup_and_loses_nothing(text: str) -> None:
     assert html.unescape(plain(text)) == html.unescape(html.unescape(html.escape(text)))
 
 
-@given(st.integers(min_value=1, max_value=2**62))
-def test_on_an_axis_the_largest_value_is_at_least_one_unit(num_bytes: int) -> None:
-    divisor, unit = byte_unit(num_bytes)
-    assert num_bytes / divisor >= 1
-    assert num_bytes / divisor < 1024 or unit == "PiB"
-
-
-def test_units_by_example() -> None:
-    assert byte_unit(0) == (1.0, "bytes")
-    assert byte_unit(1023) == (1.0, "bytes")
-    assert byte_unit(1 << 30) == (2.0**30, "GiB")
-    assert exact_bytes(1023) == "1,023 bytes"
-    assert exact_bytes(1234567) == "1,234,567 bytes (1.2 MiB)"
-
-
 def test_series_beyond_the_palette_have_another_hatching_and_their_texts_are_no_markup() -> None:
     rows = [{"x": 1, "y": 2, "series": f"<{number}>"} for number in range(32)]
-    for options in ({}, looks([row["series"] for row in rows])):
-        bars = chart("bar", rows, x="epoch", y="", hover="", **options).data
+    for names in ([], [row["series"] for row in rows]):
+        bars = chart("bar", pd.DataFrame(rows), x="epoch", y="", hover="", names=names).data
         assert len({(bar.marker.color, bar.marker.pattern.shape) for bar in bars}) == 32
         assert bars[0].name == "&lt;0&gt;"
 
 
 def test_points_are_marked_and_epochs_get_a_tick_each_while_there_are_few() -> None:
     for last, mode, ticks in ((12, "lines+markers", 1), (25, "lines+markers", None), (26, "lines", None)):
-        rows = {"x": range(1, last + 1), "y": range(last)}
+        rows = pd.DataFrame({"x": range(1, last + 1), "y": range(last)})
         figure = chart("line", rows, x="epoch", y="seconds", hover="")
         assert (figure.data[0].mode, figure.layout.xaxis.dtick) == (mode, ticks)
         assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("epoch", "seconds")
 
 
 def test_nothing_is_an_empty_chart() -> None:
-    assert not sum(len(bar.x) for bar in chart("bar", [], x="epoch", y="", hover="", **looks(["a"])).data)
+    assert not sum(
+        len(bar.x)
+        for bar in chart("bar", pd.DataFrame({"x": [], "y": []}), x="epoch", y="", hover="", names=["a"]).data
+    )
 
 
 def test_options_of_the_caller_win() -> None:
-    layout = chart("bar", {"x": [1], "y": [1]}, x="", y="", hover="", layout={"height": 99}).layout
+    layout = chart("bar", pd.DataFrame({"x": [1], "y": [1]}), x="", y="", hover="", layout={"height": 99}).layout
     assert (layout.height, layout.showlegend) == (99, False)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import StoreError, WindrowError
-from windrow.launch.report.read_run import mean_traffic, read_run, read_runs, traffic_stages
+from windrow.launch.report.read_run import ReportedRun, read_run, read_runs
 from windrow.training.epoch_cost import RankCost
 
 MakeRun = Callable[..., Path]
@@ -20,7 +20,8 @@ def test_a_whole_run(make_run: MakeRun) -> None:
     run = read_run(make_run("graph", "one", ranks=4, epochs=3), name="one")
     assert [record.epoch for record in run.records] == [1, 2, 3]
     assert list(run.rank_epochs) == [1, 2, 3]
-    assert (run.num_ranks, run.hosts, run.finished) == (4, ["host0", "host1", "host2", "host3"], True)
+    assert [cost.host for cost in run.last_ranks] == ["host0", "host1", "host2", "host3"]
+    assert run.finished
     assert run.best is not None
     assert run.best.epoch == 3
     assert len(run.starts) == 1
@@ -28,16 +29,7 @@ def test_a_whole_run(make_run: MakeRun) -> None:
 
 def test_an_old_run_has_no_ranks_and_no_placement(make_run: MakeRun) -> None:
     run = read_run(make_run("graph", "one", ranks=2, old=True), name="one")
-    assert (dict(run.rank_epochs), run.placement, run.hosts) == ({}, None, [])
-    assert run.num_ranks == 2
-    assert read_run(make_run("log", "two", old=True), name="two").num_ranks is None
-
-
-@pytest.mark.parametrize("kind", ["graph", "log"])
-def test_placement_tells_the_ranks_where_nothing_else_does(make_run: MakeRun, kind: str) -> None:
-    path = make_run(kind, "one", ranks=3)
-    (path / "ranks.jsonl").unlink()
-    assert read_run(path, name="one").num_ranks == 3
+    assert (dict(run.rank_epochs), run.placement, run.last_ranks) == ({}, None, ())
 
 
 def test_a_run_that_goes_on(make_run: MakeRun) -> None:
@@ -131,25 +123,29 @@ two_ranks = st.lists(
 )
 
 
+def traffic(*epochs: list[dict[str, list[int]]]) -> dict[str, Any]:
+    """What a run says whose ranks sent this in each epoch."""
+    costs = {number: [RankCost(bytes_sent=rank) for rank in ranks] for number, ranks in enumerate(epochs, start=1)}
+    run = ReportedRun(
+        name="", path=Path(), recipe={}, starts=[], records=[], rank_epochs=costs, placement=None, finished=True
+    )
+    return {stage: matrix.tolist() for stage, matrix in run.traffic().items()}
+
+
 @given(st.lists(two_ranks, min_size=1, max_size=4))
-def test_stages_add_up_to_all_and_nothing_is_lost(sent: list[list[dict[str, list[int]]]]) -> None:
-    epochs = {number: [RankCost(bytes_sent=rank) for rank in ranks] for number, ranks in enumerate(sent, start=1)}
-    stages = traffic_stages(epochs)
-    together = mean_traffic(epochs, stages)
-    apart = [mean_traffic(epochs, [stage]) for stage in stages]
-    for sender in range(2):
-        for receiver in range(2):
-            exact = sum(rank.get(s, [0, 0])[receiver] for ranks in sent for s in "abc" for rank in [ranks[sender]])
-            assert together[sender][receiver] == pytest.approx(exact / len(sent))
-            assert sum(one[sender][receiver] for one in apart) == pytest.approx(exact / len(sent))
+def test_no_byte_between_ranks_is_lost(sent: list[list[dict[str, list[int]]]]) -> None:
+    stages = traffic(*sent)
+    for stage in "abc":
+        for sender in range(2):
+            for receiver in range(2):
+                exact = sum(ranks[sender].get(stage, [0, 0])[receiver] for ranks in sent)
+                found = stages[stage][sender][receiver] if stage in stages else 0
+                assert found == pytest.approx(exact / len(sent))
 
 
 def test_the_stage_with_most_bytes_comes_first_and_empty_ones_not_at_all() -> None:
-    costs = [RankCost(bytes_sent={"few": [0, 1], "many": [0, 9], "none": [0, 0]})]
-    assert traffic_stages({1: [*costs, RankCost()]}) == ["many", "few"]
+    assert list(traffic([{"few": [0, 1], "many": [0, 9], "none": [0, 0]}, {}])) == ["many", "few"]
 
 
-def test_epochs_on_another_number_of_ranks_are_passed_over() -> None:
-    before = [RankCost(bytes_sent={"rows": [0, 1, 1]})] * 3
-    now = [RankCost(bytes_sent={"rows": [0, 5]}), RankCost(bytes_sent={"rows": [3, 0]})]
-    assert mean_traffic({1: before, 2: now}, ["rows"]) == [[0, 5], [3, 0]]
+def test_epochs_on_another_number_of_ranks_are_skipped() -> None:
+    assert traffic([{"rows": [0, 1, 1]}] * 3, [{"rows": [0, 5]}, {"rows": [3, 0]}]) == {"rows": [[0, 5], [3, 0]]}
