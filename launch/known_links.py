@@ -27,12 +27,7 @@ from numpy.typing import NDArray
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.hierarchy import hierarchical
 from windrow.comm.hosts import gather_hosts, host_groups
-from windrow.comm.link_model import (
-    predict_all_reduce,
-    predict_all_reduce_by_exchange,
-    predict_all_to_all,
-    predict_hierarchical_all_to_all,
-)
+from windrow.comm.link_model import predict_all_reduce, predict_all_reduce_by_exchange, predict_all_to_all
 from windrow.comm.link_probe import ProbeOptions, measure_links
 from windrow.comm.links import (
     FORMAT_VERSION,
@@ -138,7 +133,7 @@ def known_links(
     known: KnownLinks | None = world.broadcast_object(kept, root=0, stage=STAGE)
     if known is not None:
         return known
-    links = measure_links(world, options, device=device)
+    links = measure_links(world, options)
     problem = _keep(file, links) if world.rank == 0 else ""
     return KnownLinks(links=links, age_s=0.0, file=file, problem=problem)
 
@@ -246,7 +241,7 @@ def link_rows(links: Links) -> list[dict[str, object]]:
 def prediction_rows(links: Links) -> list[dict[str, object]]:
     """Predicted milliseconds of an all-to-all with equal parts and of an all-reduce, for a few sizes, as rows.
 
-    Also those within hosts first (`windrow.comm.hierarchy`), where hosts have several ranks.
+    Also a sum within hosts first (`windrow.comm.hierarchy`), where hosts have several ranks.
     """
     groups = host_groups(links.hosts)
     rows: list[dict[str, object]] = []
@@ -258,7 +253,6 @@ def prediction_rows(links: Links) -> list[dict[str, object]]:
             "all-reduce ms": predict_all_reduce(links, num_bytes) * 1e3,
         }
         if 1 < len(groups) < links.size:
-            row["all-to-all by hosts ms"] = predict_hierarchical_all_to_all(links, equal, groups) * 1e3
             row["all-reduce by hosts ms"] = predict_all_reduce_by_exchange(links, num_bytes, groups) * 1e3
         rows.append(row)
     return rows
