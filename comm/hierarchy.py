@@ -20,7 +20,7 @@ from windrow.comm.links import Links
 from windrow.comm.reduction import ReduceOp, gather_pieces, reduce_in_steps, reduce_pieces
 from windrow.comm.subgroup import Subgroup
 from windrow.comm.transfer import Request
-from windrow.comm.wire import Codec, Fp32Codec
+from windrow.comm.wire import Codec
 from windrow.comm.world import World
 
 __all__ = ["hierarchical"]
@@ -77,7 +77,7 @@ class _HierarchicalWorld(Subgroup):
         num_bytes = tensor.nbytes if codec is None else codec.wire_row_bytes(tensor.shape, tensor.dtype)
         if self._is_direct(num_bytes, encoded=codec is not None):
             return self._parent.post_all_reduce(tensor, op, codec)
-        return self.in_steps(self._reduce(tensor.view(-1), op, codec or Fp32Codec()))
+        return self.in_steps(self._reduce(tensor.view(-1), op, codec or Codec()))
 
     def _is_direct(self, num_bytes: int, *, encoded: bool) -> bool:
         """Whether a sum goes as the parent does it; the same on all ranks, which know the same links."""

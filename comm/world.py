@@ -309,7 +309,7 @@ class World(ABC):
             raise ValueError("all_reduce works in place and needs a contiguous tensor: pass tensor.contiguous()")
         if codec is not None and (op != "sum" or tensor.dtype != torch.float32):
             raise TypeError(f"all_reduce of {tensor.dtype} by {op!r} with a codec: codecs are for sums of float32")
-        coded = {} if codec is None else {"codec": type(codec).__name__}
+        coded = {} if codec is None else {"codec": codec.name}
         self._agree("all_reduce", stage, shape=tuple(tensor.shape), dtype=str(tensor.dtype), op=op, **coded)
         if self.meter is not None and self.size > 1:
             num_bytes = tensor.nbytes if codec is None else codec.wire_row_bytes(tensor.shape, tensor.dtype)
