@@ -29,7 +29,7 @@ from windrow.comm.errors import DataError
 from windrow.comm.fetch import IdRequest, check_ranges, fetch_rows
 from windrow.comm.route import Route, Transfer
 from windrow.comm.rows import move_rows
-from windrow.comm.wire import Codec, Fp32Codec, Wire
+from windrow.comm.wire import Codec, Wire
 from windrow.comm.world import World
 
 __all__ = ["CachedStore", "LocalRows", "RowGather"]
@@ -166,7 +166,7 @@ class CachedStore:
         self.world = world
         self.stage = stage
         self.offsets = [int(offset) for offset in offsets]
-        codec = codec or Fp32Codec()
+        codec = codec or Codec()
         check_ranges(world, self.offsets, rows)
         first, stop = self.offsets[world.rank], self.offsets[world.rank + 1]
         wanted = torch.empty(0, dtype=torch.int64) if cached_ids is None else cached_ids.cpu()

@@ -27,16 +27,12 @@ STAGE = "clock"
 
 
 class _PingPong(NamedTuple):
-    """One message to rank 0 and its answer; times in nanoseconds."""
+    """One message to rank 0 and its answer, as drawn above."""
 
     sent_ns: int
-    """Own clock."""
     arrived_ns: int
-    """Clock of rank 0."""
     left_ns: int
-    """Clock of rank 0; not before `arrived_ns`."""
     received_ns: int
-    """Own clock."""
 
     @property
     def on_the_way_ns(self) -> int:
@@ -70,14 +66,7 @@ class ClockAlignment:
     """At the end; the same as `first` where nothing was measured there."""
 
     def to_rank_0_ns(self, own_ns: int) -> int:
-        """A moment of the own clock on the clock of rank 0.
-
-        Args:
-            own_ns: any moment; outside the two measurements the line goes on.
-
-        Returns:
-            Nanoseconds; later moments never come before earlier ones.
-        """
+        """Any moment of the own clock on the clock of rank 0; later moments never come before earlier ones."""
         elapsed = self.last.at_ns - self.first.at_ns
         gained = self.last.offset_ns - self.first.offset_ns
         if elapsed <= 0:
@@ -101,13 +90,7 @@ def _best_offset(ping_pongs: Sequence[_PingPong]) -> ClockOffset:
 
 
 def measure_clock_offset(world: World) -> ClockOffset:
-    """Compare this rank's clock with that of rank 0. Collective.
-
-    Args:
-        world: its ranks take turns; rank 0 answers all of them.
-
-    Returns:
-        This rank's; of rank 0 nought, and certain.
+    """Compare this rank's clock with that of rank 0, whose own offset is 0 and certain. Collective.
 
     Raises:
         DeadlineError: a rank did not come in time.

@@ -132,8 +132,6 @@ def fetch_rows(wire: Wire, offsets: Sequence[int], rows: Tensor, ids: Tensor, *,
         under_way.append(route.start([rows], into=[fetched]))
         if first:
             under_way.pop(0).finish([fetched])
-        else:
-            under_way[0].land_own([fetched])
     under_way.pop().finish([fetched])
     return fetched
 

@@ -1,16 +1,13 @@
-"""Which ranks share a machine, and through whom a rank reaches those of another one."""
+"""Which ranks share a machine."""
 
 import platform
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from windrow.comm.world import World
 
-__all__ = ["gather_hosts", "host_groups", "kernel_id", "relays"]
+__all__ = ["gather_hosts", "host_groups", "kernel_id"]
 
 
 def kernel_id(boot_id: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
@@ -48,25 +45,3 @@ def host_groups(hosts: Sequence[str]) -> list[list[int]]:
     for rank, host in enumerate(hosts):
         groups.setdefault(host, []).append(rank)
     return list(groups.values())
-
-
-def relays(groups: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """Who passes on what one rank has for another: the rank of its own host that has the other's place there.
-
-        hosts a: 0 1, b: 2 3      0 has something for 3: 1 passes it on, together with what itself has for 3
-
-    Args:
-        groups: the ranks of each host.
-
-    Returns:
-        [n, n]; entry [p, q] is the relay, on the host of p; q itself where both share a host.
-    """
-    size = sum(map(len, groups))
-    relay = np.empty((size, size), dtype=np.int64)
-    place = np.empty(size, dtype=np.int64)
-    for group in groups:
-        place[group] = np.arange(len(group))
-    for group in groups:
-        relay[group] = np.array(group)[place % len(group)]
-        relay[np.ix_(group, group)] = group
-    return relay

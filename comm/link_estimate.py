@@ -4,18 +4,17 @@ Each curve of timings gets a line with a floor, fitted so that slow spells of a 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from windrow.comm.link_model import all_reduce_rounds, reduction_latency_s, reduction_seconds, wire_seconds
-from windrow.comm.links import CollectiveCost, Links
+from windrow.comm.link_model import SHORT_ALL_REDUCE_BYTES, wire_seconds
+from windrow.comm.links import CollectiveCost, Links, TimeCurve
 
-__all__ = ["TimeCurve", "estimate_links", "fit_time_curve"]
+__all__ = ["estimate_links", "fit_time_curve"]
 
-Samples: TypeAlias = Mapping[float, Sequence[float]]
+Samples: TypeAlias = Mapping[int, Sequence[float]]
 """Seconds of each repeat, under the number of bytes."""
 
 SHORTEST_LATENCY_S = 1e-9
@@ -23,12 +22,7 @@ SHORTEST_LATENCY_S = 1e-9
 
 
 def estimate_links(
-    hosts: Sequence[str],
-    pairs: Sequence[Mapping[int, Samples]],
-    exchange: Samples,
-    reduction: Samples,
-    *,
-    add_seconds_per_byte: float,
+    hosts: Sequence[str], pairs: Sequence[Mapping[int, Samples]], exchange: Samples, reduction: Samples
 ) -> Links:
     """Fit links to timings.
 
@@ -37,7 +31,6 @@ def estimate_links(
         pairs: for each rank p and each other rank q, seconds until q's tiny answer to p's message was back.
         exchange: seconds of an equal all-to-all, under the bytes that each rank has in all, its own part included.
         reduction: seconds of an all-reduce, under the bytes of the vector.
-        add_seconds_per_byte: adding one byte of a partial sum.
     """
     size = len(hosts)
     latency, theta, hidden = (np.zeros((size, size)) for _ in range(3))
@@ -47,14 +40,13 @@ def estimate_links(
             latency[source, target] = curve.latency_s
             theta[source, target] = curve.seconds_per_unit
             hidden[source, target] = curve.hidden_s
-    alone = Links(
-        hosts=hosts,
-        latency_s=latency,
-        seconds_per_byte=theta,
-        hidden_s=hidden,
-        add_seconds_per_byte=add_seconds_per_byte,
-    )
-    return alone if size == 1 else _with_collectives(alone, exchange, reduction)
+    alone = Links(hosts=tuple(hosts), latency_s=latency, seconds_per_byte=theta, hidden_s=hidden)
+    if size == 1:
+        return alone
+    short = {num_bytes: seconds for num_bytes, seconds in reduction.items() if num_bytes <= SHORT_ALL_REDUCE_BYTES}
+    long = {num_bytes: seconds for num_bytes, seconds in reduction.items() if num_bytes > SHORT_ALL_REDUCE_BYTES}
+    curves = fit_time_curve(short or long), fit_time_curve(long or short)
+    return replace(_with_exchange(alone, exchange), all_reduce=curves)
 
 
 def _one_way(samples: Samples) -> Samples:
@@ -63,87 +55,27 @@ def _one_way(samples: Samples) -> Samples:
     return {size: [max(0.0, seconds - answer) for seconds in repeats] for size, repeats in samples.items()}
 
 
-def _with_collectives(alone: Links, exchange: Samples, reduction: Samples) -> Links:
-    size = alone.size
+def _with_exchange(links: Links, exchange: Samples) -> Links:
+    size = links.size
     curve = fit_time_curve(exchange)
-    alone = _no_slower_than_together(alone, curve.seconds_per_unit * size)
+    theta = links.seconds_per_byte
+    if curve.seconds_per_unit > 0:
+        # Pairs whose own timing fell into a slow spell: alone no message is slower than among others.
+        possible = np.minimum(theta, curve.seconds_per_unit * size)
+        ratio = np.divide(possible, theta, out=np.ones_like(theta), where=theta > 0)
+        links = replace(links, seconds_per_byte=possible, hidden_s=links.hidden_s * ratio)
     # An equal exchange of one byte for each rank, its own included, sends the rest.
-    equal = np.full((size, size), 1.0 / size)
-    sent = size - 1.0
-    ports = wire_seconds(alone, equal)
+    ports = wire_seconds(links, (1.0 - np.eye(size)) / size)
     is_shared = curve.seconds_per_unit > ports
-    together = replace(
-        alone,
-        shared_seconds_per_byte=curve.seconds_per_unit / sent if is_shared else 0.0,
+    return replace(
+        links,
+        shared_seconds_per_byte=curve.seconds_per_unit / (size - 1) if is_shared else 0.0,
         all_to_all=CollectiveCost(
-            latency_factor=curve.latency_s / max(float(alone.latency_s.max()), SHORTEST_LATENCY_S),
+            latency_factor=curve.latency_s / max(float(links.latency_s.max()), SHORTEST_LATENCY_S),
             stretch=1.0 if is_shared or ports == 0 else curve.seconds_per_unit / ports,
             hidden_s=curve.hidden_s,
         ),
     )
-    return replace(together, all_reduce=_reduction_cost(together, reduction))
-
-
-def _no_slower_than_together(alone: Links, seconds_per_byte: float) -> Links:
-    """Correct pairs whose own timing fell into a slow spell: alone no message is slower than among others."""
-    theta = alone.seconds_per_byte
-    if seconds_per_byte == 0:
-        return alone
-    possible = np.minimum(theta, seconds_per_byte)
-    ratio = np.divide(possible, theta, out=np.ones_like(theta), where=theta > 0)
-    return replace(alone, seconds_per_byte=possible, hidden_s=alone.hidden_s * ratio)
-
-
-def _reduction_cost(links: Links, reduction: Samples) -> CollectiveCost:
-    """Fit what an all-reduce takes beside its bytes: for each call, and for each of its rounds.
-
-    Long vectors take more rounds than short ones, and that alone tells the two apart.
-    """
-    rounds = {num_bytes: all_reduce_rounds(links.size, num_bytes) for num_bytes in reduction}
-    wire = {num_bytes: reduction_seconds(links, steps) for num_bytes, steps in rounds.items()}
-    latency = {num_bytes: reduction_latency_s(links, steps) for num_bytes, steps in rounds.items()}
-    least, most = min(latency.values()), max(*latency.values(), SHORTEST_LATENCY_S)
-    long = [num_bytes for num_bytes in reduction if latency[num_bytes] > least] or list(reduction)
-    curve = fit_time_curve(_by_wire(reduction, wire, long))
-    floor = curve.latency_s
-    factor, call = floor / most, 0.0
-    if len(long) < len(reduction):
-        short = [num_bytes for num_bytes in reduction if num_bytes not in long]
-        short_floor = fit_time_curve(_by_wire(reduction, wire, short)).latency_s
-        # More rounds take longer, in proportion at most; what the line says beyond its floor stays as it is.
-        floor = min(max(floor, short_floor), short_floor * most / max(least, SHORTEST_LATENCY_S))
-        factor = (floor - short_floor) / (most - least)
-        call = max(0.0, short_floor - factor * least)
-    return CollectiveCost(
-        latency_factor=factor,
-        stretch=curve.seconds_per_unit,
-        hidden_s=max(0.0, curve.hidden_s + floor - curve.latency_s),
-        call_s=call,
-    )
-
-
-def _by_wire(reduction: Samples, wire: Mapping[float, float], chosen: Sequence[float]) -> dict[float, list[float]]:
-    """Samples of some sizes, under the seconds that their bytes are on the wire."""
-    found: dict[float, list[float]] = {}
-    for num_bytes in chosen:
-        found.setdefault(wire[num_bytes], []).extend(reduction[num_bytes])
-    return found
-
-
-@dataclass(frozen=True)
-class TimeCurve:
-    """``seconds(x) = latency_s + max(0, seconds_per_unit * x - hidden_s)``."""
-
-    latency_s: float
-    """The floor."""
-    seconds_per_unit: float
-    """The slope, once the line is above the floor."""
-    hidden_s: float
-    """What of the slope's seconds passes within the floor."""
-
-    def seconds(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The curve's value at each entry of `x`."""
-        return self.latency_s + np.maximum(0.0, self.seconds_per_unit * x - self.hidden_s)
 
 
 def fit_time_curve(samples: Samples) -> TimeCurve:
@@ -169,9 +101,10 @@ def fit_time_curve(samples: Samples) -> TimeCurve:
     """
     if not samples or any(len(repeats) == 0 for repeats in samples.values()):
         raise ValueError("expected at least one size, and at least one sample of each")
-    x = np.array(sorted(samples), dtype=np.float64)
+    sizes = sorted(samples)
+    x = np.array(sizes, dtype=np.float64)
     # A clock that did not move between two readings would make relative deviations infinite.
-    y = np.maximum([float(np.median(samples[size])) for size in x], 1e-9)
+    y = np.maximum([float(np.median(samples[size])) for size in sizes], 1e-9)
     first, second = np.triu_indices(len(x), 1)
     slopes = np.append((y[second] - y[first]) / (x[second] - x[first]), 0.0)
     starts = np.append(y[first], 0.0) - slopes * np.append(x[first], 0.0)
@@ -182,4 +115,5 @@ def fit_time_curve(samples: Samples) -> TimeCurve:
     deviations[slopes < 0] = np.inf
     line, floor = np.unravel_index(int(np.argmin(deviations)), deviations.shape)
     latency, slope = float(floors[line, floor]), float(slopes[line])
-    return TimeCurve(latency, slope, latency - float(starts[line]) if slope > 0 else 0.0)
+    hidden = latency - float(starts[line]) if slope > 0 else 0.0
+    return TimeCurve(latency_s=latency, seconds_per_unit=slope, hidden_s=hidden)

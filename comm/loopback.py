@@ -6,16 +6,16 @@ All ranks share the interpreter: this world is for correctness, not for speed.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import NoReturn, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import PeerFailedError
 from windrow.comm.launcher import DEFAULT_DEADLINE_S
-from windrow.comm.reduction import ReduceOp, reduce_in_order
 from windrow.comm.transfer import Request, Tensors, as_bytes
 from windrow.comm.world import World
 
@@ -23,53 +23,33 @@ __all__ = ["Loopback"]
 
 T = TypeVar("T")
 
-SUMS_LANE = -1
-"""All-reduces have an order of their own, as in the other backends."""
-
-
-class _Key(NamedTuple):
-    """Which message."""
-
-    number: int
-    """Of those between these two in this channel."""
-    channel: int
-    sender: int
-    receiver: int
+_Key: TypeAlias = tuple[int, int, int, int]
+"""Which message: sender, receiver, channel, and its number among those of these three."""
 
 
 @dataclass
 class _Hub:
-    """What the ranks share: messages on their way, and who has failed."""
+    """What the ranks share: messages on their way, and who has failed or finished."""
 
     size: int
     changed: threading.Condition = field(default_factory=threading.Condition)
-    mailbox: dict["_Key", Tensor] = field(default_factory=dict)
+    mailbox: dict[_Key, Tensor] = field(default_factory=dict)
     failed: dict[int, BaseException] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
 
-    def post(self, messages: dict[_Key, Tensor]) -> None:
+    @contextmanager
+    def change(self) -> Iterator[None]:
         with self.changed:
-            self.mailbox.update(messages)
-            self.changed.notify_all()
-
-    def finish(self, rank: int) -> None:
-        with self.changed:
-            self.finished.add(rank)
-            self.changed.notify_all()
-
-    def fail(self, rank: int, error: BaseException) -> None:
-        with self.changed:
-            self.failed[rank] = error
+            yield
             self.changed.notify_all()
 
 
 class _Receive(Request):
-    """Waits for one message from each of some peers, then hands them over."""
+    """Waits for one message from each of some peers, then copies them to where they are wanted."""
 
-    def __init__(self, hub: _Hub, keys: dict[int, _Key], take: Callable[[dict[int, Tensor]], None]) -> None:
+    def __init__(self, hub: _Hub, wanted: dict[int, tuple[_Key, Tensor]]) -> None:
         self._hub = hub
-        self._keys = keys
-        self._take = take
+        self._wanted = wanted
 
     def test(self) -> bool:
         with self._hub.changed:
@@ -77,12 +57,13 @@ class _Receive(Request):
             if late:
                 self._raise_if_gone(late)
                 return False
-            messages = {peer: self._hub.mailbox.pop(key) for peer, key in self._keys.items()}
-        self._take(messages)
+            messages = [(self._hub.mailbox.pop(key), tensor) for key, tensor in self._wanted.values()]
+        for message, tensor in messages:
+            as_bytes(tensor).copy_(as_bytes(message))
         return True
 
     def late_peers(self) -> Sequence[int]:
-        return [peer for peer, key in self._keys.items() if key not in self._hub.mailbox]
+        return [peer for peer, (key, _) in self._wanted.items() if key not in self._hub.mailbox]
 
     def block(self, seconds: float) -> None:
         with self._hub.changed:
@@ -90,12 +71,12 @@ class _Receive(Request):
                 self._hub.changed.wait(seconds)
 
     def _raise_if_gone(self, late: Sequence[int]) -> None:
-        gone = [peer for peer in late if peer in self._hub.failed]
-        if gone:
-            raise PeerFailedError(f"rank {gone[0]} failed: {self._hub.failed[gone[0]]!r}")
-        finished = [peer for peer in late if peer in self._hub.finished]
-        if finished:
-            raise PeerFailedError(f"rank {finished[0]} has finished and will not send what is waited for")
+        for peer in late:
+            if peer in self._hub.failed:
+                raise PeerFailedError(f"rank {peer} failed: {self._hub.failed[peer]!r}")
+        for peer in late:
+            if peer in self._hub.finished:
+                raise PeerFailedError(f"rank {peer} has finished and will not send what is waited for")
 
 
 class Loopback(World):
@@ -104,8 +85,7 @@ class Loopback(World):
     def __init__(self, hub: _Hub, rank: int, *, deadline_s: float, debug: bool) -> None:
         super().__init__(rank, hub.size, deadline_s=deadline_s, debug=debug)
         self._hub = hub
-        self._sent: Counter[tuple[int, int]] = Counter()
-        self._received: Counter[tuple[int, int]] = Counter()
+        self._posted: Counter[tuple[int, int, int]] = Counter()
 
     @staticmethod
     def single() -> "Loopback":
@@ -137,9 +117,11 @@ class Loopback(World):
             world = Loopback(hub, rank, deadline_s=deadline_s, debug=debug)
             try:
                 results[rank] = body(world)
-                hub.finish(rank)
+                with hub.change():
+                    hub.finished.add(rank)
             except BaseException as error:  # noqa: BLE001  # it is raised again below, in the caller's thread
-                hub.fail(rank, error)
+                with hub.change():
+                    hub.failed[rank] = error
 
         threads = [
             threading.Thread(target=one_rank, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(size)
@@ -161,25 +143,12 @@ class Loopback(World):
         del gives_way  # A message has arrived when it is posted.
         channels = channels or [0] * self.size
         pairs = [(p, channels[p]) for p in range(self.size) if p != self.rank]
-        self._hub.post({self._sending(*pair): sends[pair[0]].clone() for pair in pairs if sends[pair[0]].numel()})
-        keys = {pair[0]: self._receiving(*pair) for pair in pairs if receives[pair[0]].numel()}
-
-        def take(messages: dict[int, Tensor]) -> None:
-            for peer, message in messages.items():
-                as_bytes(receives[peer]).copy_(as_bytes(message))
-
-        return _Receive(self._hub, keys, take)
-
-    def post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
-        """Send the whole tensor to all, and reduce in rank order."""
-        peers = range(self.size)
-        self._hub.post({self._sending(peer, SUMS_LANE): tensor.clone() for peer in peers})
-        keys = {peer: self._receiving(peer, SUMS_LANE) for peer in peers}
-
-        def take(messages: dict[int, Tensor]) -> None:
-            tensor.copy_(reduce_in_order([messages[peer] for peer in peers], op))
-
-        return _Receive(self._hub, keys, take)
+        with self._hub.change():
+            for peer, channel in pairs:
+                if sends[peer].numel():
+                    self._hub.mailbox[self._next(self.rank, peer, channel)] = sends[peer].clone()
+        wanted = {p: (self._next(p, self.rank, channel), receives[p]) for p, channel in pairs if receives[p].numel()}
+        return _Receive(self._hub, wanted)
 
     def transport_device(self, device: torch.device) -> torch.device:
         """Threads share all memory: a tensor travels from where it is."""
@@ -189,10 +158,6 @@ class Loopback(World):
         """Fail this rank, and with it every rank that waits for it."""
         raise SystemExit(code)
 
-    def _sending(self, peer: int, channel: int) -> _Key:
-        self._sent[peer, channel] += 1
-        return _Key(self._sent[peer, channel], channel, self.rank, peer)
-
-    def _receiving(self, peer: int, channel: int) -> _Key:
-        self._received[peer, channel] += 1
-        return _Key(self._received[peer, channel], channel, peer, self.rank)
+    def _next(self, sender: int, receiver: int, channel: int) -> _Key:
+        self._posted[sender, receiver, channel] += 1
+        return sender, receiver, channel, self._posted[sender, receiver, channel]

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 __all__ = [
     "SPANS_PER_RANK",
@@ -28,8 +28,17 @@ __all__ = [
 ]
 
 
+class _Amount:
+    """Numbers that add up with ``+``, field by field."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Traffic:
+class Traffic(_Amount):
     """An amount of traffic, by direction; amounts add up with ``+``.
 
     Bytes are payload as it travelled (encoded), without headers. Over all ranks, sent and received are the
@@ -49,20 +58,9 @@ class Traffic:
     bytes_reduced: int = 0
     """Bytes of those tensors; how often they travel is the affair of the library that reduces."""
 
-    def __add__(self, other: "Traffic") -> "Traffic":
-        """Add field by field."""
-        return Traffic(
-            rows_sent=self.rows_sent + other.rows_sent,
-            bytes_sent=self.bytes_sent + other.bytes_sent,
-            rows_received=self.rows_received + other.rows_received,
-            bytes_received=self.bytes_received + other.bytes_received,
-            elements_reduced=self.elements_reduced + other.elements_reduced,
-            bytes_reduced=self.bytes_reduced + other.bytes_reduced,
-        )
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RowsFound:
+class RowsFound(_Amount):
     """Where the rows were that a rank asked for; amounts add up with ``+``."""
 
     local: int = 0
@@ -71,12 +69,6 @@ class RowsFound:
     """Rows of other ranks of which it keeps a copy."""
     remote: int = 0
     """Rows of other ranks that it had to ask for."""
-
-    def __add__(self, other: "RowsFound") -> "RowsFound":
-        """Add field by field."""
-        return RowsFound(
-            local=self.local + other.local, cached=self.cached + other.cached, remote=self.remote + other.remote
-        )
 
 
 class Meter:
@@ -106,11 +98,7 @@ class Meter:
         self._found[stage] = self.found(stage) + RowsFound(local=local, cached=cached, remote=remote)
 
     def found(self, stage: str | None = None) -> RowsFound:
-        """Where the rows were that this rank asked for since the last `reset`.
-
-        Args:
-            stage: only this stage; None: all.
-        """
+        """Where the rows were that this rank asked for since the last `reset`, in one stage or (None) all."""
         if stage is not None:
             return self._found.get(stage, RowsFound())
         return sum(self._found.values(), start=RowsFound())
@@ -142,10 +130,9 @@ class Meter:
         return sum(matching, start=Traffic())
 
     def table(self) -> dict[tuple[str, int | None], Traffic]:
-        """Everything since the last `reset`, in the order in which it first happened.
+        """Everything since the last `reset` by (stage, peer), in the order in which it first happened.
 
-        Returns:
-            One entry per (stage, peer); the peer of a reduction is None.
+        The peer of a reduction is None.
         """
         return dict(self._amounts)
 

@@ -29,6 +29,7 @@ from torch import Tensor
 from windrow.comm.launcher import DEFAULT_DEADLINE_S, Rendezvous, abort_job, free_port
 from windrow.comm.reduction import ReduceOp
 from windrow.comm.transfer import Request, Tensors, as_bytes, chunk_bounds
+from windrow.comm.wire import Codec
 from windrow.comm.world import World
 
 __all__ = ["BackgroundProgress", "MPIWorld", "PacedMessage", "PacedSends", "SendRequest", "mpi_rendezvous"]
@@ -335,8 +336,10 @@ class MPIWorld(World):
         requests += [self._communicator.Isend([chunk, MPI.BYTE], dest=peer, tag=tags[peer]) for peer, chunk in outgoing]
         return self._posted(requests, peers)
 
-    def post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
-        """Reduce in pieces, all of them posted at once."""
+    def post_all_reduce(self, tensor: Tensor, op: ReduceOp, codec: Codec | None = None) -> Request:
+        """Reduce in pieces, all of them posted at once, where nothing is encoded."""
+        if codec is not None:
+            return super().post_all_reduce(tensor, op, codec)
         _wait_for_gpu([tensor])
         flat = tensor.view(-1)
         bounds = chunk_bounds(flat.numel(), max(1, self._largest_message_bytes // tensor.element_size()))

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from windrow.comm.wire import Fp32Codec
+from windrow.comm.wire import Codec
 
 if TYPE_CHECKING:
     from windrow.comm.transfer import Request
-    from windrow.comm.wire import Codec
     from windrow.comm.world import World
 
 __all__ = ["ReduceOp", "gather_pieces", "reduce_in_order", "reduce_in_steps", "reduce_pieces"]
@@ -35,20 +34,20 @@ def reduce_in_order(tensors: Sequence[Tensor], op: ReduceOp) -> Tensor:
     return total
 
 
-def reduce_in_steps(world: "World", flat: Tensor, op: ReduceOp, codec: "Codec | None" = None) -> "Iterator[Request]":
+def reduce_in_steps(world: "World", flat: Tensor, op: ReduceOp, codec: Codec | None = None) -> "Iterator[Request]":
     """Reduce a vector in place over all ranks; only what travels is encoded (None: as it is)."""
     # Here, not when the generator begins: the order in which channels are given must not depend on what has come.
-    return _reduce(world, flat, op, codec or Fp32Codec(), world.new_channels())
+    return _reduce(world, flat, op, codec or Codec(), world.new_channels())
 
 
-def _reduce(world: "World", flat: Tensor, op: ReduceOp, codec: "Codec", channels: Sequence[int]) -> "Iterator[Request]":
+def _reduce(world: "World", flat: Tensor, op: ReduceOp, codec: Codec, channels: Sequence[int]) -> "Iterator[Request]":
     pieces = flat.tensor_split(world.size)
     yield from reduce_pieces(world, pieces, op, codec, channels)
     yield from gather_pieces(world, pieces, codec, channels)
 
 
 def reduce_pieces(
-    world: "World", pieces: Sequence[Tensor], op: ReduceOp, codec: "Codec", channels: Sequence[int]
+    world: "World", pieces: Sequence[Tensor], op: ReduceOp, codec: Codec, channels: Sequence[int]
 ) -> "Iterator[Request]":
     """Give each rank the reduction of its piece, in place; ``pieces[p]`` is that of rank p, other pieces stay."""
     own = pieces[world.rank]
@@ -61,7 +60,7 @@ def reduce_pieces(
 
 
 def gather_pieces(
-    world: "World", pieces: Sequence[Tensor], codec: "Codec", channels: Sequence[int]
+    world: "World", pieces: Sequence[Tensor], codec: Codec, channels: Sequence[int]
 ) -> "Iterator[Request]":
     """Give all ranks the piece of each, in place, as its rank encodes it once: that rank has what the others decode."""
     wire = codec.encode(pieces[world.rank])

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Block", "Landing", "Route", "RowSource", "Transfer"]
 
-PIECE_ROWS = 1024
-"""Rows that are copied twice are copied so many at a time, so that the copy in between stays in the cache."""
-
 Range: TypeAlias = tuple[int, int]
 Rows: TypeAlias = slice | Tensor
 """start:stop, or int64 [n] on the CPU."""
@@ -75,15 +72,6 @@ class Block:
         """How many."""
         rows = self.rows
         return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-
-    def part(self, first: int, stop: int) -> "Block":
-        """Rows number `first` to ``stop - 1`` of this block."""
-        rows = self.rows
-        if isinstance(rows, slice):
-            some: Rows = slice(min(rows.start + first, rows.stop), min(rows.start + stop, rows.stop))
-        else:
-            some = rows[first:stop]
-        return Block(self.matrix, some, self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +137,8 @@ class Route:
 
         Args:
             sources: matrices of the wire's dtype; must not change until `Transfer.finish`.
-            into: the targets, if they are there already: what can be received in place is.
+            into: the targets, if they are there already: what can be received in place is, and what this rank has for
+                itself lands at once.
             differentiable: whether the backward pass goes through it: then sources are tensors, each element of which
                 goes to one rank at most (the gradient of what goes nowhere is undefined), and every rank runs one
                 backward pass through each transfer, in the same order.
@@ -165,36 +154,9 @@ class Route:
             transfer.token = _Send.apply(transfer, anchor, *sources)  # type: ignore[no-untyped-call]
         else:
             transfer.post(sources, into)
+            if into:
+                transfer.land_own(into)
         return transfer
-
-    def block_shapes(self, sources: Sequence[Tensor | RowSource]) -> list[list[Shape]]:
-        """Of what goes to each rank."""
-        return [
-            [(block.num_rows, *_row_shape(block, sources[block.matrix])) for block in of_rank]
-            for of_rank in self.outgoing[: self.wire.world.size]
-        ]
-
-    def as_they_stand(self, sources: Sequence[Tensor | RowSource], codec: Codec) -> list[Tensor | None]:
-        """For each rank the memory of its message, where that can be sent or received without a copy."""
-        outgoing = self.outgoing[: self.wire.world.size]
-        return [self._contiguous(blocks[0], sources, codec) if len(blocks) == 1 else None for blocks in outgoing]
-
-    def receivable(self, targets: Sequence[Tensor], codec: Codec) -> list[Tensor | None]:
-        """For each rank the memory that its message can be received in without a copy."""
-        return [
-            self._contiguous(landings[0].target, targets, codec)
-            if len(landings) == len(shapes) == 1 and landings[0].runs is None
-            else None
-            for landings, shapes in zip(self.landings, self.arriving, strict=False)
-        ]
-
-    def _contiguous(self, block: Block, matrices: Sequence[Tensor | RowSource], codec: Codec) -> Tensor | None:
-        matrix, dtype = matrices[block.matrix], self.wire.dtype
-        if codec.wire_dtype(dtype) != dtype or not isinstance(block.rows, slice) or not isinstance(matrix, Tensor):
-            return None
-        view = _view(matrix, block)
-        fits = matrix.dtype == dtype and view.is_contiguous() and view.device == self.wire.packed_on
-        return view if fits else None
 
 
 class Transfer:
@@ -215,16 +177,21 @@ class Transfer:
         route, codec = self._route, self._wire.codec
         self._sources = sources
         self._source_shapes = [source.shape for source in sources if isinstance(source, Tensor)]
-        self._block_shapes = route.block_shapes(sources)
-        sent = Messages(self._wire, codec, self._block_shapes, route.as_they_stand(sources, codec))
-        for peer, number, packed in sent.to_fill():
-            block = route.outgoing[peer][number]
-            _copy(sources[block.matrix], block, packed)
-        received = Messages(self._wire, codec, route.arriving, route.receivable(into, codec) if into else None)
+        outgoing = route.outgoing[: self._wire.world.size]
+        self._block_shapes = [
+            [(block.num_rows, *_row_shape(block, sources[block.matrix])) for block in blocks] for blocks in outgoing
+        ]
+        sent = Messages(self._wire, codec, self._block_shapes, _ready(self._wire, codec, outgoing, sources))
+        for blocks, packed in zip(outgoing, sent.blocks, strict=True):
+            # None are packed for this rank, nor where they are sent from where they stand.
+            for block, memory in zip(blocks, packed, strict=False):
+                _copy(sources[block.matrix], block, memory)
+        wanted = [[landing.target for landing in landings] for landings in route.landings] if into else []
+        received = Messages(self._wire, codec, route.arriving, _ready(self._wire, codec, wanted, into))
         self._post(sent, received, stage=self._wire.rows_stage)
 
     def land_own(self, targets: Sequence[Tensor]) -> None:
-        """Land what this rank has for itself before `finish`, while messages travel, where no runs are added."""
+        """Land what this rank has for itself."""
         rank = self._rank
         _land_directly(self._route.outgoing[rank], self._route.landings[rank], self._sources, targets)
         self._own_landed = True
@@ -261,7 +228,7 @@ class Transfer:
             elif peer == self._rank:
                 if not self._own_landed:
                     self.land_own(targets)
-            elif not received.in_place(peer):
+            elif received.blocks[peer]:
                 for landing in landings:
                     _land(received.blocks[peer][landing.block], landing, targets[landing.target.matrix])
         self._sources = ()
@@ -288,7 +255,8 @@ class Transfer:
                     _copy(found, landing.target, packed)
                 else:
                     move_columns(_view(found, landing.target), packed, landing.runs, back=True)
-        received = Messages(wire, codec, self._block_shapes, route.as_they_stand(self._gradients, codec))
+        ready = _ready(wire, codec, route.outgoing[: wire.world.size], self._gradients)
+        received = Messages(wire, codec, self._block_shapes, ready)
         self._post(sent, received, stage="gradients")
         # While they travel:
         self._return_directly(self._rank, gradients, self._gradients)
@@ -308,10 +276,9 @@ class Transfer:
         """
         route, received = self._route, self._received
         self._pending.wait()
-        for peer, blocks in enumerate(route.outgoing[: self._wire.world.size]):
-            if peer != self._rank and not received.in_place(peer):
-                for block, values in zip(blocks, received.blocks[peer], strict=True):
-                    _write(self._gradients[block.matrix], block, values)
+        for blocks, arrived in zip(route.outgoing, received.blocks, strict=False):
+            for block, values in zip(blocks, arrived, strict=False):
+                _write(self._gradients[block.matrix], block, values)
         self._release()
         self._wire.give_after_backward(self._gradient_buffer)
         return self._gradients
@@ -384,6 +351,21 @@ class _Receive(torch.autograd.Function):
         return None, None, ctx.token, *local
 
 
+def _ready(
+    wire: Wire, codec: Codec, blocks: Sequence[Sequence[Block]], matrices: Sequence[Tensor | RowSource]
+) -> list[Tensor | None] | None:
+    """For each rank the memory of its message, where that can be sent, or received in, without a copy."""
+    if codec.wire_dtype(wire.dtype) != wire.dtype or not matrices:
+        return None
+    found: list[Tensor | None] = []
+    for of_rank in blocks:
+        matrix = matrices[of_rank[0].matrix] if len(of_rank) == 1 else None
+        view = _view(matrix, of_rank[0]) if isinstance(matrix, Tensor) and isinstance(of_rank[0].rows, slice) else None
+        fits = view is not None and view.dtype == wire.dtype and view.is_contiguous() and view.device == wire.packed_on
+        found.append(view if fits else None)
+    return found
+
+
 def _row_shape(block: Block, source: Tensor | RowSource) -> Sequence[int]:
     if block.columns is not None:
         return (block.columns[1] - block.columns[0],)
@@ -450,7 +432,7 @@ def _land_directly(
     sources: Sequence[Tensor | RowSource],
     targets: Sequence[Tensor],
 ) -> None:
-    """Land what needs no message; where both ends list their rows, a few at a time through the cache."""
+    """Land what needs no message."""
     for landing in landings:
         block, target = blocks[landing.block], targets[landing.target.matrix]
         source, places = sources[block.matrix], landing.target.rows
@@ -462,7 +444,11 @@ def _land_directly(
             _land(_view(source, block), landing, target)
         elif isinstance(places, slice):
             _copy(source, block, _view(target, landing.target))
+        elif (
+            block.columns is landing.target.columns is None
+            and target.is_contiguous()
+            and source.device == target.device
+        ):
+            move_rows(source, block.rows.to(source.device), target, places.to(target.device))
         else:
-            for first in range(0, block.num_rows, PIECE_ROWS):
-                values = _read(source, block.part(first, first + PIECE_ROWS))
-                _write(target, landing.target.part(first, first + PIECE_ROWS), values)
+            _write(target, landing.target, _read(source, block))

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 CONVERTED_BYTES = 256 << 10
-"""Rows that change between rare dtypes are converted so many bytes at a time, and stay in the cache meanwhile."""
+"""Rows that are converted twice are so many bytes at a time, and stay in the cache meanwhile."""
 
 SHORT = (torch.float16, torch.bfloat16)
 CONVERTED_DTYPES = [pair for short in SHORT for pair in ((short, torch.float32), (torch.float32, short))]
@@ -72,16 +72,19 @@ def move_rows(rows: Tensor, positions: Tensor | None, out: Tensor, places: Tenso
     if count == 0 or out.numel() == 0:
         return
     is_bfloat16 = torch.bfloat16 in (rows.dtype, out.dtype)
+    is_known = rows.dtype == out.dtype or (rows.dtype, out.dtype) in CONVERTED_DTYPES
     if positions is None and places is None:
         out.copy_(rows)
-    elif rows.device.type != "cpu" or not rows.is_contiguous():
-        _move_with_torch(rows, positions, out, places)
+    elif rows.device.type != "cpu" or not rows.is_contiguous() or not is_known:
+        picked = rows if positions is None else rows.index_select(0, positions)
+        if places is None:
+            out.copy_(picked)
+        else:
+            out.index_copy_(0, places, picked.to(out.dtype))
     elif rows.dtype == out.dtype:
         move(_words(rows), _order(positions), _words(out), _order(places), is_bfloat16)
-    elif (rows.dtype, out.dtype) in CONVERTED_DTYPES:
-        move(_bits(rows), _order(positions), _bits(out), _order(places), is_bfloat16)
     else:
-        _move_in_pieces(rows, positions, out, places)
+        move(_bits(rows), _order(positions), _bits(out), _order(places), is_bfloat16)
 
 
 def move_columns(
@@ -140,26 +143,6 @@ def _memory(rows: Tensor) -> npt.NDArray[Any]:
     return memory
 
 
-def _move_with_torch(rows: Tensor, positions: Tensor | None, out: Tensor, places: Tensor | None) -> None:
-    picked = rows if positions is None else rows.index_select(0, positions)
-    if places is None:
-        out.copy_(picked)
-    else:
-        out.index_copy_(0, places, picked.to(out.dtype))
-
-
-def _move_in_pieces(rows: Tensor, positions: Tensor | None, out: Tensor, places: Tensor | None) -> None:
-    row_bytes = rows.shape[1:].numel() * max(rows.element_size(), out.element_size())
-    some = max(1, CONVERTED_BYTES // row_bytes)
-    for start in range(0, len(rows) if positions is None else len(positions), some):
-        span = slice(start, start + some)
-        picked = rows[span] if positions is None else rows.index_select(0, positions[span])
-        if places is None:
-            out[span].copy_(picked)
-        else:
-            move_rows(picked.to(out.dtype), None, out, places[span])
-
-
 def _order(positions: Tensor | None) -> npt.NDArray[np.int64]:
     if positions is None:
         return np.empty(0, np.int64)
@@ -184,14 +167,7 @@ def _bits(rows: Tensor) -> npt.NDArray[Any]:
 
 
 def offsets_from_counts(counts: Sequence[int]) -> list[int]:
-    """Turn the sizes of consecutive ranges into their boundaries.
-
-    Args:
-        counts: length of each range.
-
-    Returns:
-        One entry more than `counts`: range k is offsets[k] .. offsets[k + 1] - 1, and offsets[0] is 0.
-    """
+    """The boundaries of consecutive ranges of these lengths: range k is offsets[k] .. offsets[k + 1] - 1."""
     return list(accumulate(counts, initial=0))
 
 

@@ -4,30 +4,47 @@ import contextlib
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
-from windrow.comm.errors import RecipeError
 from windrow.comm.meter import Meter, Tracer
-from windrow.comm.reduction import ReduceOp, reduce_in_steps
-from windrow.comm.transfer import Request, Steps, Tensors
+from windrow.comm.transfer import Request, Tensors
 from windrow.comm.world import World
 
-__all__ = ["DerivedWorld", "Subgroup", "check_groups"]
+__all__ = ["Subgroup"]
 
 
-class DerivedWorld(World):
-    """A world that travels through another one, whose meter, tracer and deadline are its own.
+class Subgroup(World):
+    """Some ranks of a world, whose meter, tracer and deadline are its own; made by `windrow.comm.world.World.split`.
 
     Args:
-        parent: does the work.
-        rank: this process's number here.
-        size: the number of ranks here.
+        parent: does the work; nothing is communicated here.
+        members: ranks of the parent, this one among them, in the order of their numbers here.
     """
 
-    def __init__(self, parent: World, rank: int, size: int) -> None:
-        super().__init__(rank, size, deadline_s=parent.deadline_s, debug=parent.debug)
+    def __init__(self, parent: World, members: Sequence[int]) -> None:
+        super().__init__(members.index(parent.rank), len(members), deadline_s=parent.deadline_s, debug=parent.debug)
         self._parent = parent
+        self._members = members
         self.has_channels = parent.has_channels
+        self.ranks = [parent.ranks[member] for member in members]
+        self.name = f"rank {self.ranks[self.rank]} in the subgroup of ranks {', '.join(map(str, self.ranks))}"
+
+    def post_exchange(
+        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, channels: Sequence[int] | None = None
+    ) -> Request:
+        """An exchange of the parent in which the others have nothing to say."""
+        size, nothing = self._parent.size, torch.empty(0)
+        all_sends, all_receives, all_channels = [nothing] * size, [nothing] * size, [0] * size
+        for peer, member in enumerate(self._members):
+            all_sends[member], all_receives[member] = sends[peer], receives[peer]
+            if channels is not None:
+                all_channels[member] = channels[peer]
+        return self._parent.post_exchange(
+            all_sends, all_receives, gives_way=gives_way, channels=None if channels is None else all_channels
+        )
+
+    def new_channels(self, peers: Sequence[int] | None = None) -> list[int]:
+        """The parent's: both ends count what they have in common, in whatever worlds."""
+        return self._parent.new_channels(self._members if peers is None else [self._members[peer] for peer in peers])
 
     @property
     def meter(self) -> Meter | None:
@@ -58,57 +75,3 @@ class DerivedWorld(World):
     def abort(self, code: int = 1) -> None:
         """End every rank of the job."""
         self._parent.abort(code)
-
-
-class Subgroup(DerivedWorld):
-    """Some ranks of a world; made by `windrow.comm.world.World.split`.
-
-    Args:
-        parent: the world; nothing is communicated here.
-        members: ranks of the parent, this one among them, in the order of their numbers here.
-    """
-
-    def __init__(self, parent: World, members: Sequence[int]) -> None:
-        super().__init__(parent, members.index(parent.rank), len(members))
-        self._members = list(members)
-        self.ranks = [parent.ranks[member] for member in members]
-        among = ", ".join(map(str, self.ranks))
-        self.name = f"rank {self.ranks[self.rank]} in the subgroup of ranks {among}"
-
-    def post_exchange(
-        self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, channels: Sequence[int] | None = None
-    ) -> Request:
-        """An exchange of the parent in which the others have nothing to say."""
-        nothing = torch.empty(0)
-        all_sends, all_receives = [nothing] * self._parent.size, [nothing] * self._parent.size
-        all_channels = None if channels is None else [0] * self._parent.size
-        for peer, member in enumerate(self._members):
-            all_sends[member], all_receives[member] = sends[peer], receives[peer]
-            if all_channels is not None and channels is not None:
-                all_channels[member] = channels[peer]
-        return self._parent.post_exchange(all_sends, all_receives, gives_way=gives_way, channels=all_channels)
-
-    def post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
-        """By exchanges, in the order of the ranks."""
-        return Steps(reduce_in_steps(self, tensor.view(-1), op), only_waiting=not self.has_channels)
-
-    def new_channels(self, peers: Sequence[int] | None = None) -> list[int]:
-        """The parent's: both ends count what they have in common, in whatever worlds."""
-        chosen = self._members if peers is None else [self._members[peer] for peer in peers]
-        return self._parent.new_channels(chosen)
-
-
-def check_groups(groups: Sequence[Sequence[int]], size: int) -> None:
-    """Refuse what is no split of 0, 1, ..., size - 1."""
-    named = [rank for group in groups for rank in group]
-    problems = {
-        "out of range": sorted({rank for rank in named if not 0 <= rank < size}),
-        "named more than once": sorted({rank for rank in named if named.count(rank) > 1}),
-        "missing": sorted(set(range(size)) - set(named)),
-    }
-    found = [f"rank(s) {', '.join(map(str, ranks))} {what}" for what, ranks in problems.items() if ranks]
-    if found:
-        raise RecipeError(
-            f"groups {[list(group) for group in groups]} of {size} ranks: {'; '.join(found)}. Name each rank from 0 to "
-            f"{size - 1} in one group"
-        )

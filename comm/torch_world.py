@@ -15,6 +15,7 @@ from windrow.comm.errors import DeadlineError, PeerFailedError
 from windrow.comm.launcher import DEFAULT_DEADLINE_S, Rendezvous
 from windrow.comm.reduction import ReduceOp
 from windrow.comm.transfer import Request, Tensors, as_bytes
+from windrow.comm.wire import Codec
 from windrow.comm.world import World
 
 __all__ = ["Backend", "TorchWorld"]
@@ -134,8 +135,10 @@ class TorchWorld(World):
             peers = [None] * len(works)
         return self._request(works, peers)
 
-    def post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
-        """Leave it to the library."""
+    def post_all_reduce(self, tensor: Tensor, op: ReduceOp, codec: Codec | None = None) -> Request:
+        """Leave it to the library where nothing is encoded."""
+        if codec is not None:
+            return super().post_all_reduce(tensor, op, codec)
         work = dist.all_reduce(tensor, op=OPERATIONS[op], async_op=True)
         if work is not None:
             self._latest_works.append(work)

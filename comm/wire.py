@@ -10,9 +10,8 @@ Both ends know the size of a message before it travels: a row of given shape and
 """
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,31 +22,40 @@ from windrow.comm.options import checked_dataclass
 if TYPE_CHECKING:
     from windrow.comm.world import World
 
-__all__ = [
-    "Bf16Codec",
-    "Codec",
-    "CodecName",
-    "Fp16Codec",
-    "Fp32Codec",
-    "Messages",
-    "Shape",
-    "Topology",
-    "Wire",
-    "WireOptions",
-    "make_codec",
-]
+__all__ = ["Codec", "CodecName", "Messages", "Shape", "Topology", "Wire", "WireOptions", "make_codec"]
 
 CodecName = Literal["fp32", "fp16", "bf16"]
 """A codec, by the name that recipes use."""
+
+SHORTER: dict[str, torch.dtype | None] = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+"""What rows are rounded to; None: they are not."""
 
 ROWS_CHECKED_AT_ONCE = 1 << 16
 """`Codec.check` copies this many rows at a time, so that it never needs a second copy of the matrix."""
 
 
-class Codec(ABC):
-    """How rows become bytes and rows again; the same on every rank."""
+class Codec:
+    """How rows become bytes and rows again; the same on every rank.
 
-    @abstractmethod
+        name   on the wire                                error, at most                          infinite from
+        fp32   as they are, any dtype; copies nothing     0
+        fp16   float16 (IEEE binary16)                    2**-11 of the value; 2**-25 below 2**-14    65520
+        bf16   bfloat16, upper half of a float32          2**-8 of the value; 2**-134 below 2**-126   3.396e38
+
+    What is rounded goes to the nearest, ties to even. Values that are too large become infinite, as IEEE 754 has it and
+    as a loss of NaN will show; they are never clipped to a wrong finite number. `check` refuses them where rows are
+    known beforehand.
+
+    Raises:
+        RecipeError: no codec has this name; tells the nearest one.
+    """
+
+    def __init__(self, name: CodecName = "fp32") -> None:
+        if name not in SHORTER:
+            raise RecipeError(f"no codec is called {name!r}. {nearest_name(name, SHORTER)}")
+        self.name = name
+        self._shorter = SHORTER[name]
+
     def encode(self, rows: Tensor) -> Tensor:
         """Turn rows into what travels.
 
@@ -59,152 +67,56 @@ class Codec(ABC):
             of `rows`, so neither may be written to before the message has gone.
 
         Raises:
-            TypeError: a dtype that the codec cannot encode.
+            TypeError: rows that rounding would spoil, since they are no floating-point numbers.
         """
+        if self._shorter is not None and not rows.is_floating_point():
+            raise TypeError(f"{self.name} rounds floating-point rows and would spoil {rows.dtype}")
+        return rows.to(self.wire_dtype(rows.dtype)).contiguous()
 
-    @abstractmethod
-    def decode(self, wire: Tensor, out: Tensor | None = None) -> Tensor:
-        """Turn what arrived into rows.
-
-        Args:
-            wire: what `encode` gave.
-            out: [n, ...] to write the rows into, of any dtype they convert to; None: a new tensor of float32.
-
-        Returns:
-            `out`, or the new rows.
-        """
-
-    def wire_row_bytes(self, row_shape: Sequence[int], dtype: torch.dtype) -> int:
-        """Bytes that one row takes on the wire.
-
-        Args:
-            row_shape: shape of one row, without the leading dimension.
-            dtype: of the rows before encoding.
-
-        Returns:
-            A number that depends on nothing else.
-        """
-        return torch.Size(row_shape).numel() * self.wire_dtype(dtype).itemsize
-
-    @abstractmethod
-    def wire_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """What numbers of a dtype become on the wire: a copy of rows may convert them on its way."""
-
-    @abstractmethod
-    def check(self, rows: Tensor) -> None:
-        """Refuse rows that would not survive the wire.
-
-        Call it once, where the rows are loaded: `encode` never does.
-
-        Args:
-            rows: [n, ...].
-
-        Raises:
-            DataError: a finite value would arrive infinite; names the value, its row and the cure.
-
-        Cost:
-            One pass over the rows.
-        """
-
-
-class Fp32Codec(Codec):
-    """Rows travel as they are: float32 as float32, and any other dtype untouched. Copies nothing."""
-
-    def encode(self, rows: Tensor) -> Tensor:
-        """The rows themselves (a copy only where they are not contiguous)."""
-        return rows.contiguous()
-
-    def decode(self, wire: Tensor, out: Tensor | None = None) -> Tensor:
-        """The wire itself; copied into `out` only where that is other memory."""
-        if out is None:
-            return wire
+    def decode(self, wire: Tensor, out: Tensor) -> Tensor:
+        """Write what arrived into `out`, [n, ...] of a dtype that rows convert to; nothing to do where it is there."""
         if out.data_ptr() == wire.data_ptr() and out.device == wire.device:
             return out
         return out.copy_(wire)
 
-    def wire_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """The same."""
-        return dtype
+    def wire_row_bytes(self, row_shape: Sequence[int], dtype: torch.dtype) -> int:
+        """Bytes that one row takes on the wire, which depend on nothing else.
 
-    def check(self, rows: Tensor) -> None:
-        """Nothing is lost, so nothing is refused."""
-
-
-class _RoundingCodec(Codec):
-    """Rows travel in a shorter floating-point type, rounded to nearest, ties to even."""
-
-    _wire_dtype: ClassVar[torch.dtype]
-    _cure: ClassVar[str]
-
-    def encode(self, rows: Tensor) -> Tensor:
-        """Round each value."""
-        if not rows.is_floating_point():
-            raise TypeError(f"{type(self).__name__} rounds floating-point rows and would spoil {rows.dtype}")
-        return rows.to(self._wire_dtype).contiguous()
-
-    def decode(self, wire: Tensor, out: Tensor | None = None) -> Tensor:
-        """Widen each value, exactly."""
-        return wire.to(torch.float32) if out is None else out.copy_(wire)
+        Args:
+            row_shape: shape of one row, without the leading dimension.
+            dtype: of the rows before encoding.
+        """
+        return torch.Size(row_shape).numel() * self.wire_dtype(dtype).itemsize
 
     def wire_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """The shorter type."""
-        del dtype
-        return self._wire_dtype
+        """What numbers of a dtype become on the wire: a copy of rows may convert them on its way."""
+        return self._shorter or dtype
 
     def check(self, rows: Tensor) -> None:
-        """Refuse a finite value that rounds to infinity."""
+        """Refuse rows [n, ...] that would not survive the wire. Call it once, where they are loaded: one pass.
+
+        Raises:
+            DataError: a finite value would arrive infinite; names the value, its row and the cure.
+        """
+        if self._shorter is None:
+            return
         for start in range(0, len(rows), ROWS_CHECKED_AT_ONCE):
             some = rows[start : start + ROWS_CHECKED_AT_ONCE]
             some = some.reshape(len(some), some.shape[1:].numel())
             lost = self.encode(some).isinf() & some.isfinite()
             if bool(lost.any()):
                 row, column = lost.nonzero()[0].tolist()
-                value, largest = some[row, column].item(), torch.finfo(self._wire_dtype).max
+                others = "bf16 or fp32" if self.name == "fp16" else "fp32"
                 raise DataError(
-                    f"row {start + row} holds {value:g}, which {self._wire_dtype} cannot: "
-                    f"it ends at {largest:g}. {self._cure}"
+                    f"row {start + row} holds {some[row, column].item():g}, which {self._shorter} cannot: it ends at "
+                    f"{torch.finfo(self._shorter).max:g}. Scale the values down (standardise the columns), or let "
+                    f"them travel as {others}"
                 )
 
 
-class Fp16Codec(_RoundingCodec):
-    """Rows travel as IEEE binary16: half the bytes of float32.
-
-    The error is at most 2**-11 of the value where 2**-14 <= abs(value) <= 65504, and 2**-25 below. Values
-    from 65520 on become infinite, as IEEE 754 has it and as a loss of NaN will show; they are never clipped
-    to a wrong finite number. `check` refuses them where rows are known beforehand.
-    """
-
-    _wire_dtype = torch.float16
-    _cure = "Scale the values down (standardise the columns), or let them travel as bf16 or fp32"
-
-
-class Bf16Codec(_RoundingCodec):
-    """Rows travel as bfloat16, the upper half of float32: half the bytes, the same range.
-
-    The error is at most 2**-8 of the value where abs(value) >= 2**-126, and 2**-134 below. Only values within
-    2**-9 of the largest float32 become infinite.
-    """
-
-    _wire_dtype = torch.bfloat16
-    _cure = "Scale the values down (standardise the columns), or let them travel as fp32"
-
-
 def make_codec(name: CodecName) -> Codec:
-    """Make a codec by name.
-
-    Args:
-        name: "fp32" (nothing is lost), "fp16" or "bf16".
-
-    Returns:
-        A new codec.
-
-    Raises:
-        RecipeError: no codec has this name; tells the nearest one.
-    """
-    codecs: dict[str, type[Codec]] = {"fp32": Fp32Codec, "fp16": Fp16Codec, "bf16": Bf16Codec}
-    if name not in codecs:
-        raise RecipeError(f"no codec is called {name!r}. {nearest_name(name, codecs)}")
-    return codecs[name]()
+    """A codec by name; see `Codec`."""
+    return Codec(name)
 
 
 Topology: TypeAlias = Literal["flat", "hierarchical", "auto"]
@@ -280,8 +192,8 @@ class Wire:
     ) -> None:
         self.world = world
         self.stage = stage
-        self.codec = codec or Fp32Codec()
-        self.gradient_codec = gradient_codec or Fp32Codec()
+        self.codec = codec or Codec()
+        self.gradient_codec = gradient_codec or Codec()
         self.dtype = dtype
         self.device = device or torch.device("cpu")
         self.packed_on = packed_on or self.device
@@ -340,44 +252,32 @@ class Messages:
         self, wire: Wire, codec: Codec, shapes: Sequence[Sequence[Shape]], ready: Sequence[Tensor | None] | None = None
     ) -> None:
         self._wire = wire
-        self.wholes: list[Tensor] = []
-        """What travels, for each rank."""
-        self.blocks: list[list[Tensor]] = []
-        """Rows to pack or to land, for each rank block by block: views of what travels."""
-        self.num_rows: list[int] = []
-        """Rows of all blocks of each rank."""
         self._buffer: Tensor | None = None
         size, rank = wire.world.size, wire.world.rank
-        self._ready = list(ready) if ready is not None else [None] * size
-        self._shapes: list[Sequence[Shape]] = [
-            () if peer == rank or self._ready[peer] is not None else shapes[peer] for peer in range(size)
+        ready = ready or [None] * size
+        packed = [
+            list[Shape]() if peer == rank or ready[peer] is not None else list(shapes[peer]) for peer in range(size)
         ]
-        sizes = [[math.prod(shape) for shape in of_rank] for of_rank in self._shapes]
+        lengths = [list(map(math.prod, of_rank)) for of_rank in packed]
         flat = torch.empty(0, dtype=codec.wire_dtype(wire.dtype), device=wire.packed_on)
-        if num_bytes := sum(map(sum, sizes)) * flat.itemsize:
+        if num_bytes := sum(map(sum, lengths)) * flat.itemsize:
             self._buffer = wire.take(num_bytes)
             flat = self._buffer[:num_bytes].view(flat.dtype)
-        start = 0
-        for peer, of_rank in enumerate(self._shapes):
-            view, first, blocks = self._ready[peer], start, list[Tensor]()
-            for shape, length in zip(of_rank, sizes[peer], strict=True):
-                blocks.append(flat[start : start + length].view(shape))
-                start += length
-            if view is not None and peer != rank:
-                blocks = [view]
-            self.blocks.append(blocks)
-            self.wholes.append(blocks[0] if len(blocks) == 1 else flat[first:start])
-            self.num_rows.append(sum(map(len, blocks)) if view is not None else sum(s[0] for s in of_rank))
-
-    def to_fill(self) -> Iterator[tuple[int, int, Tensor]]:
-        """Rank, place in its message, and memory of each block that has to be packed."""
-        for peer, shapes in enumerate(self._shapes):
-            for number in range(len(shapes)):
-                yield peer, number, self.blocks[peer][number]
-
-    def in_place(self, peer: int) -> bool:
-        """Whether the message is where its rows belong."""
-        return self._ready[peer] is not None
+        wholes = flat.split(list(map(sum, lengths)))
+        self.blocks: list[list[Tensor]] = [
+            [part.view(shape) for part, shape in zip(whole.split(of_rank), its, strict=True)] if its else []
+            for whole, of_rank, its in zip(wholes, lengths, packed, strict=True)
+        ]
+        """Rows to pack or to land, for each rank block by block: views of what travels. None where it is ready."""
+        self.wholes = [
+            whole if peer == rank or view is None else view
+            for peer, (whole, view) in enumerate(zip(wholes, ready, strict=True))
+        ]
+        """What travels, for each rank."""
+        self.num_rows = [
+            sum(map(len, blocks)) or len(whole) for blocks, whole in zip(self.blocks, self.wholes, strict=True)
+        ]
+        """Rows of all blocks of each rank."""
 
     def release(self, read_by: torch.device | None) -> None:
         """Give the memory back."""

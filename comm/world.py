@@ -3,22 +3,23 @@
 The law, as in MPI: every collective is issued by all ranks, in the same order. What must agree is said at
 each method; ``debug=True`` checks it before each call and raises the same error on every rank.
 
-A backend implements two transfers, `World.post_exchange` (one optional message to and from each peer) and
-`World.post_all_reduce`; the collectives, their checks, metering and deadlines are written once, here. `World.split`
+A backend implements `World.post_exchange` (one optional message to and from each peer), and may reduce by itself
+(`World.post_all_reduce`); the collectives, their checks, metering and deadlines are written once, here. `World.split`
 makes worlds of some of the ranks, which need no more from the backend.
 """
 
 import contextlib
 import functools
+import itertools
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from windrow.comm.errors import CollectiveMismatchError
+from windrow.comm.errors import CollectiveMismatchError, RecipeError
 from windrow.comm.launcher import DEFAULT_DEADLINE_S
 from windrow.comm.meter import Operation, Tracer, trace_clock_ns
 from windrow.comm.reduction import ReduceOp, reduce_in_steps
@@ -85,13 +86,16 @@ class World(ABC):
         those that give way among themselves, and those of each channel (from `new_channels`; None: channel 0).
         """
 
-    @abstractmethod
-    def post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
-        """Start reducing `tensor` (contiguous) in place over all ranks."""
+    def post_all_reduce(self, tensor: Tensor, op: ReduceOp, codec: "Codec | None" = None) -> Request:
+        """Start reducing `tensor` (contiguous) in place over all ranks; numbers travel as the codec has it.
 
-    def post_sum(self, tensor: Tensor, codec: "Codec") -> Request:
-        """Start summing `tensor` (contiguous float32) in place over all ranks; numbers travel as the codec has it."""
-        return Steps(reduce_in_steps(self, tensor.view(-1), "sum", codec), only_waiting=not self.has_channels)
+        Here by exchanges, in the order of the ranks; a backend that reduces by itself does so where there is no codec.
+        """
+        return self.in_steps(reduce_in_steps(self, tensor.view(-1), op, codec))
+
+    def in_steps(self, steps: Iterator[Request]) -> Request:
+        """Transfers of which each is posted when the one before it has come."""
+        return Steps(steps, only_waiting=not self.has_channels)
 
     def new_channels(self, peers: Sequence[int] | None = None) -> list[int]:
         """Channels to some peers (None: all ranks) for a collective that posts messages at moments of its own.
@@ -138,10 +142,15 @@ class World(ABC):
             RecipeError: on all ranks, where a rank is missing, named twice or out of range.
             CollectiveMismatchError: on all ranks, where they disagree.
         """
-        from windrow.comm.subgroup import Subgroup, check_groups
+        from windrow.comm.subgroup import Subgroup
 
-        self._agree_now({"operation": "split", "groups": [list(group) for group in groups]})
-        check_groups(groups, self.size)
+        listed = [list(group) for group in groups]
+        self._agree_now({"operation": "split", "groups": listed})
+        if sorted(itertools.chain(*listed)) != list(range(self.size)):
+            raise RecipeError(
+                f"groups {listed} of {self.size} ranks: a rank is missing, named more than once or out of range. Name "
+                f"each rank from 0 to {self.size - 1} in one group"
+            )
         return Subgroup(self, next(group for group in groups if self.rank in group))
 
     # Tensors.
@@ -300,7 +309,7 @@ class World(ABC):
             raise ValueError("all_reduce works in place and needs a contiguous tensor: pass tensor.contiguous()")
         if codec is not None and (op != "sum" or tensor.dtype != torch.float32):
             raise TypeError(f"all_reduce of {tensor.dtype} by {op!r} with a codec: codecs are for sums of float32")
-        coded = {} if codec is None else {"codec": type(codec).__name__}
+        coded = {} if codec is None else {"codec": codec.name}
         self._agree("all_reduce", stage, shape=tuple(tensor.shape), dtype=str(tensor.dtype), op=op, **coded)
         if self.meter is not None and self.size > 1:
             num_bytes = tensor.nbytes if codec is None else codec.wire_row_bytes(tensor.shape, tensor.dtype)
@@ -313,9 +322,7 @@ class World(ABC):
             return tensor
 
         end = self._recorded(finish, "all_reduce", stage, [target], [target])
-        request = (
-            self.post_all_reduce(transport, op) if codec is None or self.size == 1 else self.post_sum(transport, codec)
-        )
+        request = self.post_all_reduce(transport, op, codec if self.size > 1 else None)
         return self._pending(request, end, "all_reduce", stage)
 
     def all_reduce(self, tensor: Tensor, *, stage: str, op: ReduceOp = "sum", codec: "Codec | None" = None) -> Tensor:

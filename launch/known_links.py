@@ -20,12 +20,7 @@ import numpy as np
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.hierarchy import hierarchical
 from windrow.comm.hosts import gather_hosts, host_groups
-from windrow.comm.link_model import (
-    predict_all_reduce,
-    predict_all_reduce_by_exchange,
-    predict_all_to_all,
-    predict_hierarchical_all_to_all,
-)
+from windrow.comm.link_model import predict_all_reduce, predict_all_reduce_by_exchange, predict_all_to_all
 from windrow.comm.link_probe import ProbeOptions, measure_links
 from windrow.comm.links import (
     FORMAT_VERSION,
@@ -117,7 +112,7 @@ def known_links(
     known: tuple[Links, str] | None = world.broadcast_object(kept, root=0, stage=STAGE)
     if known is not None:
         return known
-    links, where = measure_links(world, options, device=device), f"kept in {file}"
+    links, where = measure_links(world, options), f"kept in {file}"
     if world.rank == 0:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -222,7 +217,7 @@ def link_rows(links: Links) -> list[dict[str, object]]:
 def prediction_rows(links: Links) -> list[dict[str, object]]:
     """Predicted milliseconds of an all-to-all with equal parts and of an all-reduce, for a few sizes, as rows.
 
-    Also those within hosts first (`windrow.comm.hierarchy`), where hosts have several ranks.
+    Also a sum within hosts first (`windrow.comm.hierarchy`), where hosts have several ranks.
     """
     groups = host_groups(links.hosts)
     rows: list[dict[str, object]] = []
@@ -234,7 +229,6 @@ def prediction_rows(links: Links) -> list[dict[str, object]]:
             "all-reduce ms": predict_all_reduce(links, num_bytes) * 1e3,
         }
         if 1 < len(groups) < links.size:
-            row["all-to-all by hosts ms"] = predict_hierarchical_all_to_all(links, equal, groups) * 1e3
             row["all-reduce by hosts ms"] = predict_all_reduce_by_exchange(links, num_bytes, groups) * 1e3
         rows.append(row)
     return rows

@@ -1,4 +1,4 @@
-"""Exchanges and sums by way of the own host against direct ones, and the choice between the two."""
+"""Sums by way of the own host against direct ones, and the choice between the two."""
 
 import platform
 import subprocess
@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from windrow.comm import hosts as hosts_module
 from windrow.comm.errors import CollectiveMismatchError, RecipeError
 from windrow.comm.hierarchy import hierarchical
-from windrow.comm.hosts import gather_hosts, host_groups, kernel_id, relays
-from windrow.comm.link_model import predict_all_reduce_by_exchange, predict_all_to_all, predict_hierarchical_all_to_all
-from windrow.comm.links import CollectiveCost, NetworkDescription, described_links
+from windrow.comm.hosts import gather_hosts, host_groups, kernel_id
+from windrow.comm.link_model import predict_all_reduce_by_exchange
+from windrow.comm.links import NetworkDescription, described_links
 from windrow.comm.loopback import Loopback
 from windrow.comm.wire import make_codec
 
@@ -64,19 +64,6 @@ def test_a_subgroup_of_hosts_needs_no_other_rank():
         return pair.all_gather_object(world.rank, stage="test") if world.rank in (0, 2) else []
 
     assert Loopback.run(4, body) == [[0, 2], [], [0, 2], []]
-
-
-@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=9))
-def test_relays_share_the_work_of_a_host(hosts):
-    groups = host_groups(hosts)
-    assert sorted(rank for group in groups for rank in group) == list(range(len(hosts)))
-    relay = relays(groups)
-    for p, q in np.ndindex(relay.shape):
-        assert hosts[relay[p, q]] == hosts[p]
-        assert relay[p, q] == q or hosts[p] != hosts[q]
-    for host, other in ((a, b) for a in groups for b in groups if a is not b):
-        busy = np.bincount(relay[host[0], other], minlength=len(hosts))[host]
-        assert busy.max() - busy.min() <= 1
 
 
 def test_hosts_are_found_by_name_and_kernel(monkeypatch):
@@ -136,24 +123,6 @@ def test_the_way_that_is_predicted_to_be_faster_is_taken_by_all_ranks():
         return found
 
     assert Loopback.run(4, body) == [[False, True]] * 4
-
-
-@pytest.mark.parametrize(("latency_factor", "is_joined"), [(10.0, True), (1.0, False)])
-def test_exchanges_are_joined_where_each_message_costs(latency_factor, is_joined):
-    network = links(nodes=4, latency_us=50.0, latency_inside_us=0.0)
-    network = replace(network, all_to_all=CollectiveCost(latency_factor=latency_factor))
-    equal = np.full((8, 8), 10.0)
-    joined = predict_hierarchical_all_to_all(network, equal, host_groups(network.hosts))
-    assert (joined < predict_all_to_all(network, equal)) == is_joined
-
-    def body(world):
-        joined, channels = hierarchical(world, network.hosts, links=network, exchange_bytes=80), []
-        original = world.new_channels
-        world.new_channels = lambda peers=None: channels.append(1) or original(peers)
-        joined.barrier(stage="test")
-        return bool(channels)
-
-    assert Loopback.run(8, body) == [is_joined] * 8
 
 
 def test_sums_between_hosts_send_a_part_for_each_rank_of_a_host():

@@ -1,23 +1,17 @@
 """windrow.comm.link_model: on described networks exactly the textbook, and what must hold on any."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.comm.link_model import (
-    all_reduce_rounds,
-    predict_all_reduce,
-    predict_all_to_all,
-    reduction_seconds,
-    wire_seconds,
-)
-from windrow.comm.links import CollectiveCost, Links
+from windrow.comm.link_model import ADD_SECONDS_PER_BYTE as ADD
+from windrow.comm.link_model import all_reduce_rounds, predict_all_reduce, predict_all_to_all, wire_seconds
+from windrow.comm.links import CollectiveCost, Links, TimeCurve
 
-GAMMA, THETA, ADD = 5e-6, 8e-10, 1e-10
+GAMMA, THETA = 5e-6, 8e-10
 
 
 def uniform(size: int, **changes) -> Links:
@@ -26,7 +20,6 @@ def uniform(size: int, **changes) -> Links:
         "latency_s": np.full((size, size), GAMMA),
         "seconds_per_byte": np.full((size, size), THETA),
         "hidden_s": np.zeros((size, size)),
-        "add_seconds_per_byte": ADD,
     }
     return Links(**{**values, **changes})
 
@@ -34,9 +27,9 @@ def uniform(size: int, **changes) -> Links:
 def simulated_sums(size: int, num_bytes: float) -> list[set[int]]:
     """Whose vectors each rank's result holds, if every byte sent in a round were a whole partial sum."""
     held = [{rank} for rank in range(size)]
-    for step in all_reduce_rounds(size, num_bytes):
+    for sent, _ in all_reduce_rounds(size, num_bytes):
         before = [set(ranks) for ranks in held]
-        for source, target in zip(*np.nonzero(step.num_bytes), strict=True):
+        for source, target in zip(*np.nonzero(sent), strict=True):
             held[target] |= before[source]
     return held
 
@@ -72,8 +65,8 @@ def test_every_rank_ends_with_the_vectors_of_all(size, num_bytes):
 
 @given(st.integers(2, 40), st.sampled_from([8, 10**6]))
 def test_in_a_round_every_rank_has_one_partner_at_most(size, num_bytes):
-    for step in all_reduce_rounds(size, num_bytes):
-        busy = step.num_bytes > 0
+    for sent, _ in all_reduce_rounds(size, num_bytes):
+        busy = sent > 0
         assert busy.any()
         assert busy.sum(axis=0).max() <= 1
         assert busy.sum(axis=1).max() <= 1
@@ -134,16 +127,16 @@ def test_nothing_takes_no_time():
 
 def test_ranks_of_one_host_share_its_card():
     links = uniform(4, hosts=["a", "a", "b", "b"])
-    num_bytes = np.full((4, 4), 1000)
+    num_bytes = 1000.0 * (1 - np.eye(4))
     # Out of each host go 2 x 2 messages; inside, each rank sends one.
     assert wire_seconds(links, num_bytes) == pytest.approx(4 * 1000 * THETA)
-    inside_only = np.kron(np.eye(2), np.full((2, 2), 1000))
+    inside_only = np.kron(np.eye(2), np.full((2, 2), 1000)) * (1 - np.eye(4))
     assert wire_seconds(links, inside_only) == pytest.approx(1000 * THETA)
 
 
 def test_what_all_share_carries_one_byte_after_another():
     links = uniform(4, shared_seconds_per_byte=THETA)
-    assert wire_seconds(links, np.full((4, 4), 1000)) == pytest.approx(12 * 1000 * THETA)
+    assert wire_seconds(links, 1000.0 * (1 - np.eye(4))) == pytest.approx(12 * 1000 * THETA)
     one = np.zeros((4, 4))
     one[0, 1] = 1000
     assert wire_seconds(links, one) == pytest.approx(1000 * THETA)
@@ -157,14 +150,20 @@ def test_a_message_alone_hides_in_its_latency_what_it_can():
 
 
 def test_costs_of_collectives_are_applied():
-    cost = CollectiveCost(latency_factor=3, stretch=1.5, hidden_s=1e-5)
-    links = uniform(2, all_to_all=cost, all_reduce=cost)
+    links = uniform(2, all_to_all=CollectiveCost(latency_factor=3, stretch=1.5, hidden_s=1e-5))
     equal = np.full((2, 2), 10**6)
     assert predict_all_to_all(links, equal) == pytest.approx(3 * GAMMA + 1.5 * THETA * 10**6 - 1e-5)
-    rounds = reduction_seconds(links, all_reduce_rounds(2, 10**6))
-    assert predict_all_reduce(links, 10**6) == pytest.approx(3 * 2 * GAMMA + 1.5 * rounds - 1e-5)
-    no_less_than_alone = replace(links, all_to_all=replace(cost, stretch=0.0))
+    no_less_than_alone = uniform(2, all_to_all=CollectiveCost(stretch=0.0))
     assert predict_all_to_all(no_less_than_alone, equal) == pytest.approx(GAMMA + THETA * 10**6)
+
+
+def test_sums_take_what_was_measured_for_their_length():
+    short = TimeCurve(latency_s=1.0, seconds_per_unit=1e-3, hidden_s=0.0)
+    long = TimeCurve(latency_s=5.0, seconds_per_unit=1e-6, hidden_s=2e-3)
+    links = uniform(2, all_reduce=(short, long))
+    assert predict_all_reduce(links, 2048) == pytest.approx(1 + 2.048)
+    assert predict_all_reduce(links, 10**6) == pytest.approx(5 + 1 - 2e-3)
+    assert predict_all_reduce(links, 0) == 0
 
 
 @pytest.mark.parametrize("num_bytes", [np.ones((3, 3)), np.ones(4), -np.ones((4, 4)), np.full((4, 4), np.nan)])

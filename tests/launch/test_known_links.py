@@ -43,7 +43,7 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Ranks that measured; what they "measure" is made up."""
     calls: list[int] = []
 
-    def measure(world, options, *, device):
+    def measure(world, options):
         calls.append(world.rank)
         return made_up(latency_s=0.25)
 
@@ -132,7 +132,7 @@ def test_folder_follows_the_environment(tmp_path, monkeypatch):
 
 
 def test_a_real_measurement_is_kept(tmp_path):
-    quick = ProbeOptions(sizes_bytes=(8, 4096), max_repeats=2, min_repeats=1)
+    quick = ProbeOptions(sizes_bytes=(8, 4096))
 
     def body(world):
         hosts = world.all_gather_object("here", stage="hosts")

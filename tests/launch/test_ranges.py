@@ -116,7 +116,6 @@ RANGES: dict[type, dict[str, list[Any]]] = {
         "latency_us": [-1.0],
         "latency_inside_us": [math.nan],
         "wire_share": [0.0, 1.5],
-        "add_gigabytes_per_second": [0.0],
     },
     PartitionOptions: {
         "num_parts": [0],
