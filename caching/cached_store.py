@@ -24,7 +24,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from windrow.caching.request import CacheIndex, RowRequest, plan_request
+from windrow.caching.request import RowRequest, index_cache, plan_request
 from windrow.comm.errors import DataError
 from windrow.comm.fetch import IdRequest, check_ranges, fetch_rows
 from windrow.comm.route import Route, Transfer
@@ -170,7 +170,7 @@ class CachedStore:
         check_ranges(world, self.offsets, rows)
         first, stop = self.offsets[world.rank], self.offsets[world.rank + 1]
         wanted = torch.empty(0, dtype=torch.int64) if cached_ids is None else cached_ids.cpu()
-        self.index = CacheIndex(wanted, self.offsets[-1])
+        self.index = index_cache(wanted, self.offsets[-1])
         own = (wanted >= first) & (wanted < stop)
         if bool(own.any()):
             raise DataError(

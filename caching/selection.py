@@ -50,7 +50,7 @@ class CacheOptions:
 
     memory_gib: NonNegativeFloat = 1.0
     """Most memory of a rank for remote rows, in GiB (2**30 bytes), where alpha is "auto"; that of the GPU, where one
-    trains. The index of the rows comes on top, in memory of the host: at most 64 bytes for each row, or 64 MiB."""
+    trains. The index of the rows comes on top, in memory of the host: 4 bytes for each vertex of the graph."""
 
     gpu_share: Share = 1.0
     """Share of a rank's own rows that is kept in GPU memory, those that are needed most first; the rest waits in
