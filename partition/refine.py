@@ -22,7 +22,7 @@ from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.comm.rows_kernels import transpose
 from windrow.partition.balance_kernels import total_excess, weigh_parts
 from windrow.partition.graph_kernels import contract, match_inside_parts, merge_directions
-from windrow.partition.refine_kernels import connect_parts, move_with_hill_climbing, rebalance
+from windrow.partition.refine_kernels import State, connect_parts, move_with_hill_climbing, rebalance
 
 __all__ = ["Adjacency", "badness", "balance_limits", "refine", "symmetric_adjacency"]
 
@@ -180,17 +180,21 @@ def _improve(
 ) -> Assignment:
     graph, weights = level.graph, level.vertex_weights
     assignment = assignment.copy()
-    connectivity = connect_parts(graph.indptr, graph.indices, graph.edge_weights, assignment, num_parts)
-    part_weights = weigh_parts(weights, assignment, num_parts)
-    part_sizes = np.bincount(assignment, minlength=num_parts).astype(np.int64)
+    state = State(
+        indptr=graph.indptr,
+        indices=graph.indices,
+        edge_weights=graph.edge_weights,
+        vertex_weights=weights,
+        assignment=assignment,
+        connectivity=connect_parts(graph.indptr, graph.indices, graph.edge_weights, assignment, num_parts),
+        part_weights=weigh_parts(weights, assignment, num_parts),
+        part_sizes=np.bincount(assignment, minlength=num_parts).astype(np.int64),
+    )
     move_limits = limits + np.maximum((EXCHANGE_SLACK * limits).astype(np.int64), 1)
     patience = min(max(graph.num_vertices // 20, MIN_PATIENCE), MAX_PATIENCE)
-    state = (graph.indptr, graph.indices, graph.edge_weights, weights, assignment, connectivity)
     for step in range(MAX_PASSES):
-        moves = rebalance(*state, part_weights, part_sizes, limits, REBALANCE_ROUNDS)
-        gained = move_with_hill_climbing(
-            *state, part_weights, part_sizes, limits, move_limits, np.uint64(stream_key(key, step)), patience
-        )
+        moves = rebalance(state, limits, REBALANCE_ROUNDS)
+        gained = move_with_hill_climbing(state, limits, move_limits, np.uint64(stream_key(key, step)), patience)
         if gained <= 0 and moves == 0:
             break
     return assignment

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from windrow.partition.balance_kernels import excess_change, total_excess, weigh_parts
 from windrow.partition.graph_kernels import contract, match_inside_parts
 from windrow.partition.refine import Adjacency, badness, balance_limits, refine, symmetric_adjacency
-from windrow.partition.refine_kernels import _push_or_update, _remove, connect_parts, move_with_hill_climbing
+from windrow.partition.refine_kernels import State, connect_parts, move_with_hill_climbing
 
 
 @given(st.integers(1, 9), st.floats(0, 1), st.lists(st.integers(0, 9), min_size=1, max_size=20))
@@ -135,29 +135,6 @@ def test_contraction_keeps_every_cut(random_graph, seed):
     assert merged.cut(assignment) == graph.cut(assignment[coarse])
 
 
-SIZE = 12
-OPERATIONS = st.lists(st.tuples(st.integers(0, SIZE - 1), st.none() | st.integers(-5, 5)), max_size=60)
-
-
-@given(OPERATIONS)
-def test_behaves_like_a_dictionary_of_priorities(operations):
-    heap, position = np.empty(SIZE, np.int32), np.full(SIZE, -1, np.int32)
-    priority, length, expected = np.zeros(SIZE, np.int64), 0, {}
-    for vertex, value in operations:
-        if value is None:
-            if vertex in expected:
-                length = _remove(heap, position, priority, length, vertex)
-                del expected[vertex]
-        else:
-            length = _push_or_update(heap, position, priority, length, vertex, value)
-            expected[vertex] = value
-        assert length == len(expected)
-        assert sorted(heap[:length].tolist()) == sorted(expected)
-        assert all(heap[position[v]] == v for v in expected)
-        if expected:
-            assert priority[heap[0]] == max(expected.values())
-
-
 def weighed_parts(seed):
     generator = np.random.default_rng(seed)
     weights = generator.integers(0, 4, (20, 3)).astype(np.int32)
@@ -184,15 +161,13 @@ def state_of(graph, assignment, num_parts, weights):
     connectivity = connect_parts(graph.indptr, graph.indices, graph.edge_weights, assignment, num_parts)
     sizes = np.bincount(assignment, minlength=num_parts).astype(np.int64)
     arrays = (graph.indptr, graph.indices, graph.edge_weights, weights, assignment, connectivity)
-    return arrays, weigh_parts(weights, assignment, num_parts), sizes
+    return State(*arrays, weigh_parts(weights, assignment, num_parts), sizes)
 
 
-def assert_sums_are_true(graph, arrays, part_weights, sizes):
-    assignment, connectivity = arrays[4], arrays[5]
-    fresh, fresh_weights, fresh_sizes = state_of(graph, assignment, len(sizes), arrays[3])
-    assert (connectivity == fresh[5]).all()
-    assert (part_weights == fresh_weights).all()
-    assert (sizes == fresh_sizes).all()
+def assert_sums_are_true(graph, state):
+    fresh = state_of(graph, state.assignment, len(state.part_sizes), state.vertex_weights)
+    for name in ("connectivity", "part_weights", "part_sizes"):
+        assert (getattr(state, name) == getattr(fresh, name)).all()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -203,14 +178,14 @@ def test_pass_never_worsens_excess_then_cut(random_graph, seed):
     weights[:, 0] = 1
     assignment = generator.integers(0, 3, 60).astype(np.int32)
     limits = -(-weights.sum(axis=0, dtype=np.int64) // 3) + 1
-    arrays, part_weights, sizes = state_of(graph, assignment, 3, weights)
-    before, cut_before = total_excess(part_weights, limits), graph.cut(assignment)
-    gained = move_with_hill_climbing(*arrays, part_weights, sizes, limits, limits + 1, np.uint64(seed), 50)
-    after = total_excess(part_weights, limits)
+    state = state_of(graph, assignment, 3, weights)
+    before, cut_before = total_excess(state.part_weights, limits), graph.cut(assignment)
+    gained = move_with_hill_climbing(state, limits, limits + 1, np.uint64(seed), 50)
+    after = total_excess(state.part_weights, limits)
     assert graph.cut(assignment) == cut_before - gained
     assert after < before - 1e-9 or (after <= before + 1e-9 and gained >= 0)
-    assert sizes.min() > 0
-    assert_sums_are_true(graph, arrays, part_weights, sizes)
+    assert state.part_sizes.min() > 0
+    assert_sums_are_true(graph, state)
 
 
 def test_climbs_over_a_hill():
@@ -220,8 +195,8 @@ def test_climbs_over_a_hill():
     indptr = np.searchsorted([a for a, _ in both], np.arange(7)).astype(np.int64)
     graph = symmetric_adjacency(indptr, np.array([b for _, b in both], np.int32))
     assignment = np.array([0, 0, 1, 0, 1, 1], np.int32)
-    arrays, part_weights, sizes = state_of(graph, assignment, 2, np.ones((6, 1), np.int32))
+    state = state_of(graph, assignment, 2, np.ones((6, 1), np.int32))
     limits = np.array([3], np.int64)
-    move_with_hill_climbing(*arrays, part_weights, sizes, limits, limits + 1, np.uint64(1), 50)
+    move_with_hill_climbing(state, limits, limits + 1, np.uint64(1), 50)
     assert graph.cut(assignment) == 1
-    assert part_weights.ravel().tolist() == [3, 3]
+    assert state.part_weights.ravel().tolist() == [3, 3]
