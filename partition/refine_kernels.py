@@ -152,7 +152,7 @@ def move_with_hill_climbing(state: State, limits: Longs, move_limits: Longs, key
         ):
             best_excess, best_gained, best_count = min(excess, best_excess), gained, count
         for edge in range(state.indptr[vertex], state.indptr[vertex + 1]):
-            neighbour = np.int64(state.indices[edge])
+            neighbour = int(state.indices[edge])
             if locked[neighbour]:
                 continue
             target, gain = _best_target(state, move_limits, neighbour)
