@@ -79,13 +79,10 @@ class RowRequest:
 
 
 def plan_request(ids: Tensor, offsets: Sequence[int], rank: int, index: npt.NDArray[np.int32]) -> RowRequest:
-    """Split a list of ids by where their rows come from. Makes no collective; any thread may call it.
+    """Split a list of ids by where their rows come from. Makes no collective; any thread may call it, at any time.
 
-    Args:
-        ids: int64 [n] on the CPU, in any order; may repeat, and is then asked for as often.
-        offsets: [ranks + 1] never falling; rank r owns offsets[r] .. offsets[r + 1] - 1.
-        rank: this one.
-        index: what this rank has cached of the ids of others, made by `index_cache`; any number of threads may read it.
+    `ids`, int64 [n] on the CPU, come in any order; one that repeats is asked for as often. Rank r owns the ids from
+    offsets[r] to offsets[r + 1], `rank` is this one, and `index`, made by `index_cache`, what it has cached of others'.
 
     Raises:
         DataError: nobody owns an id; names it and its position.

@@ -91,30 +91,28 @@ class Samplers:
 
 
 def find_samplers(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer]) -> Samplers:
-    """Read the lists of a graph the other way round, the same on any number of threads; see `Demand` for the arrays.
+    """Read the lists of a graph, as in `Demand`, the other way round; the same on any number of threads.
 
     Cost:
         O(E), on as many threads as PyTorch has. Memory: 4 bytes per vertex; for a graph that is not undirected also a
         copy of the lists, one byte per edge, and 8 bytes per vertex and thread while it runs.
     """
     forward, backward = fingerprints(indptr, indices)
-    single = None
-    out_indptr, out_indices = indptr, indices
+    out_indptr, out_indices, single = indptr, indices, None
     if forward != backward:
         out_indptr, out_indices = np.zeros_like(indptr), np.empty_like(indices)
         transpose(indptr, indices, out_indptr, out_indices, None)
-        marks = single = np.empty(len(indices), np.bool_)
-
-        def mark(first: int, last: int) -> None:
-            mark_single_edges(first, last, indptr, indices, out_indptr, out_indices, marks)
-
+        single = np.empty(len(indices), np.bool_)
+        mark = partial(
+            mark_single_edges, indptr=indptr, indices=indices, out_indptr=out_indptr, out_indices=out_indices,
+            single=single,
+        )  # fmt: skip
         in_parallel(mark, out_indptr, chunks_per_thread=1)
     shared = np.empty(len(indptr) - 1, np.float32)
-    key = np.uint64(stream_key(0))
-
-    def estimate(first: int, last: int) -> None:
-        estimate_shared(first, last, PAIRS_PER_VERTEX, key, indptr, indices, out_indptr, out_indices, shared)
-
+    estimate = partial(
+        estimate_shared, num_draws=PAIRS_PER_VERTEX, key=np.uint64(stream_key(0)), indptr=indptr, indices=indices,
+        out_indptr=out_indptr, out_indices=out_indices, shared=shared,
+    )  # fmt: skip
     in_parallel(estimate, indptr)
     return Samplers(indptr=out_indptr, indices=out_indices, single=single, shared=shared)
 
@@ -166,8 +164,7 @@ def inclusion_probabilities(demand: Demand, *, samplers: Samplers | None = None)
         H hops, 152 for three, and what `find_samplers` takes.
     """
     num_vertices, num_hops = demand.num_vertices, len(demand.fanouts)
-    if samplers is None:
-        samplers = find_samplers(demand.indptr, demand.indices)
+    samplers = samplers or find_samplers(demand.indptr, demand.indices)
     fanouts = np.array([np.inf if fanout < 0 else fanout for fanout in demand.fanouts])
     degrees = np.maximum(1, np.diff(demand.indptr))
     hops = np.zeros((num_hops + 1, num_vertices))

@@ -75,13 +75,8 @@ class TableSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What a table, a piece or a whole plan costs, part by part; costs add up.
+    """What a step of a plan costs, part by part; costs add up."""
 
-    Memory is held; the others are of a step, or of a sample where a planner asks for a table.
-    """
-
-    memory_bytes: float = 0.0
-    """Weights and optimiser state."""
     lookups: float = 0.0
     """Rows that are read, on whichever rank."""
     lookup_bytes: float = 0.0

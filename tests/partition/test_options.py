@@ -41,20 +41,20 @@ def test_shortfall_is_named():
     ("files", "available"),
     [
         ({}, None),
-        ({"MEMORY_INFO": "MemTotal: 10 kB\nMemAvailable:    8 kB\n"}, 8192),
-        ({"CONTROL_GROUP_LIMIT": "max\n", "CONTROL_GROUP_USE": "5000\n"}, 8192),
-        ({"CONTROL_GROUP_LIMIT": "6000\n", "CONTROL_GROUP_USE": "5000\n"}, 1000),
-        ({"CONTROL_GROUP_DETAILS": "anon 5000\n"}, 1000),
-        ({"CONTROL_GROUP_DETAILS": "anon 1800\nshmem 200\ninactive_file 1000\nactive_file 2000\n"}, 4000),
+        ({"meminfo": "MemTotal: 10 kB\nMemAvailable:    8 kB\n"}, 8192),
+        ({"memory.max": "max\n", "memory.current": "5000\n"}, 8192),
+        ({"memory.max": "6000\n", "memory.current": "5000\n"}, 1000),
+        ({"memory.stat": "anon 5000\n"}, 1000),
+        ({"memory.stat": "anon 1800\nshmem 200\ninactive_file 1000\nactive_file 2000\n"}, 4000),
     ],
 )
 def test_available_is_the_smaller_of_machine_and_control_group(tmp_path, monkeypatch, files, available):
     """Each case but the first has what is not named from those before it; copies of files can be dropped."""
-    usual = {"MEMORY_INFO": "MemAvailable:    8 kB\n"} if files else {}
-    if "CONTROL_GROUP_DETAILS" in files:
-        usual |= {"CONTROL_GROUP_LIMIT": "6000\n", "CONTROL_GROUP_USE": "5000\n"}
-    for name in ("MEMORY_INFO", "CONTROL_GROUP_LIMIT", "CONTROL_GROUP_USE", "CONTROL_GROUP_DETAILS"):
-        monkeypatch.setattr(memory, name, tmp_path / name)
+    usual = {"meminfo": "MemAvailable:    8 kB\n"} if files else {}
+    if "memory.stat" in files:
+        usual |= {"memory.max": "6000\n", "memory.current": "5000\n"}
+    monkeypatch.setattr(memory, "MEMORY_INFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "CONTROL_GROUP", tmp_path)
     for name, text in (usual | files).items():
         (tmp_path / name).write_text(text)
     assert available_memory_bytes() == available
