@@ -14,17 +14,17 @@ METIS and the refinement work on the undirected, weighted view of a graph, `Adja
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.random import Stream, hash_ids, stream_key
-from windrow.comm.rows_kernels import transpose
 from windrow.partition.balance_kernels import total_excess, weigh_parts
-from windrow.partition.graph_kernels import contract, match_inside_parts, merge_directions
+from windrow.partition.graph_kernels import match_inside_parts
 from windrow.partition.refine_kernels import State, connect_parts, move_with_hill_climbing, rebalance
 
-__all__ = ["Adjacency", "badness", "balance_limits", "refine", "symmetric_adjacency"]
+__all__ = ["Adjacency", "badness", "balance_limits", "contract", "refine", "symmetric_adjacency"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,14 +52,24 @@ class Adjacency:
 def symmetric_adjacency(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer]) -> Adjacency:
     """Forget edge directions, repeats and self-loops of a graph in CSC form, int64 [N + 1] and integers [E].
 
-    Each list of the result ascends. Cost O(N + E) time, up to 16 bytes for each edge while it runs.
+    Each list of the result ascends. Cost O(N + E log(E / N)) time, up to 24 bytes for each edge while it runs.
     """
-    turned_indptr, sorted_indptr = np.zeros((2, len(indptr)), np.int64)
-    turned, ascending = np.empty((2, len(indices)), np.int32)
-    transpose(indptr, indices, turned_indptr, turned, None)
-    transpose(turned_indptr, turned, sorted_indptr, ascending, None)
-    merged_indptr, merged = merge_directions(sorted_indptr, ascending, turned_indptr, turned)
-    return Adjacency(indptr=merged_indptr, indices=merged, edge_weights=np.ones(len(merged), np.int32))
+    from scipy.sparse import csr_array
+
+    matrix = csr_array((np.ones(len(indices), np.bool_), indices, indptr), shape=(len(indptr) - 1,) * 2)
+    both = matrix + matrix.T
+    both.sum_duplicates()
+    return _without_diagonal(both)
+
+
+def _without_diagonal(matrix: Any) -> Adjacency:
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    kept = rows != matrix.indices
+    return Adjacency(
+        indptr=np.concatenate([[0], np.cumsum(kept)])[matrix.indptr],
+        indices=matrix.indices[kept].astype(np.int32),
+        edge_weights=matrix.data[kept].astype(np.int32),
+    )
 
 
 Assignment = npt.NDArray[np.int32]
@@ -167,12 +177,21 @@ def _coarsen(level: _Level, limits: npt.NDArray[np.int64], key: int) -> tuple[_L
     coarse, num_coarse = match_inside_parts(
         graph.indptr, graph.indices, graph.edge_weights, level.vertex_weights, level.regions, heaviest, order
     )
-    indptr, indices, edge_weights = contract(graph.indptr, graph.indices, graph.edge_weights, coarse, num_coarse)
     weights = weigh_parts(level.vertex_weights, coarse, num_coarse).astype(np.int32)
     regions = np.empty(num_coarse, np.int32)
     regions[coarse] = level.regions
-    coarser = Adjacency(indptr=indptr, indices=indices, edge_weights=edge_weights)
+    coarser = contract(graph, coarse, num_coarse)
     return _Level(graph=coarser, vertex_weights=weights, regions=regions), coarse
+
+
+def contract(graph: Adjacency, coarse: npt.NDArray[np.int32], num_coarse: int) -> Adjacency:
+    """Merge the vertices with the same coarse id; parallel edges add up, inner edges vanish."""
+    from scipy.sparse import csr_array
+
+    num_vertices = graph.num_vertices
+    matrix = csr_array((graph.edge_weights, graph.indices, graph.indptr), shape=(num_vertices,) * 2)
+    onto = csr_array((np.ones(num_vertices, np.int32), coarse, np.arange(num_vertices + 1)), (num_vertices, num_coarse))
+    return _without_diagonal(onto.T @ matrix @ onto)
 
 
 def _improve(

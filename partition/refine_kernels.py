@@ -10,7 +10,7 @@ weigh in each constraint, above 0.
 """
 
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -152,7 +152,7 @@ def move_with_hill_climbing(state: State, limits: Longs, move_limits: Longs, key
         ):
             best_excess, best_gained, best_count = min(excess, best_excess), gained, count
         for edge in range(state.indptr[vertex], state.indptr[vertex + 1]):
-            neighbour = int(state.indices[edge])
+            neighbour: Any = np.int64(state.indices[edge])  # As in other entries of the heap.
             if locked[neighbour]:
                 continue
             target, gain = _best_target(state, move_limits, neighbour)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.partition.balance_kernels import excess_change, total_excess, weigh_parts
-from windrow.partition.graph_kernels import contract, match_inside_parts
-from windrow.partition.refine import Adjacency, badness, balance_limits, refine, symmetric_adjacency
+from windrow.partition.graph_kernels import match_inside_parts
+from windrow.partition.refine import badness, balance_limits, contract, refine, symmetric_adjacency
 from windrow.partition.refine_kernels import State, connect_parts, move_with_hill_climbing
 
 
@@ -120,16 +120,15 @@ def test_contraction_keeps_every_cut(random_graph, seed):
     generator = np.random.default_rng(seed)
     coarse = np.unique(generator.integers(0, 12, 40), return_inverse=True)[1].astype(np.int32)
     count = int(coarse.max()) + 1
-    indptr, indices, edge_weights = contract(graph.indptr, graph.indices, graph.edge_weights, coarse, count)
-    merged = Adjacency(indptr=indptr, indices=indices, edge_weights=edge_weights)
+    merged = contract(graph, coarse, count)
     dense = np.zeros((count, count), np.int64)
     for vertex in range(40):
         for neighbour in graph.indices[graph.indptr[vertex] : graph.indptr[vertex + 1]]:
             dense[coarse[vertex], coarse[neighbour]] += coarse[vertex] != coarse[neighbour]
     found = np.zeros_like(dense)
     for vertex in range(count):
-        entries = slice(indptr[vertex], indptr[vertex + 1])
-        found[vertex, indices[entries]] = edge_weights[entries]
+        entries = slice(merged.indptr[vertex], merged.indptr[vertex + 1])
+        found[vertex, merged.indices[entries]] = merged.edge_weights[entries]
     assert (found == dense).all()
     assignment = generator.integers(0, 3, count).astype(np.int32)
     assert merged.cut(assignment) == graph.cut(assignment[coarse])
