@@ -35,10 +35,10 @@ class LocalRows:
     """
 
     def __init__(self, first: Tensor, rest: Tensor) -> None:
-        assert first.dtype == rest.dtype
-        assert first.shape[1:] == rest.shape[1:]
+        assert (first.dtype, first.shape[1:]) == (rest.dtype, rest.shape[1:])
         self._first = first
         self._rest = rest
+        self.device, self.dtype, self.row_shape = first.device, first.dtype, first.shape[1:]
 
     @classmethod
     def split(cls, rows: Tensor, device: torch.device, share: float) -> Self:
@@ -52,21 +52,6 @@ class LocalRows:
     def __len__(self) -> int:
         """Rows in both pieces."""
         return len(self._first) + len(self._rest)
-
-    @property
-    def device(self) -> torch.device:
-        """Where answers are wanted."""
-        return self._first.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the rows."""
-        return self._first.dtype
-
-    @property
-    def row_shape(self) -> torch.Size:
-        """Shape of one row."""
-        return self._first.shape[1:]
 
     def gather(self, positions: Tensor, *, out: Tensor) -> None:
         """Copy ``rows[positions]`` into `out` [m, ...]; see `move`."""
@@ -159,6 +144,7 @@ class CachedStore:
             )
         self.device = rows.device if device is None else torch.device(device)
         self.local = LocalRows.split(rows, self.device, device_share)
+        self.row_shape, self.dtype = rows.shape[1:], rows.dtype
         copies = rows.new_empty((len(wanted), *rows.shape[1:]), dtype=codec.wire_dtype(rows.dtype))
         wire = Wire(world, stage=f"{stage}: cache", codec=codec, dtype=rows.dtype, device=rows.device)
         self.cached = fetch_rows(wire, self.offsets, rows, wanted, out=copies).to(self.device)
@@ -178,16 +164,6 @@ class CachedStore:
             gives_way=True,
         )
         """How rows that are asked for travel."""
-
-    @property
-    def row_shape(self) -> torch.Size:
-        """Shape of one row."""
-        return self.local.row_shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """In which rows are kept."""
-        return self.local.dtype
 
     def plan(self, ids: Tensor) -> RowRequest:
         """Work out where the rows of ids, int64 [n] on the CPU, come from, for `start`; see `plan_request`."""

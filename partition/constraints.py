@@ -27,6 +27,7 @@ __all__ = [
     "ensure_members",
     "vertex_roles",
     "vertex_weights",
+    "weigh_parts",
 ]
 
 CONSTRAINTS = ("train", "validation", "other", "degree", "vertices")
@@ -90,6 +91,14 @@ def vertex_weights(
         if column.any():
             weights[name] = column.astype(np.int32)
     return weights or ones
+
+
+def weigh_parts(
+    vertex_weights: npt.NDArray[np.int32], assignment: npt.NDArray[np.int32], num_parts: int
+) -> npt.NDArray[np.int64]:
+    """Sum the weights [N, C] of the vertices of each part, int64 [num_parts, C]. Cost O(N C)."""
+    sums = [np.bincount(assignment, column, num_parts) for column in vertex_weights.T]
+    return np.stack(sums, axis=1).astype(np.int64)
 
 
 MAX_CANDIDATES = 10_000

@@ -1,6 +1,6 @@
 """How a graph is split: the recipe section, and how much memory that will need, told before it starts."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -8,15 +8,7 @@ from windrow.comm.errors import DataError
 from windrow.comm.options import NonNegativeFloat, NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.partition.constraints import SALIENT_CONSTRAINTS, check_constraint_names
 
-__all__ = [
-    "MemoryEstimate",
-    "Method",
-    "PartitionOptions",
-    "VertexOrderName",
-    "available_memory_bytes",
-    "check_memory",
-    "estimate_memory",
-]
+__all__ = ["Method", "PartitionOptions", "VertexOrderName", "available_memory_bytes", "check_memory", "estimate_memory"]
 
 Method = Literal["metis", "fennel", "random"]
 VertexOrderName = Literal["vip", "original"]
@@ -60,25 +52,8 @@ MEMORY_INFO = Path("/proc/meminfo")
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryEstimate:
-    """Peak memory of a partitioning, beyond the process and the graph itself."""
-
-    parts: dict[str, int]
-    """Bytes by what they are for."""
-
-    @property
-    def total_bytes(self) -> int:
-        """Sum of the parts."""
-        return sum(self.parts.values())
-
-    def __str__(self) -> str:
-        parts = ", ".join(f"{name} {_gigabytes(size)}" for name, size in self.parts.items())
-        return f"{_gigabytes(self.total_bytes)} ({parts})"
-
-
-def estimate_memory(num_vertices: int, num_edges: int, options: PartitionOptions) -> MemoryEstimate:
-    """Estimate the peak memory of `partition_graph`, beyond indptr and indices, for N vertices and E stored edges."""
+def estimate_memory(num_vertices: int, num_edges: int, options: PartitionOptions) -> dict[str, int]:
+    """Peak memory of `partition_graph`, beyond indptr and indices, for N vertices and E edges: bytes by what for."""
     columns = max(len(options.balance), 1)
     parts = {"assignment and vertex weights": num_vertices * (4 + 8 * columns)}
     if options.method == "random":
@@ -90,7 +65,7 @@ def estimate_memory(num_vertices: int, num_edges: int, options: PartitionOptions
             METIS_BYTES_PER_EDGE * num_edges + (METIS_BYTES_PER_VERTEX + 24 * columns) * num_vertices
         )
         parts["results to combine"] = 4 * num_vertices * (options.restarts + options.num_parts)
-    return MemoryEstimate(parts=parts)
+    return parts
 
 
 def available_memory_bytes() -> int | None:
@@ -116,14 +91,26 @@ def _numbers(path: Path) -> dict[str, int]:
     return {words[0]: int(words[1]) for words in lines}
 
 
-def check_memory(estimate: MemoryEstimate, available_bytes: int | None) -> None:
-    """Refuse a partitioning that will not fit: DataError with the shortfall in bytes and the cure; never where None."""
-    if available_bytes is None or estimate.total_bytes <= available_bytes:
-        return
-    raise DataError(
-        f"partitioning needs about {estimate}, {_gigabytes(available_bytes)} are free: short of "
-        f'{estimate.total_bytes - available_bytes} bytes; use method = "fennel", or a machine with more memory'
-    )
+def check_memory(needed: Mapping[str, int], available_bytes: int | None) -> str:
+    """Refuse a partitioning that will not fit.
+
+    `needed` is from `estimate_memory`, `available_bytes` from `available_memory_bytes`; None: anything fits.
+
+    Returns:
+        What is needed, in words.
+
+    Raises:
+        DataError: with the shortfall in bytes and the cure.
+    """
+    total = sum(needed.values())
+    parts = ", ".join(f"{name} {_gigabytes(size)}" for name, size in needed.items())
+    words = f"{_gigabytes(total)} ({parts})"
+    if available_bytes is not None and total > available_bytes:
+        raise DataError(
+            f"partitioning needs about {words}, {_gigabytes(available_bytes)} are free: short of "
+            f'{total - available_bytes} bytes; use method = "fennel", or a machine with more memory'
+        )
+    return words
 
 
 def _gigabytes(size: int) -> str:

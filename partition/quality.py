@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from windrow.partition.balance_kernels import weigh_parts
-from windrow.partition.constraints import SALIENT_CONSTRAINTS, vertex_weights
+from windrow.partition.constraints import SALIENT_CONSTRAINTS, vertex_weights, weigh_parts
 from windrow.partition.graph_kernels import count_remote
 
 __all__ = ["PartitionQuality", "measure_quality"]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from windrow.comm.inline_kernels import hash_id
 from windrow.partition.balance_kernels import excess_change, fits, total_excess
 
-__all__ = ["State", "connect_parts", "move_with_hill_climbing", "rebalance"]
+__all__ = ["State", "move_with_hill_climbing", "rebalance"]
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
@@ -49,16 +49,6 @@ class State(NamedTuple):
     """[P, C]."""
     part_sizes: Longs
     """[P], vertices."""
-
-
-@numba.njit(cache=True)
-def connect_parts(indptr: Longs, indices: Ints, edge_weights: Ints, assignment: Ints, num_parts: int) -> Ints:
-    """Weight of each vertex's edges into each part, int32 [N, P]. Cost O(N P + E)."""
-    connectivity = np.zeros((len(assignment), num_parts), np.int32)
-    for vertex in range(len(assignment)):
-        for edge in range(indptr[vertex], indptr[vertex + 1]):
-            connectivity[vertex, assignment[indices[edge]]] += edge_weights[edge]
-    return connectivity
 
 
 @numba.njit(cache=True)

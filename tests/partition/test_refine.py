@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.partition.balance_kernels import excess_change, total_excess, weigh_parts
+from windrow.partition.balance_kernels import excess_change, total_excess
+from windrow.partition.constraints import weigh_parts
 from windrow.partition.graph_kernels import match_inside_parts
-from windrow.partition.refine import badness, balance_limits, contract, refine, symmetric_adjacency
-from windrow.partition.refine_kernels import State, connect_parts, move_with_hill_climbing
+from windrow.partition.refine import badness, balance_limits, contract, refine, start_state, symmetric_adjacency
+from windrow.partition.refine_kernels import move_with_hill_climbing
 
 
 @given(st.integers(1, 9), st.floats(0, 1), st.lists(st.integers(0, 9), min_size=1, max_size=20))
@@ -156,15 +157,8 @@ def test_excess_change_is_the_difference_of_totals(seed):
             assert change == pytest.approx(difference, abs=1e-12)
 
 
-def state_of(graph, assignment, num_parts, weights):
-    connectivity = connect_parts(graph.indptr, graph.indices, graph.edge_weights, assignment, num_parts)
-    sizes = np.bincount(assignment, minlength=num_parts).astype(np.int64)
-    arrays = (graph.indptr, graph.indices, graph.edge_weights, weights, assignment, connectivity)
-    return State(*arrays, weigh_parts(weights, assignment, num_parts), sizes)
-
-
 def assert_sums_are_true(graph, state):
-    fresh = state_of(graph, state.assignment, len(state.part_sizes), state.vertex_weights)
+    fresh = start_state(graph, state.vertex_weights, state.assignment, len(state.part_sizes))
     for name in ("connectivity", "part_weights", "part_sizes"):
         assert (getattr(state, name) == getattr(fresh, name)).all()
 
@@ -177,7 +171,7 @@ def test_pass_never_worsens_excess_then_cut(random_graph, seed):
     weights[:, 0] = 1
     assignment = generator.integers(0, 3, 60).astype(np.int32)
     limits = -(-weights.sum(axis=0, dtype=np.int64) // 3) + 1
-    state = state_of(graph, assignment, 3, weights)
+    state = start_state(graph, weights, assignment, 3)
     before, cut_before = total_excess(state.part_weights, limits), graph.cut(assignment)
     gained = move_with_hill_climbing(state, limits, limits + 1, np.uint64(seed), 50)
     after = total_excess(state.part_weights, limits)
@@ -194,7 +188,7 @@ def test_climbs_over_a_hill():
     indptr = np.searchsorted([a for a, _ in both], np.arange(7)).astype(np.int64)
     graph = symmetric_adjacency(indptr, np.array([b for _, b in both], np.int32))
     assignment = np.array([0, 0, 1, 0, 1, 1], np.int32)
-    state = state_of(graph, assignment, 2, np.ones((6, 1), np.int32))
+    state = start_state(graph, np.ones((6, 1), np.int32), assignment, 2)
     limits = np.array([3], np.int64)
     move_with_hill_climbing(state, limits, limits + 1, np.uint64(1), 50)
     assert graph.cut(assignment) == 1
