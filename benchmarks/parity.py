@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from benchmarks.harness.data_sets import to_dgl
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table
 from windrow.comm.connect import connect
@@ -101,8 +102,6 @@ def dgl_losses(graph: Graph, reference: GNN) -> list[float]:
     """A plain DGL training loop, all neighbours, from the same weights and the same minibatches."""
     import dgl
     from dgl.nn import SAGEConv
-
-    from windrow.gnn.readers.libraries import to_dgl
 
     assert graph.features is not None
     assert graph.labels is not None

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.harness.compare import mean_and_standard_error
+from benchmarks.harness.data_sets import to_dgl
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table
 from benchmarks.harness.workers import run_command
@@ -105,8 +106,6 @@ class DGLModel(nn.Module):
 def dgl_test_value(split: int, settings: Sequence[str]) -> dict[str, float]:
     """Train on one split by DGL; test value at the best validation epoch."""
     import dgl
-
-    from windrow.gnn.readers.libraries import to_dgl
 
     recipe = load_recipe(RECIPE, [*settings, *settings_of_split(split)])
     graph = read_graph(recipe.graph)

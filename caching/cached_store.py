@@ -6,16 +6,8 @@
     cached rows    copies, filled at construction   passed the codec once, and are kept in the form of the wire
     other rows     asked of their owners            pass the codec every time
 
-So the answer does not depend on what is cached, bit for bit.
-
-The static cache of Kaler et al., Communication-Efficient Graph Neural Networks with Probabilistic Neighborhood
-Expansion Analysis and Caching, MLSys 2023.
-
-The own rows are `LocalRows`, in one piece or in two: the first on the GPU, the rest in memory of the host. With a share
-of 1 all rows are on the device::
-
-    0 .. cut - 1     on the device: needed most, where vertices of a part stand in that order
-    cut .. n - 1     page-locked memory of the host: copied to the device when needed
+So the answer does not depend on what is cached, bit for bit. The static cache of Kaler et al., Communication-Efficient
+Graph Neural Networks with Probabilistic Neighborhood Expansion Analysis and Caching, MLSys 2023.
 """
 
 from collections.abc import Sequence
@@ -24,7 +16,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from windrow.caching.request import CacheIndex, RowRequest, plan_request
+from windrow.caching.request import RowRequest, index_cache, plan_request
 from windrow.comm.errors import DataError
 from windrow.comm.fetch import IdRequest, check_ranges, fetch_rows
 from windrow.comm.route import Route, Transfer
@@ -38,23 +30,19 @@ __all__ = ["CachedStore", "LocalRows", "RowGather"]
 class LocalRows:
     """Rows in two pieces that are read as one; use `split` to make one.
 
-    Args:
-        first: [cut, ...] rows on the device that answers are wanted on.
-        rest: [n - cut, ...] the rows after them, on the CPU.
+    `first` [cut, ...], those that are needed most where a part is ordered so, are on the device that answers are wanted
+    on, `rest` [n - cut, ...] in memory of the host, copied to the device when needed.
     """
 
     def __init__(self, first: Tensor, rest: Tensor) -> None:
-        assert first.dtype == rest.dtype
-        assert first.shape[1:] == rest.shape[1:]
+        assert (first.dtype, first.shape[1:]) == (rest.dtype, rest.shape[1:])
         self._first = first
         self._rest = rest
+        self.device, self.dtype, self.row_shape = first.device, first.dtype, first.shape[1:]
 
     @classmethod
     def split(cls, rows: Tensor, device: torch.device, share: float) -> Self:
-        """Distribute rows [n, ...], on the CPU or on `device`, over the device where answers are wanted and the host.
-
-        The device keeps a share of them, from the first on; a CPU keeps all where they are, in the memory of `rows`.
-        """
+        """A GPU keeps a share of rows [n, ...], from the first on; a CPU all, in the memory of `rows`."""
         if device.type == "cpu":
             return cls(rows, rows[:0])
         cut = int(share * len(rows))
@@ -65,32 +53,10 @@ class LocalRows:
         """Rows in both pieces."""
         return len(self._first) + len(self._rest)
 
-    @property
-    def device(self) -> torch.device:
-        """Where answers are wanted."""
-        return self._first.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the rows."""
-        return self._first.dtype
-
-    @property
-    def row_shape(self) -> torch.Size:
-        """Shape of one row."""
-        return self._first.shape[1:]
-
     def gather(self, positions: Tensor, *, out: Tensor) -> None:
-        """Copy ``rows[positions]`` into `out`, converting where dtypes differ.
-
-        Args:
-            positions: int64 [m] on the CPU, 0 <= position < n, which is not checked.
-            out: [m, ...] contiguous, any device, of any dtype that rows convert to.
-        """
+        """Copy ``rows[positions]`` into `out` [m, ...]; see `move`."""
         if len(self._rest) == 0 and out.device == self.device:
             move_rows(self._first, positions.to(self.device), out, None)
-        elif len(self._rest) == 0:
-            out.copy_(self._first.index_select(0, positions.to(self.device)).to(out.dtype))
         else:
             self.move(positions, out, torch.arange(len(positions)))
 
@@ -105,10 +71,10 @@ class LocalRows:
         if len(self._rest) == 0:
             _move_between(self._first, positions, out, places)
             return
-        in_first = positions < len(self._first)
+        cut = len(self._first)
+        in_first, in_rest = positions < cut, positions >= cut
         _move_between(self._first, positions[in_first], out, places[in_first])
-        in_rest = ~in_first
-        _move_between(self._rest, positions[in_rest] - len(self._first), out, places[in_rest])
+        _move_between(self._rest, positions[in_rest] - cut, out, places[in_rest])
 
 
 def _move_between(rows: Tensor, positions: Tensor, out: Tensor, places: Tensor) -> None:
@@ -130,8 +96,7 @@ def _move_between(rows: Tensor, positions: Tensor, out: Tensor, places: Tensor) 
 class CachedStore:
     """Rows of one matrix, spread over the ranks in contiguous id ranges, with copies of some on other ranks.
 
-    Making one is collective: it fetches the copies. Where every rank holds every row, which ranks agree on here,
-    nothing is ever sent.
+    Making one is collective: it fetches the copies. Where every rank holds every row nothing is ever sent.
 
     Args:
         world: all its ranks make the same store and call the same collective methods in the same order.
@@ -170,7 +135,7 @@ class CachedStore:
         check_ranges(world, self.offsets, rows)
         first, stop = self.offsets[world.rank], self.offsets[world.rank + 1]
         wanted = torch.empty(0, dtype=torch.int64) if cached_ids is None else cached_ids.cpu()
-        self.index = CacheIndex(wanted, self.offsets[-1])
+        self.index = index_cache(wanted, self.offsets[-1])
         own = (wanted >= first) & (wanted < stop)
         if bool(own.any()):
             raise DataError(
@@ -179,6 +144,7 @@ class CachedStore:
             )
         self.device = rows.device if device is None else torch.device(device)
         self.local = LocalRows.split(rows, self.device, device_share)
+        self.row_shape, self.dtype = rows.shape[1:], rows.dtype
         copies = rows.new_empty((len(wanted), *rows.shape[1:]), dtype=codec.wire_dtype(rows.dtype))
         wire = Wire(world, stage=f"{stage}: cache", codec=codec, dtype=rows.dtype, device=rows.device)
         self.cached = fetch_rows(wire, self.offsets, rows, wanted, out=copies).to(self.device)
@@ -186,7 +152,7 @@ class CachedStore:
         what would have arrived, and take no more memory."""
         missing = torch.tensor(self.offsets[-1] - (stop - first) - len(wanted))
         self.holds_everything = not bool(world.all_reduce(missing, stage=f"{stage}: cache", op="max"))
-        """Whether every rank holds every row, so that nothing is ever sent."""
+        """Whether every rank holds every row."""
         self.wire = Wire(
             world,
             stage=stage,
@@ -199,28 +165,8 @@ class CachedStore:
         )
         """How rows that are asked for travel."""
 
-    @property
-    def row_shape(self) -> torch.Size:
-        """Shape of one row."""
-        return self.local.row_shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """In which rows are kept."""
-        return self.local.dtype
-
     def plan(self, ids: Tensor) -> RowRequest:
-        """Work out where rows come from. Makes no collective; any thread may call it, at any time.
-
-        Args:
-            ids: int64 [n] on the CPU, 0 <= id < offsets[-1], in any order; an id that repeats is fetched as often.
-
-        Returns:
-            What `start` takes.
-
-        Raises:
-            DataError: an id is out of range; names it and its position.
-        """
+        """Work out where the rows of ids, int64 [n] on the CPU, come from, for `start`; see `plan_request`."""
         return plan_request(ids, self.offsets, self.world.rank, self.index)
 
     def start(self, request: RowRequest) -> "RowGather":
@@ -237,10 +183,9 @@ class CachedStore:
 class RowGather:
     """Rows on their way to this rank; made by `CachedStore.start`.
 
-    Its stages are `send_ids`, `send_rows` and `finish`; each first does those before it that are not done yet. Every
-    rank calls them, the stages of several gathers in the same order on all ranks. Each waits for no more than the
-    message that the stage before has posted. Finish every gather: one that is dropped half-way leaves messages under
-    way to memory that is gone.
+    Its stages are `send_ids`, `send_rows` and `finish`; each first does those before it, and waits for no more than the
+    message that the stage before has posted. Every rank calls them, those of several gathers in the same order. Finish
+    every gather: one that is dropped half-way leaves messages under way to memory that is gone.
     """
 
     def __init__(self, store: CachedStore, request: RowRequest, asked: IdRequest | None) -> None:
@@ -268,8 +213,8 @@ class RowGather:
 
         Args:
             out: [number of ids, ...] contiguous memory for the result on the store's device, of the rows' dtype or one
-                they convert to, float32 say: large new memory costs as much time as filling it, so a caller that
-                gathers at every step keeps its own. None: new memory, of the rows' dtype.
+                they convert to: new memory costs as much time as filling it, so a caller that gathers at every step
+                keeps its own. None: new memory, of the rows' dtype.
 
         Returns:
             `out`, or the new rows: in the order of the ids.

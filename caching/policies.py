@@ -17,14 +17,13 @@ Given the counts of the very epochs that are trained, "simulation" is the oracle
 
 from collections.abc import Callable
 from functools import partial
-from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.caching.ranking_kernels import add_from_samplers
 from windrow.caching.selection import PolicyName
-from windrow.caching.vip import Demand, Samplers, find_samplers, in_parallel, inclusion_probabilities
+from windrow.caching.vip import Demand, Samplers, in_parallel, inclusion_probabilities
 from windrow.comm.errors import RecipeError
 
 __all__ = ["SIMULATED_EPOCHS", "score_vertices"]
@@ -36,40 +35,31 @@ SIMULATED_EPOCHS = 2
 
 
 def score_vertices(
-    policy: PolicyName,
-    demand: Demand,
-    *,
-    simulate: Callable[[int], npt.NDArray[np.int64]] | None,
-    samplers: Samplers | None = None,
+    policy: PolicyName, demand: Demand, *, simulate: Callable[[int], npt.NDArray[np.int64]] | None, samplers: Samplers
 ) -> Scores:
     """Score the vertices of a graph for one rank.
 
     Args:
         policy: what to go by.
         demand: what the rank will sample.
-        simulate: given a number of epochs, int64 [N], how often they ask for each vertex; only "simulation" calls it.
-        samplers: of the same graph, where they are known; else they are found if the policy needs them.
+        simulate: given a number of epochs, int64 [N], how often they ask for each vertex, for policy "simulation".
+        samplers: of the same graph.
 
     Returns:
-        float64 [N], from 0, higher is kept first; of remote vertices with 0 nothing is expected. Scores of one policy
-        cannot be compared with those of another.
+        float64 [N], from 0, higher is kept first; of remote vertices with 0 nothing is expected.
 
     Raises:
-        RecipeError: the policy is not known, or is "simulation" and there is no `simulate`.
+        RecipeError: the policy is "simulation" and there is no `simulate`.
 
-    Cost: at most one pass over the edges for each hop, after `windrow.caching.vip.find_samplers`.
+    Cost: at most one pass over the edges for each hop.
     """
     if policy == "simulation":
         if simulate is None:
             raise RecipeError('policy "simulation" needs minibatches to count: give it a sampler, or choose "vip"')
         return simulate(SIMULATED_EPOCHS).astype(np.float64)
-    if samplers is None:
-        samplers = find_samplers(demand.indptr, demand.indices)
     if policy == "vip":
         total: Scores = inclusion_probabilities(demand, samplers=samplers)[-1]
         return total
-    if policy not in get_args(PolicyName):
-        raise RecipeError(f'cache policy "{policy}": must be one of {", ".join(get_args(PolicyName))}')
     scores = np.zeros(demand.num_vertices)
     scores[demand.seeds] = 1.0 / max(1, len(demand.seeds)) if policy == "reverse-pagerank" else 1.0
     if policy == "halo":

@@ -1,7 +1,7 @@
 """The loops behind `windrow.caching.vip` and `windrow.caching.policies`.
 
 Arrays: `indptr` [N + 1] and `indices` [E], the list of each vertex; `out_indptr`, `out_indices`, in whose lists each
-vertex stands, ascending; `degrees` [N], lengths of the lists. Most loops do the vertices first..last - 1, each without
+vertex stands, ascending. Most loops do the vertices first..last - 1, each without
 regard to others, so that threads can share them.
 
 For inclusion probabilities, a row of `states` is what a vertex tells those that it lists; with H the number of hops::
@@ -11,7 +11,7 @@ For inclusion probabilities, a row of `states` is what a vertex tells those that
     H              share of the list that those that list the vertex list as well
     H + 1 .. 2 H   probability that an entry is drawn, up to the hop at hand, by a vertex found at hop 0, 1, ..
 
-`fanouts` has H entries, `hop` counts from 1, and `certain` stands for the logarithm of 0.
+`hop` counts from 1, and `certain` stands for the logarithm of 0.
 """
 
 import math
@@ -23,15 +23,7 @@ import numpy.typing as npt
 from windrow.comm.inline_kernels import hash_id, mix64
 from windrow.comm.random import GOLDEN
 
-__all__ = [
-    "add_from_samplers",
-    "begin_hop",
-    "estimate_shared",
-    "fingerprints",
-    "finish_hop",
-    "mark_single_edges",
-    "pass_hop",
-]
+__all__ = ["add_from_samplers", "estimate_shared", "fingerprints", "mark_single_edges", "pass_hop"]
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.integer]
@@ -135,30 +127,13 @@ def _expect_hit(values: Ids, start: int, stop: int, wanted: int, draw: np.uint64
     return 0.0
 
 
-@numba.njit(inline="always", cache=True)
-def _share_drawn(fanout: int, degree: int) -> float:
-    """Probability that one entry of a list of length `degree` is drawn in one hop."""
-    return 1.0 if fanout < 0 or fanout >= degree else fanout / degree
-
-
-@numba.njit(cache=True, nogil=True)
-def begin_hop(first: int, last: int, fanouts: Longs, hop: int, degrees: Longs, states: Floats) -> None:
-    """Note how likely an entry of each vertex's list is drawn, up to a hop: columns H + 1 to H + hop of the states."""
-    num_hops = len(fanouts)
-    for vertex in range(first, last):
-        undrawn = 1.0
-        for i in range(hop - 1, -1, -1):
-            undrawn *= 1.0 - _share_drawn(fanouts[i], degrees[vertex])
-            states[vertex, num_hops + 1 + i] = 1.0 - undrawn
-
-
 @numba.njit(cache=True, nogil=True)
 def pass_hop(
     first: int,
     last: int,
-    fanouts: Longs,
     hop: int,
     certain: float,
+    fanouts: Floats,
     degrees: Longs,
     indptr: Longs,
     indices: Ids,
@@ -171,9 +146,10 @@ def pass_hop(
     """Add up, for each vertex, how those that list it find it in some hop up to this one.
 
     Entries of `indices` that repeat stand together. `single` marks those that the vertex does not list itself; None
-    where it lists all. `sent` [N, H] is the logarithm of the probability that an entry of a vertex's list was not
-    drawn by hop 1, ... Written: `missed` [N], the logarithm of the probability not to be found, seeds aside;
-    `redundant` [N], the same, each term times the share of its list that the finder draws.
+    where it lists all. `fanouts` [H] are inf for all neighbours, `degrees` [N] at least 1. `sent` [N, H] is the
+    logarithm of the probability that an entry of a vertex's list was not drawn by hop 1, ... Written: `missed` [N], the
+    logarithm of the probability not to be found, seeds aside; `redundant` [N], the same, each term times the share of
+    its list that the finder draws.
     """
     num_hops = len(fanouts)
     own = np.empty(num_hops)
@@ -181,7 +157,7 @@ def pass_hop(
     for vertex in range(first, last):
         for i in range(1, hop):
             own[i] = sent[vertex, i - 1]
-            own_redundant[i] = own[i] * _share_drawn(fanouts[i - 1], degrees[vertex])
+            own_redundant[i] = own[i] * min(1.0, fanouts[i - 1] / degrees[vertex])
         total = 0.0
         repeated = 0.0
         entry = indptr[vertex]
@@ -217,39 +193,6 @@ def pass_hop(
             repeated += term * states[other, num_hops + hop]
         missed[vertex] = total
         redundant[vertex] = repeated
-
-
-@numba.njit(cache=True, nogil=True)
-def finish_hop(
-    first: int,
-    last: int,
-    fanouts: Longs,
-    hop: int,
-    certain: float,
-    missed: Floats,
-    redundant: Floats,
-    hops: Floats,
-    states: Floats,
-    sent: Floats,
-) -> None:
-    """Turn what `pass_hop` added up into probabilities, and note what the next hop needs.
-
-    Written: row `hop` of `hops` [H + 1, N], probability to be found by each hop; column `hop` of the states, where
-    there is a next one; column hop - 1 of `sent`.
-    """
-    num_hops = len(fanouts)
-    for vertex in range(first, last):
-        found = 0.0
-        for i in range(hop):
-            earlier = hops[i - 1, vertex] if i > 0 else 0.0
-            found += (hops[i, vertex] - earlier) * states[vertex, num_hops + 1 + i]
-        sent[vertex, hop - 1] = certain if found >= 1.0 else math.log1p(-found)
-        seed = states[vertex, 0]
-        # The sum can end a rounding above 1.
-        found = min(1.0, seed - (1.0 - seed) * math.expm1(missed[vertex]))
-        hops[hop, vertex] = max(hops[hop - 1, vertex], found)
-        if hop < num_hops:
-            states[vertex, hop] = missed[vertex] - states[vertex, num_hops] * redundant[vertex]
 
 
 @numba.njit(cache=True, nogil=True)

@@ -1,8 +1,7 @@
 """Which remote rows a rank keeps, and how many: cache options, capacity, expected traffic, knee of the curve.
 
 A vertex that is among the input rows of a minibatch with probability p (`windrow.caching.vip`) is so in ``steps * p``
-minibatches of an epoch, in expectation and whatever else is sampled. So the rows that travel are a sum over the remote
-vertices that are not kept, and a curve over the number of rows kept is a sum from the worst ranked vertex upwards::
+minibatches of an epoch, in expectation. So the rows that travel are a sum over the remote vertices that are not kept::
 
     ranking   best [ 7  2  9  4 ] worst       total  .9 .5 .2 .1        steps 10
     kept                  0    1    2    3    4
@@ -50,7 +49,7 @@ class CacheOptions:
 
     memory_gib: NonNegativeFloat = 1.0
     """Most memory of a rank for remote rows, in GiB (2**30 bytes), where alpha is "auto"; that of the GPU, where one
-    trains. The index of the rows comes on top, in memory of the host: at most 64 bytes for each row, or 64 MiB."""
+    trains. The index of the rows comes on top, in memory of the host: 4 bytes for each vertex of the graph."""
 
     gpu_share: Share = 1.0
     """Share of a rank's own rows that is kept in GPU memory, those that are needed most first; the rest waits in
@@ -68,14 +67,10 @@ def cache_capacity(alpha: float, num_vertices: int, num_parts: int) -> int:
 
 
 def choose_cached(scores: npt.NDArray[np.float64], own: tuple[int, int]) -> npt.NDArray[np.int64]:
-    """Rank the remote vertices to keep: a cache with room for n rows holds the first n.
+    """Rank the remote vertices to keep: int64 ids, of which a cache with room for n rows holds the first n.
 
-    Args:
-        scores: float64 [N], higher is kept first; vertices with 0 or less are never kept.
-        own: first id of the vertices whose rows the rank holds anyway, and the one after its last.
-
-    Returns:
-        int64 ids, the best first, of equally good ones the lower id first.
+    Of `scores` [N] the highest comes first, of equal ones the lower id; vertices with 0 or less are left out, and those
+    that the rank holds anyway, from `own[0]` to before `own[1]`.
     """
     wanted = scores > 0
     wanted[own[0] : own[1]] = False
@@ -100,11 +95,9 @@ def rows_worth_keeping(total: npt.NDArray[np.float64], own: tuple[int, int], *, 
 
     A kept row travels once, before training; one that is not kept ``steps * epochs * p`` times in expectation, p its
     probability `total` [N] to be among the input rows of one of the `steps` minibatches of an epoch. So keeping it pays
-    where that is above 1: this counts such vertices outside `own`, from its first id to before its second. More rows
-    never make training slower, but they would cost more traffic than they save.
+    where that is above 1: this counts such vertices outside `own`, from its first id to before its second.
     """
-    least = 1.0 / (steps * epochs)
-    paying = total > least
+    paying = total > 1.0 / (steps * epochs)
     return int(paying.sum() - paying[slice(*own)].sum())
 
 
@@ -133,13 +126,9 @@ def expected_remote_rows(
 ) -> npt.NDArray[np.float64]:
     """Rows that a part asks each owner for in an epoch of so many `steps`, for several sizes of its cache.
 
-    Args:
-        total: float64 [N], probability of each vertex to be among the input rows of one minibatch of the part.
-        ranking: int64 [n], remote vertices, the one that is kept first at the front, none twice; others never are.
-        offsets: [parts + 1], part p owns the ids offsets[p] .. offsets[p + 1] - 1.
-        part: whose minibatches.
-        capacities: integers [C] in any order, rows kept; more than n keeps n.
-        steps: minibatches in an epoch.
+    `total` [N] is the probability of each vertex to be among the input rows of one minibatch of the part, `ranking` [n]
+    the remote vertices, that which is kept first at the front; others never are. `capacities` [C] are numbers of rows
+    kept, in any order. Part p owns the ids from offsets[p] to offsets[p + 1].
 
     Returns:
         float64 [C, parts]; the part's own column is 0. Never more for a larger capacity, and exactly 0 where every
@@ -167,8 +156,7 @@ def knee_of_curve(kept: npt.ArrayLike, cost: npt.ArrayLike) -> int:
 
     Left of it a kept row saves more than the average row does, right of it less (Satopaa et al.: Finding a "Kneedle"
     in a Haystack, ICDCS Workshops 2011, without its smoothing). `kept` [n] rises, `cost` [n] never does. The position
-    is 0 where the cost never falls; the last where it falls in a straight line, or faster and faster: then each row
-    kept is worth as much as the one before.
+    is 0 where the cost never falls; the last where it falls in a straight line, or faster and faster.
     """
     x, y = np.asarray(kept, dtype=np.float64), np.asarray(cost, dtype=np.float64)
     fall, width = y[0] - y[-1], x[-1] - x[0]

@@ -35,14 +35,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from windrow.caching.ranking_kernels import (
-    begin_hop,
-    estimate_shared,
-    fingerprints,
-    finish_hop,
-    mark_single_edges,
-    pass_hop,
-)
+from windrow.caching.ranking_kernels import estimate_shared, fingerprints, mark_single_edges, pass_hop
 from windrow.comm.random import stream_key
 from windrow.comm.rows_kernels import transpose
 
@@ -98,30 +91,28 @@ class Samplers:
 
 
 def find_samplers(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer]) -> Samplers:
-    """Read the lists of a graph the other way round, the same on any number of threads; see `Demand` for the arrays.
+    """Read the lists of a graph, as in `Demand`, the other way round; the same on any number of threads.
 
     Cost:
         O(E), on as many threads as PyTorch has. Memory: 4 bytes per vertex; for a graph that is not undirected also a
         copy of the lists, one byte per edge, and 8 bytes per vertex and thread while it runs.
     """
     forward, backward = fingerprints(indptr, indices)
-    single = None
-    out_indptr, out_indices = indptr, indices
+    out_indptr, out_indices, single = indptr, indices, None
     if forward != backward:
         out_indptr, out_indices = np.zeros_like(indptr), np.empty_like(indices)
         transpose(indptr, indices, out_indptr, out_indices, None)
-        marks = single = np.empty(len(indices), np.bool_)
-
-        def mark(first: int, last: int) -> None:
-            mark_single_edges(first, last, indptr, indices, out_indptr, out_indices, marks)
-
+        single = np.empty(len(indices), np.bool_)
+        mark = partial(
+            mark_single_edges, indptr=indptr, indices=indices, out_indptr=out_indptr, out_indices=out_indices,
+            single=single,
+        )  # fmt: skip
         in_parallel(mark, out_indptr, chunks_per_thread=1)
     shared = np.empty(len(indptr) - 1, np.float32)
-    key = np.uint64(stream_key(0))
-
-    def estimate(first: int, last: int) -> None:
-        estimate_shared(first, last, PAIRS_PER_VERTEX, key, indptr, indices, out_indptr, out_indices, shared)
-
+    estimate = partial(
+        estimate_shared, num_draws=PAIRS_PER_VERTEX, key=np.uint64(stream_key(0)), indptr=indptr, indices=indices,
+        out_indptr=out_indptr, out_indices=out_indices, shared=shared,
+    )  # fmt: skip
     in_parallel(estimate, indptr)
     return Samplers(indptr=out_indptr, indices=out_indices, single=single, shared=shared)
 
@@ -169,37 +160,52 @@ def inclusion_probabilities(demand: Demand, *, samplers: Samplers | None = None)
         on any number of threads.
 
     Cost:
-        One pass over the edges per hop, on as many threads as PyTorch has. Memory: 8 * (4 H + 5) bytes per vertex for
-        H hops, 136 for three, and what `find_samplers` takes.
+        One pass over the edges per hop, on as many threads as PyTorch has. Memory: 8 * (4 H + 7) bytes per vertex for
+        H hops, 152 for three, and what `find_samplers` takes.
     """
     num_vertices, num_hops = demand.num_vertices, len(demand.fanouts)
-    if samplers is None:
-        samplers = find_samplers(demand.indptr, demand.indices)
-    fanouts = np.array(demand.fanouts, np.int64)
+    samplers = samplers or find_samplers(demand.indptr, demand.indices)
+    fanouts = np.array([np.inf if fanout < 0 else fanout for fanout in demand.fanouts])
+    degrees = np.maximum(1, np.diff(demand.indptr))
     hops = np.zeros((num_hops + 1, num_vertices))
     hops[0, demand.seeds] = 1.0 / demand.steps if demand.chances is None else demand.chances
-    degrees = np.diff(demand.indptr)
+    seed = hops[0]
     states = np.zeros((num_vertices, 2 * num_hops + 1))
-    states[:, 0] = hops[0]
+    states[:, 0] = seed
     states[:, num_hops] = COMMON_SHARE * samplers.shared.astype(np.float64)
+    drawn = states[:, num_hops + 1 :]
     sent = np.zeros((num_vertices, num_hops))
     missed, redundant = np.empty(num_vertices), np.empty(num_vertices)
 
     for hop in range(1, num_hops + 1):
-        in_parallel(partial(begin_hop, fanouts=fanouts, hop=hop, degrees=degrees, states=states), demand.indptr)
+        # `missed` and `redundant` are free outside of pass_hop: this is the peak of memory.
+        missed[:] = 1.0
+        for i in reversed(range(hop)):
+            np.divide(-fanouts[i], degrees, out=redundant)
+            redundant += 1.0
+            missed *= np.maximum(0.0, redundant)
+            np.subtract(1.0, missed, out=drawn[:, i])
         in_parallel(
             partial(
-                pass_hop, fanouts=fanouts, hop=hop, certain=CERTAIN, degrees=degrees, indptr=samplers.indptr,
+                pass_hop, hop=hop, certain=CERTAIN, fanouts=fanouts, degrees=degrees, indptr=samplers.indptr,
                 indices=samplers.indices, single=samplers.single, states=states, sent=sent, missed=missed,
                 redundant=redundant,
             ),
             samplers.indptr,
         )  # fmt: skip
-        in_parallel(
-            partial(
-                finish_hop, fanouts=fanouts, hop=hop, certain=CERTAIN, missed=missed, redundant=redundant, hops=hops,
-                states=states, sent=sent,
-            ),
-            demand.indptr,
-        )  # fmt: skip
+        if hop < num_hops:
+            redundant *= states[:, num_hops]
+            np.subtract(missed, redundant, out=states[:, hop])
+        np.expm1(missed, out=missed)
+        missed *= seed - 1.0
+        missed += seed
+        # The sum can end a rounding above 1.
+        np.clip(missed, hops[hop - 1], 1.0, out=hops[hop])
+        found = np.multiply(seed, drawn[:, 0], out=missed)
+        for i in range(1, hop):
+            np.subtract(hops[i], hops[i - 1], out=redundant)
+            redundant *= drawn[:, i]
+            found += redundant
+        with np.errstate(divide="ignore"):
+            sent[:, hop - 1] = np.maximum(CERTAIN, np.log1p(-np.minimum(1.0, found)))
     return hops

@@ -29,7 +29,6 @@ from windrow.partition import (
     write_store,
 )
 from windrow.partition.book import ORDER_KEY, VertexOrder, order_to_metadata
-from windrow.partition.options import MemoryEstimate
 from windrow.training.terminal import Progress, StageProgress, duration
 
 __all__ = ["PartitionJob", "graph_to_store", "partition_to_store", "store_arrays"]
@@ -125,10 +124,12 @@ def graph_to_store(
     _check_place(store, overwrite=overwrite)
     start = time.perf_counter()
     order = _order(graph, options, sampler or SamplerOptions(), training or TrainingOptions())
-    estimate = _memory(graph, options, order)
+    needed = estimate_memory(graph.num_vertices, graph.num_edges, options)
+    if order is not None:
+        needed["vertex order"] = bytes_for_priorities(graph, order)
     progress.write(f"{graph.num_vertices:,} vertices, {graph.num_edges:,} stored edges")
-    progress.write(f"partitioning into {options.num_parts} parts by {options.method} takes about {estimate}")
-    check_memory(estimate, available_memory_bytes())
+    told = check_memory(needed, available_memory_bytes())
+    progress.write(f"partitioning into {options.num_parts} parts by {options.method} takes about {told}")
     indptr, indices = graph.indptr.numpy(), graph.indices.numpy()
     train_ids, validation_ids = _ids_if_any(graph.train_ids), _ids_if_any(graph.validation_ids)
     stages = StageProgress(progress).report
@@ -199,14 +200,6 @@ def _order(
     if options.order == "original" or graph.labels is None or not graph.train_ids.numel():
         return None
     return VertexOrder(fanouts=sampler.fanouts, batch_size=training.batch_size, seed_order=sampler.order)
-
-
-def _memory(graph: Graph, options: PartitionOptions, order: VertexOrder | None) -> MemoryEstimate:
-    estimate = estimate_memory(graph.num_vertices, graph.num_edges, options)
-    if order is None:
-        return estimate
-    ordering = bytes_for_priorities(graph, order)
-    return MemoryEstimate(parts={**estimate.parts, "vertex order": ordering})
 
 
 def _ids_if_any(ids: torch.Tensor) -> npt.NDArray[np.int64] | None:

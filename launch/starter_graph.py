@@ -19,7 +19,7 @@ from windrow.comm.numpy_files import load_arrays
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.readers.read import read_graph
-from windrow.gnn.readers.table_files import TableStyle, is_parquet, read_table
+from windrow.gnn.readers.table_files import TableFile
 from windrow.gnn.vertex_data import SplitOptions
 from windrow.launch.starter_recipe import Starter, entries, entry, first_lines, relative_to_recipe
 
@@ -44,9 +44,12 @@ NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 class _Table:
     """A CSV or Parquet file, or its first rows: columns, ``pyarrow.ChunkedArray``, by name."""
 
-    path: Path
-    style: TableStyle
+    file: TableFile
     columns: Mapping[str, Any]
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
 
     def listed(self) -> str:
         return ", ".join(f"{name} ({_kind(values)})" for name, values in self.columns.items())
@@ -109,7 +112,7 @@ def _edge_list(path: Path, vertices: Path | None, labels: Sequence[str]) -> Edge
     layout: dict[str, Any] = {
         "source_column": source,
         "destination_column": destination,
-        "skip_rows": edges.style.skip_rows,
+        "skip_rows": edges.file.skip_rows,
     }
     tables = [edges]
     if vertices is not None:
@@ -120,11 +123,11 @@ def _edge_list(path: Path, vertices: Path | None, labels: Sequence[str]) -> Edge
     else:
         from_zero = "text" not in kinds and min(int(end.to_numpy().min()) for end in ends) == 0
         layout["ids"] = "names" if "text" in kinds else "rows" if from_zero else "integers"
-    texts = [table for table in tables if not is_parquet(table.path)]
-    if all(table.style.delimiter == ("\t" if ".tsv" in table.path.suffixes else ",") for table in texts):
-        texts = [replace(table, style=replace(table.style, delimiter="")) for table in texts]
+    texts = [table for table in tables if not table.file.is_parquet]
+    if all(table.file.delimiter == ("\t" if ".tsv" in table.path.suffixes else ",") for table in texts):
+        texts = [replace(table, file=replace(table.file, delimiter="")) for table in texts]
     for name in ("delimiter", "has_header"):
-        found = [getattr(table.style, name) for table in texts]
+        found = [getattr(table.file, name) for table in texts]
         if len(set(found)) > 1:
             raise DataError(
                 f"{path} and {vertices} differ in {name}, {' and '.join(map(repr, found))}: write both in the same "
@@ -158,7 +161,7 @@ def _vertex_columns(table: _Table, given: Sequence[str], ends: Any) -> dict[str,
                 f"name another column by --label. Columns: {table.listed()}"
             )
     # Truth values are taken for numbers by the reader of Parquet alone.
-    numbers = ("whole numbers", "numbers", "true and false")[: 3 if is_parquet(table.path) else 2]
+    numbers = ("whole numbers", "numbers", "true and false")[: 3 if table.file.is_parquet else 2]
     features = tuple(
         name
         for name in rest
@@ -215,12 +218,14 @@ def _kind(values: Any) -> str:
 
 def _read(path: Path, *, whole: bool) -> _Table:
     """Read a table, or its first rows."""
-    style = TableStyle() if is_parquet(path) else _style(path)
-    return _Table(path, style, read_table(path, style, whole=whole))
+    file = _layout(path)
+    return _Table(file, file.sample(whole=whole))
 
 
-def _style(path: Path) -> TableStyle:
-    """How a CSV file is laid out, by its first lines."""
+def _layout(path: Path) -> TableFile:
+    """A table, laid out as its first lines tell."""
+    if TableFile(path=path).is_parquet:
+        return TableFile(path=path)
     lines = first_lines(path)[:50]
     skip = next((number for number, line in enumerate(lines) if not line.startswith(("#", "%"))), len(lines))
     if skip == len(lines):
@@ -234,7 +239,7 @@ def _style(path: Path) -> TableStyle:
         or any(map(NUMBER.fullmatch, rest[0] if rest else []))
         or {*first}.isdisjoint(field for row in rest for field in row)
     )
-    return TableStyle(delimiter=delimiter, has_header=names_columns, skip_rows=skip)
+    return TableFile(path=path, delimiter=delimiter, has_header=names_columns, skip_rows=skip)
 
 
 def _write(path: Path, out: Path, options: GraphOptions, graph: Graph) -> Starter:

@@ -19,13 +19,7 @@ PARTIAL_PATTERN = ".*.part"
 
 @contextlib.contextmanager
 def open_atomically(path: Path) -> Iterator[BinaryIO]:
-    """Fill a temporary file in the same folder; when the block ends without an error, it takes the name, durably.
-
-    Args:
-        path: the file; its folder exists. It is replaced in one step.
-
-    Yields:
-        The temporary file, open for writing.
+    """Replace a file, whose folder exists, durably and in one step, by what the block writes into the one it is given.
 
     Raises:
         OSError: the disk is full or the folder not writable. After any error, also one of the block, the old file is
@@ -66,43 +60,29 @@ SUFFIX_BYTES = 6
 
 @contextlib.contextmanager
 def atomic_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Fill a temporary folder beside `path`; when the block ends without an error, it becomes `path`.
+    """Fill an empty folder beside `path`; when the block ends without an error, it becomes `path`, durably.
 
         NAME.tmp-<random>   being filled; left behind only by a writer that was killed
         NAME.old-<random>   the store being replaced, between the two renames
 
-    Everything is flushed to the disk before the rename. Leftovers of killed writers are cleared first; a store
-    caught between the two renames is put back. Two writers must not fill one path at the same time. A `path` that is a
-    link stays one: the folder it leads to is replaced, on its own disk.
-
-    Args:
-        path: the folder to create.
-        overwrite: replace a folder that is already there.
-
-    Yields:
-        The temporary folder, empty.
+    Leftovers of killed writers are cleared first; a store caught between the two renames is put back. Two writers must
+    not fill one path at the same time. A `path` that is a link stays one: the folder it leads to is replaced.
 
     Raises:
         StoreError: `path` exists and `overwrite` is false, there can be no folder to hold it, or leftovers cannot be
             cleared.
     """
+    suffix = secrets.token_hex(SUFFIX_BYTES)
     try:
         path = path.resolve()
-    except (OSError, RuntimeError) as error:
-        raise StoreError(f"{path} leads nowhere ({error}): choose another folder") from error
-    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"cannot make the folder {path.parent}: {error.strerror}. Choose another") from error
-    _clear_leftovers(path)
-    if path.exists() and not overwrite:
-        raise StoreError(f"{path} already exists: choose another folder or overwrite it")
-    suffix = secrets.token_hex(SUFFIX_BYTES)
-    filling = path.with_name(f"{path.name}.tmp-{suffix}")
-    try:
+        _clear_leftovers(path)
+        if path.exists() and not overwrite:
+            raise StoreError(f"{path} already exists: choose another folder or overwrite it")
+        filling = path.with_name(f"{path.name}.tmp-{suffix}")
         filling.mkdir()
-    except OSError as error:
-        raise StoreError(f"cannot make a folder in {path.parent}: {error.strerror}. Choose another place") from error
+    except (OSError, RuntimeError) as error:
+        raise StoreError(f"cannot make the folder {path}: {error}. Choose another") from error
     try:
         yield filling
         for entry in (*sorted(filling.rglob("*")), filling):

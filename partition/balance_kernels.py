@@ -8,21 +8,10 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["excess_change", "fits", "stream_once", "total_excess", "weigh_parts"]
+__all__ = ["excess_change", "fits", "stream_once", "total_excess"]
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
-
-
-@numba.njit(cache=True)
-def weigh_parts(vertex_weights: Ints, assignment: Ints, num_parts: int) -> Longs:
-    """Sum the weights of each part, int64 [num_parts, C]; part -1 leaves a vertex out. Cost O(N C)."""
-    sums = np.zeros((num_parts, vertex_weights.shape[1]), np.int64)
-    for vertex in range(len(assignment)):
-        if assignment[vertex] >= 0:
-            for constraint in range(vertex_weights.shape[1]):
-                sums[assignment[vertex], constraint] += vertex_weights[vertex, constraint]
-    return sums
 
 
 @numba.njit(cache=True)

@@ -58,29 +58,23 @@ class PartitionBook:
 
         Args:
             assignment: integer [N], each vertex's part.
-            num_parts: number of parts P.
-            priority: floating point [N]; inside a part the highest comes first, ties by the user's id. None keeps
-                the user's order.
+            num_parts: P.
+            priority: [N]; inside a part the highest comes first, ties by the user's id. None keeps the user's order.
 
         Raises:
             DataError: a part is outside [0, P), or `priority` has another length or is not a number somewhere.
         """
         outside = np.flatnonzero((assignment < 0) | (assignment >= num_parts))
         if len(outside):
-            vertex = int(outside[0])
             raise DataError(
-                f"vertex {vertex} is assigned to part {assignment[vertex]}, expected [0, {num_parts}): "
+                f"vertex {outside[0]} is assigned to part {assignment[outside[0]]}, expected [0, {num_parts}): "
                 "partition the graph again"
             )
-        if priority is not None:
-            if len(priority) != len(assignment):
-                raise DataError(
-                    f"priority has {len(priority)} values for {len(assignment)} vertices: give one for each vertex"
-                )
-            # Sorting would put them last without a word.
-            missing = np.flatnonzero(np.isnan(priority))
-            if len(missing):
-                raise DataError(f"the priority of vertex {missing[0]} is nan: give every vertex a number")
+        if priority is not None and (len(priority) != len(assignment) or np.isnan(priority).any()):
+            raise DataError(
+                f"priority has {len(priority)} values, {np.isnan(priority).sum()} of them nan, for {len(assignment)} "
+                "vertices: give a number for each vertex"
+            )
         new_to_old = np.lexsort((assignment,) if priority is None else (-priority, assignment))
         sizes = np.bincount(assignment, minlength=num_parts)
         old_to_new = np.empty_like(new_to_old)
@@ -170,22 +164,18 @@ def check_vertex_order(
     batch_size: int,
     gpu_share: float,
 ) -> None:
-    """Refuse a store whose order was made for other minibatches, where the order decides what is kept near.
+    """Refuse a store whose order was made for other minibatches: StoreError with both and the cure.
 
-    That is so where a share of each part's rows, the first ones, is kept in GPU memory: `gpu_share`, 1 where there is
-    no GPU. Where all of them are or none is, the order is only a matter of layout, and any store is right; so it is
-    where `wanted`, `PartitionOptions.order` of the run, is "original". `fanouts` and `batch_size`, over all ranks, are
-    the run's; `store` is the folder, for messages.
-
-    Raises:
-        StoreError: with both and the cure.
+    The order counts where the first rows of each part alone are in GPU memory, a share `gpu_share` of them; elsewhere,
+    and where `wanted`, `PartitionOptions.order` of the run, is "original", it is only a matter of layout. `fanouts` and
+    `batch_size`, over all ranks, are the run's; `store` is the folder, for messages.
     """
     if wanted == "original" or not 0 < gpu_share < 1:
         return
-    if found is not None and found.fanouts == tuple(fanouts) and found.batch_size == batch_size:
-        return
     made_for = "in the user's order"
     if found is not None:
+        if (found.fanouts, found.batch_size) == (tuple(fanouts), batch_size):
+            return
         made_for = f"ordered for sampler.fanouts = {list(found.fanouts)} and training.batch_size = {found.batch_size}"
     raise StoreError(
         f"{store} is {made_for}, but cache.gpu_share = {gpu_share} keeps the rows in GPU memory that are needed most "

@@ -13,7 +13,6 @@ The last step of every partitioner is `ensure_members`: no part without a vertex
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,17 +22,19 @@ from windrow.comm.errors import DataError, RecipeError
 __all__ = [
     "CONSTRAINTS",
     "SALIENT_CONSTRAINTS",
-    "Constraints",
     "check_constraint_names",
     "check_members",
     "ensure_members",
     "vertex_roles",
     "vertex_weights",
+    "weigh_parts",
 ]
 
 CONSTRAINTS = ("train", "validation", "other", "degree", "vertices")
 SALIENT_CONSTRAINTS = ("train", "validation", "other", "degree")
 TRAIN, VALIDATION, OTHER = 0, 1, 2
+
+Ids = npt.NDArray[np.integer]
 
 
 def check_constraint_names(balance: Sequence[str]) -> None:
@@ -42,19 +43,7 @@ def check_constraint_names(balance: Sequence[str]) -> None:
         raise RecipeError(f"balance = {list(balance)}: expected different names of {', '.join(CONSTRAINTS)}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Constraints:
-    """Named vertex weights; every column has a sum above 0."""
-
-    names: tuple[str, ...]
-    """One name for each column."""
-    weights: npt.NDArray[np.int32]
-    """[N, C]."""
-
-
-def vertex_roles(
-    num_vertices: int, train_ids: npt.NDArray[np.integer] | None, validation_ids: npt.NDArray[np.integer] | None
-) -> npt.NDArray[np.uint8]:
+def vertex_roles(num_vertices: int, train_ids: Ids | None, validation_ids: Ids | None) -> npt.NDArray[np.uint8]:
     """Say of each vertex whether it is for training (0), for validation (1) or neither (2), uint8 [N].
 
     Raises:
@@ -70,9 +59,9 @@ def vertex_roles(
             raise DataError(
                 f"{name} id {ids[row]} at row {row} is outside [0, {num_vertices}); remove it from the split"
             )
-        if role == TRAIN and (roles[ids] == VALIDATION).any():
-            both = int(ids[roles[ids] == VALIDATION][0])
-            raise DataError(f"vertex {both} is both a training and a validation vertex; keep it in one of the two")
+        both = ids[roles[ids] != OTHER]
+        if len(both):
+            raise DataError(f"vertex {both[0]} is both a training and a validation vertex; keep it in one of the two")
         roles[ids] = role
     return roles
 
@@ -80,13 +69,13 @@ def vertex_roles(
 def vertex_weights(
     indptr: npt.NDArray[np.int64],
     *,
-    train_ids: npt.NDArray[np.integer] | None = None,
-    validation_ids: npt.NDArray[np.integer] | None = None,
+    train_ids: Ids | None = None,
+    validation_ids: Ids | None = None,
     balance: Sequence[str] = SALIENT_CONSTRAINTS,
-) -> Constraints:
-    """Build the weights that the partitioners balance: the columns that `balance` names, without those of no weight.
+) -> dict[str, npt.NDArray[np.int32]]:
+    """The weights [N] that the partitioners balance, by the names in `balance`, without those of no weight.
 
-    `indptr` int64 [N + 1] is that of the graph in CSC form. Memory 4 N C bytes.
+    `indptr` int64 [N + 1] is that of the graph in CSC form. Memory 4 N C bytes. Where none has a weight, "vertices" is.
 
     Raises:
         RecipeError: an unknown or repeated name.
@@ -94,18 +83,22 @@ def vertex_weights(
     """
     check_constraint_names(balance)
     roles = vertex_roles(len(indptr) - 1, train_ids, validation_ids)
+    numbers = {"train": TRAIN, "validation": VALIDATION, "other": OTHER}
+    ones = {"vertices": np.ones(len(roles), np.int32)}
+    weights = {}
+    for name in balance:
+        column = np.diff(indptr) if name == "degree" else roles == numbers[name] if name in numbers else ones[name]
+        if column.any():
+            weights[name] = column.astype(np.int32)
+    return weights or ones
 
-    def column(name: str) -> npt.NDArray[np.int32]:
-        if name == "degree":
-            return np.diff(indptr).astype(np.int32)
-        if name == "vertices":
-            return np.ones(len(roles), np.int32)
-        role = {"train": TRAIN, "validation": VALIDATION, "other": OTHER}[name]
-        return np.asarray(roles == role, np.int32)
 
-    chosen = {name: column(name) for name in balance}
-    kept = {name: column for name, column in chosen.items() if column.any()} or {"vertices": column("vertices")}
-    return Constraints(names=tuple(kept), weights=np.stack(list(kept.values()), axis=1))
+def weigh_parts(
+    vertex_weights: npt.NDArray[np.int32], assignment: npt.NDArray[np.int32], num_parts: int
+) -> npt.NDArray[np.int64]:
+    """Sum the weights [N, C] of the vertices of each part, int64 [num_parts, C]. Cost O(N C)."""
+    sums = [np.bincount(assignment, column, num_parts) for column in vertex_weights.T]
+    return np.stack(sums, axis=1).astype(np.int64)
 
 
 MAX_CANDIDATES = 10_000
@@ -117,7 +110,7 @@ def ensure_members(
     assignment: npt.NDArray[np.int32],
     num_parts: int,
     *,
-    train_ids: npt.NDArray[np.integer] | None,
+    train_ids: Ids | None,
 ) -> npt.NDArray[np.int32]:
     """Give every part at least one training vertex, or one vertex where there are no training ids.
 
@@ -135,10 +128,9 @@ def ensure_members(
     return repaired
 
 
-def check_members(num_vertices: int, num_parts: int, *, train_ids: npt.NDArray[np.integer] | None) -> None:
+def check_members(num_vertices: int, num_parts: int, *, train_ids: Ids | None) -> None:
     """Refuse more parts than there are vertices, or training vertices, to give them: DataError."""
-    what, cure = "vertices", ""
-    available = num_vertices
+    what, cure, available = "vertices", "", num_vertices
     if train_ids is not None:
         what, cure, available = "training vertices", " or a larger training set", len(np.unique(train_ids))
     if available < num_parts:

@@ -1,48 +1,18 @@
-"""The loops over neighbour lists: the undirected view of a graph, coarsening, and counts of remote neighbours.
+"""The loops over neighbour lists: another order of the vertices, heavy-edge matching, and counts of remote neighbours.
 
-Coarsening is heavy-edge matching inside parts, and contraction of the matched pairs. A graph is `indptr` int64 [N + 1]
-and `indices` [E], with `edge_weights` int32 [E] where they count; every loop costs O(N + E).
+A graph is `indptr` int64 [N + 1] and `indices` [E], with `edge_weights` int32 [E] where they count; every loop costs
+O(N + E).
 """
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
-from windrow.comm.rows_kernels import transpose
-
-__all__ = ["contract", "count_remote", "match_inside_parts", "merge_directions", "relabel"]
+__all__ = ["count_remote", "match_inside_parts", "relabel"]
 
 Entries = npt.NDArray[np.integer]
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
-
-
-@numba.njit(cache=True)
-def merge_directions(
-    first_indptr: Entries, first_indices: Entries, second_indptr: Entries, second_indices: Entries
-) -> tuple[Longs, Ints]:
-    """Unite two graphs with ascending lists, leaving out self-loops and repeats."""
-    num_vertices = len(first_indptr) - 1
-    merged_indptr = np.zeros(num_vertices + 1, np.int64)
-    merged = np.empty(len(first_indices) + len(second_indices), np.int32)
-    filled = 0
-    for vertex in range(num_vertices):
-        one, one_end = first_indptr[vertex], first_indptr[vertex + 1]
-        two, two_end = second_indptr[vertex], second_indptr[vertex + 1]
-        last = -1
-        while one < one_end or two < two_end:
-            if two >= two_end or (one < one_end and first_indices[one] <= second_indices[two]):
-                neighbour = first_indices[one]
-                one += 1
-            else:
-                neighbour = second_indices[two]
-                two += 1
-            if neighbour != last and neighbour != vertex:
-                merged[filled] = neighbour
-                filled += 1
-            last = neighbour
-        merged_indptr[vertex + 1] = filled
-    return merged_indptr, merged[:filled].copy()
 
 
 @numba.njit(cache=True)
@@ -137,42 +107,6 @@ def _light_enough(vertex_weights: Ints, heaviest: Longs, one: int, other: int) -
         if vertex_weights[one, constraint] + vertex_weights[other, constraint] > heaviest[constraint]:
             return False
     return True
-
-
-@numba.njit(cache=True)
-def contract(
-    indptr: Longs, indices: Ints, edge_weights: Ints, coarse: Ints, num_coarse: int
-) -> tuple[Longs, Ints, Ints]:
-    """Merge the vertices with the same coarse id; parallel edges add up, inner edges vanish.
-
-    Returns:
-        The coarse graph: indptr, indices, edge weights.
-    """
-    member_start = np.zeros(num_coarse + 1, np.int64)
-    members = np.empty(len(coarse), np.int32)
-    transpose(np.arange(len(coarse) + 1), coarse, member_start, members, None)
-    coarse_indptr = np.zeros(num_coarse + 1, np.int64)
-    coarse_indices = np.empty(len(indices), np.int32)
-    weights = np.empty(len(indices), np.int32)
-    slot = np.full(num_coarse, -1, np.int64)
-    filled = 0
-    for merged in range(num_coarse):
-        first = filled
-        for member in range(member_start[merged], member_start[merged + 1]):
-            vertex = members[member]
-            for edge in range(indptr[vertex], indptr[vertex + 1]):
-                neighbour = coarse[indices[edge]]
-                if neighbour == merged:
-                    continue
-                if slot[neighbour] < first:
-                    slot[neighbour] = filled
-                    coarse_indices[filled] = neighbour
-                    weights[filled] = edge_weights[edge]
-                    filled += 1
-                else:
-                    weights[slot[neighbour]] += edge_weights[edge]
-        coarse_indptr[merged + 1] = filled
-    return coarse_indptr, coarse_indices[:filled].copy(), weights[:filled].copy()
 
 
 @numba.njit(cache=True)

@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from windrow.comm.errors import StoreError
+from windrow.comm.numpy_files import map_array
 
 __all__ = [
     "CURE",
@@ -143,7 +142,5 @@ def check_file(path: Path, *, num_bytes: int, sha256: str = "", cure: str) -> No
 
 def describe_file(path: Path) -> FileEntry:
     """Make the entry of a ``.npy`` file that was just written; the checksum is of what can be read back."""
-    with path.open("rb") as file:
-        np.lib.format.read_magic(file)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    return FileEntry(dtype=dtype.str, shape=shape, num_bytes=path.stat().st_size, sha256=checksum(path))
+    array = map_array(path)
+    return FileEntry(dtype=array.dtype.str, shape=array.shape, num_bytes=path.stat().st_size, sha256=checksum(path))

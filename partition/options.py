@@ -1,6 +1,6 @@
 """How a graph is split: the recipe section, and how much memory that will need, told before it starts."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -8,15 +8,7 @@ from windrow.comm.errors import DataError
 from windrow.comm.options import NonNegativeFloat, NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.partition.constraints import SALIENT_CONSTRAINTS, check_constraint_names
 
-__all__ = [
-    "MemoryEstimate",
-    "Method",
-    "PartitionOptions",
-    "VertexOrderName",
-    "available_memory_bytes",
-    "check_memory",
-    "estimate_memory",
-]
+__all__ = ["Method", "PartitionOptions", "VertexOrderName", "available_memory_bytes", "check_memory", "estimate_memory"]
 
 Method = Literal["metis", "fennel", "random"]
 VertexOrderName = Literal["vip", "original"]
@@ -52,37 +44,16 @@ class PartitionOptions:
         check_constraint_names(self.balance)
 
 
-METIS_BYTES_PER_EDGE = 92
-"""Peak per stored edge in METIS's process and the refinement; measured on 3 to 10 M stored edges, as the next."""
-METIS_BYTES_PER_VERTEX = 200
-"""Peak per vertex in METIS's process and the refinement, without the vertex weights."""
+# Peaks in METIS's process and the refinement, without the vertex weights; measured on 3 to 10 M stored edges.
+METIS_BYTES_PER_EDGE, METIS_BYTES_PER_VERTEX = 92, 200
 METIS_PROCESS_BYTES = 420_000_000
 """METIS's process before it has a graph: Python with torch and DGL; measured."""
 MEMORY_INFO = Path("/proc/meminfo")
-CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-CONTROL_GROUP_USE = Path("/sys/fs/cgroup/memory.current")
-CONTROL_GROUP_DETAILS = Path("/sys/fs/cgroup/memory.stat")
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryEstimate:
-    """Peak memory of a partitioning, beyond the process and the graph itself."""
-
-    parts: dict[str, int]
-    """Bytes by what they are for."""
-
-    @property
-    def total_bytes(self) -> int:
-        """Sum of the parts."""
-        return sum(self.parts.values())
-
-    def __str__(self) -> str:
-        parts = ", ".join(f"{name} {_gigabytes(size)}" for name, size in self.parts.items())
-        return f"{_gigabytes(self.total_bytes)} ({parts})"
-
-
-def estimate_memory(num_vertices: int, num_edges: int, options: PartitionOptions) -> MemoryEstimate:
-    """Estimate the peak memory of `partition_graph`, beyond indptr and indices, for N vertices and E stored edges."""
+def estimate_memory(num_vertices: int, num_edges: int, options: PartitionOptions) -> dict[str, int]:
+    """Peak memory of `partition_graph`, beyond indptr and indices, for N vertices and E edges: bytes by what for."""
     columns = max(len(options.balance), 1)
     parts = {"assignment and vertex weights": num_vertices * (4 + 8 * columns)}
     if options.method == "random":
@@ -94,7 +65,7 @@ def estimate_memory(num_vertices: int, num_edges: int, options: PartitionOptions
             METIS_BYTES_PER_EDGE * num_edges + (METIS_BYTES_PER_VERTEX + 24 * columns) * num_vertices
         )
         parts["results to combine"] = 4 * num_vertices * (options.restarts + options.num_parts)
-    return MemoryEstimate(parts=parts)
+    return parts
 
 
 def available_memory_bytes() -> int | None:
@@ -104,34 +75,42 @@ def available_memory_bytes() -> int | None:
     """
     if not MEMORY_INFO.is_file():
         return None
-    fields = dict(line.split(":", 1) for line in MEMORY_INFO.read_text(encoding="ascii").splitlines() if ":" in line)
-    available = int(fields["MemAvailable"].split()[0]) * 1024
-    if CONTROL_GROUP_LIMIT.is_file() and CONTROL_GROUP_USE.is_file():
-        limit = CONTROL_GROUP_LIMIT.read_text(encoding="ascii").strip()
-        if limit != "max":
-            used = int(CONTROL_GROUP_USE.read_text(encoding="ascii"))
-            if CONTROL_GROUP_DETAILS.is_file():
-                lines = CONTROL_GROUP_DETAILS.read_text(encoding="ascii").splitlines()
-                details = dict(line.split() for line in lines)
-                # Copies of files that the group is charged for and that the kernel drops when memory is wanted.
-                used -= int(details.get("active_file", 0)) + int(details.get("inactive_file", 0))
-            available = min(available, max(int(limit) - used, 0))
+    available = _numbers(MEMORY_INFO)["MemAvailable:"] * 1024
+    limit, used, details = (CONTROL_GROUP / f"memory.{name}" for name in ("max", "current", "stat"))
+    if limit.is_file() and used.is_file() and (text := limit.read_text(encoding="ascii").strip()) != "max":
+        # Copies of files that the group is charged for and that the kernel drops when memory is wanted.
+        dropped = _numbers(details) if details.is_file() else {}
+        copies = dropped.get("active_file", 0) + dropped.get("inactive_file", 0)
+        available = min(available, max(int(text) - int(used.read_text(encoding="ascii")) + copies, 0))
     return available
 
 
-def check_memory(estimate: MemoryEstimate, available_bytes: int | None) -> None:
-    """Refuse a partitioning that will not fit: DataError with the shortfall in bytes and the cure.
+def _numbers(path: Path) -> dict[str, int]:
+    """By the first word of each line the number that is the second."""
+    lines = (line.split() for line in path.read_text(encoding="ascii").splitlines())
+    return {words[0]: int(words[1]) for words in lines}
 
-    Args:
-        estimate: from `estimate_memory`.
-        available_bytes: from `available_memory_bytes`; None skips the check.
+
+def check_memory(needed: Mapping[str, int], available_bytes: int | None) -> str:
+    """Refuse a partitioning that will not fit.
+
+    `needed` is from `estimate_memory`, `available_bytes` from `available_memory_bytes`; None: anything fits.
+
+    Returns:
+        What is needed, in words.
+
+    Raises:
+        DataError: with the shortfall in bytes and the cure.
     """
-    if available_bytes is None or estimate.total_bytes <= available_bytes:
-        return
-    raise DataError(
-        f"partitioning needs about {estimate}, {_gigabytes(available_bytes)} are free: short of "
-        f'{estimate.total_bytes - available_bytes} bytes; use method = "fennel", or a machine with more memory'
-    )
+    total = sum(needed.values())
+    parts = ", ".join(f"{name} {_gigabytes(size)}" for name, size in needed.items())
+    words = f"{_gigabytes(total)} ({parts})"
+    if available_bytes is not None and total > available_bytes:
+        raise DataError(
+            f"partitioning needs about {words}, {_gigabytes(available_bytes)} are free: short of "
+            f'{total - available_bytes} bytes; use method = "fennel", or a machine with more memory'
+        )
+    return words
 
 
 def _gigabytes(size: int) -> str:

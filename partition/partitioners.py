@@ -49,7 +49,8 @@ def partition_graph(
     """
     _check_csc(indptr, indices)
     num_vertices, num_parts = len(indptr) - 1, options.num_parts
-    constraints = vertex_weights(indptr, train_ids=train_ids, validation_ids=validation_ids, balance=options.balance)
+    weights = vertex_weights(indptr, train_ids=train_ids, validation_ids=validation_ids, balance=options.balance)
+    columns = np.stack(list(weights.values()), axis=1)
     check_members(num_vertices, num_parts, train_ids=train_ids)
     if num_parts == 1:
         assignment = np.zeros(num_vertices, np.int32)
@@ -57,16 +58,9 @@ def partition_graph(
         roles = vertex_roles(num_vertices, train_ids, validation_ids)
         assignment = _random_assignment(roles, num_parts, seed=options.seed)
     elif options.method == "fennel":
-        assignment = _fennel_assignment(
-            indptr, indices, constraints.weights, num_parts,
-            imbalance=options.imbalance, passes=options.stream_passes, progress=progress,
-        )  # fmt: skip
+        assignment = _fennel_assignment(indptr, indices, columns, options, progress)
     else:
-        assignment = metis_search(
-            symmetric_adjacency(indptr, indices), constraints.weights, num_parts,
-            imbalance=options.imbalance, seed=options.seed, restarts=options.restarts,
-            refine_cycles=options.refine_cycles, progress=progress,
-        )  # fmt: skip
+        assignment = metis_search(symmetric_adjacency(indptr, indices), columns, options, progress)
     return ensure_members(indptr, indices, assignment, num_parts, train_ids=train_ids)
 
 
@@ -107,10 +101,7 @@ def _fennel_assignment(
     indptr: npt.NDArray[np.int64],
     indices: npt.NDArray[np.integer],
     vertex_weights: npt.NDArray[np.int32],
-    num_parts: int,
-    *,
-    imbalance: float,
-    passes: int,
+    options: PartitionOptions,
     progress: Progress | None,
 ) -> npt.NDArray[np.int32]:
     """Fennel with several balance constraints and restreaming.
@@ -129,7 +120,7 @@ def _fennel_assignment(
     A directed graph is scored by its in-neighbours; `indices` may be memory-mapped.
     Cost per pass O(E + N P C) time; memory beyond the arguments 4 N + 8 P C bytes.
     """
-    num_vertices = len(indptr) - 1
+    num_vertices, num_parts, passes = len(indptr) - 1, options.num_parts, options.stream_passes
     assignment = np.full(num_vertices, -1, np.int32)
     means = vertex_weights.sum(axis=0, dtype=np.int64) / num_parts
     part_weights = np.zeros((num_parts, vertex_weights.shape[1]), np.int64)
@@ -137,7 +128,7 @@ def _fennel_assignment(
     marks = np.linspace(0, num_vertices, REPORTS_PER_PASS + 1).astype(np.int64)
     for number in range(passes):
         # A part holds P times the mean at most; a larger tolerance means the same and would overflow.
-        tolerance = min(imbalance * 2.0 ** min(passes - 1 - number, MAX_DOUBLINGS), num_parts)
+        tolerance = min(options.imbalance * 2.0 ** min(passes - 1 - number, MAX_DOUBLINGS), num_parts)
         limits = balance_limits(vertex_weights, num_parts, tolerance)
         for report in range(REPORTS_PER_PASS):
             stream_once(

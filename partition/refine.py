@@ -14,17 +14,18 @@ METIS and the refinement work on the undirected, weighted view of a graph, `Adja
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.random import Stream, hash_ids, stream_key
-from windrow.comm.rows_kernels import transpose
-from windrow.partition.balance_kernels import total_excess, weigh_parts
-from windrow.partition.graph_kernels import contract, match_inside_parts, merge_directions
-from windrow.partition.refine_kernels import connect_parts, move_with_hill_climbing, rebalance
+from windrow.partition.balance_kernels import total_excess
+from windrow.partition.constraints import weigh_parts
+from windrow.partition.graph_kernels import match_inside_parts
+from windrow.partition.refine_kernels import State, move_with_hill_climbing, rebalance
 
-__all__ = ["Adjacency", "badness", "balance_limits", "refine", "symmetric_adjacency"]
+__all__ = ["Adjacency", "badness", "balance_limits", "contract", "refine", "start_state", "symmetric_adjacency"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,14 +53,24 @@ class Adjacency:
 def symmetric_adjacency(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer]) -> Adjacency:
     """Forget edge directions, repeats and self-loops of a graph in CSC form, int64 [N + 1] and integers [E].
 
-    Each list of the result ascends. Cost O(N + E) time, up to 16 bytes for each edge while it runs.
+    Each list of the result ascends. Cost O(N + E log(E / N)) time, up to 24 bytes for each edge while it runs.
     """
-    turned_indptr, sorted_indptr = np.zeros((2, len(indptr)), np.int64)
-    turned, ascending = np.empty((2, len(indices)), np.int32)
-    transpose(indptr, indices, turned_indptr, turned, None)
-    transpose(turned_indptr, turned, sorted_indptr, ascending, None)
-    merged_indptr, merged = merge_directions(sorted_indptr, ascending, turned_indptr, turned)
-    return Adjacency(indptr=merged_indptr, indices=merged, edge_weights=np.ones(len(merged), np.int32))
+    from scipy.sparse import csr_array
+
+    matrix = csr_array((np.ones(len(indices), np.bool_), indices, indptr), shape=(len(indptr) - 1,) * 2)
+    both = matrix + matrix.T
+    both.sum_duplicates()
+    return _without_diagonal(both)
+
+
+def _without_diagonal(matrix: Any) -> Adjacency:
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    kept = rows != matrix.indices
+    return Adjacency(
+        indptr=np.concatenate([[0], np.cumsum(kept)])[matrix.indptr],
+        indices=matrix.indices[kept].astype(np.int32),
+        edge_weights=matrix.data[kept].astype(np.int32),
+    )
 
 
 Assignment = npt.NDArray[np.int32]
@@ -124,8 +135,8 @@ def refine(
     failures = 0
     for cycle in range(cycles):
         regions = best if other is None or cycle > 0 else best * np.int32(num_parts) + other
-        level = _Level(graph=graph, vertex_weights=vertex_weights, regions=regions)
-        candidate = _v_cycle(level, best, num_parts, limits, stream_key(seed, Stream.PARTITION, cycle))
+        key = stream_key(seed, Stream.PARTITION, cycle)
+        candidate = _v_cycle(graph, vertex_weights, regions, best, num_parts, limits, key=key)
         candidate_badness = badness(graph, vertex_weights, candidate, num_parts, imbalance)
         if candidate_badness < best_badness:
             best, best_badness, failures = candidate, candidate_badness, 0
@@ -136,61 +147,86 @@ def refine(
     return best.copy() if best is assignment else best
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Level:
-    """One level of a V-cycle."""
-
-    graph: Adjacency
-    vertex_weights: npt.NDArray[np.int32]
-    """[N, C]."""
-    regions: npt.NDArray[np.int32]
-    """[N]: only vertices of one region are merged."""
-
-
 def _v_cycle(
-    level: _Level, assignment: Assignment, num_parts: int, limits: npt.NDArray[np.int64], key: int
+    graph: Adjacency,
+    vertex_weights: npt.NDArray[np.int32],
+    regions: npt.NDArray[np.int32],
+    assignment: Assignment,
+    num_parts: int,
+    limits: npt.NDArray[np.int64],
+    *,
+    key: int,
 ) -> Assignment:
-    key = stream_key(key, level.graph.num_vertices)
-    if level.graph.num_vertices > COARSEST_VERTICES_PER_PART * num_parts:
-        coarser, coarse = _coarsen(level, limits, key)
-        if coarser.graph.num_vertices < LEAST_SHRINKING * level.graph.num_vertices:
-            coarse_assignment = np.empty(coarser.graph.num_vertices, np.int32)
-            coarse_assignment[coarse] = assignment
-            assignment = _v_cycle(coarser, coarse_assignment, num_parts, limits, key)[coarse]
-    return _improve(level, assignment, num_parts, limits, key)
+    """Only vertices of one of the `regions` [N] are merged."""
+    num_vertices = graph.num_vertices
+    key = stream_key(key, num_vertices)
+    if num_vertices > COARSEST_VERTICES_PER_PART * num_parts:
+        order = np.argsort(hash_ids(key, np.arange(num_vertices)), kind="stable")
+        heaviest = np.maximum((MAX_CLUSTER_SHARE * limits).astype(np.int64), 1)
+        coarse, num_coarse = match_inside_parts(
+            graph.indptr, graph.indices, graph.edge_weights, vertex_weights, regions, heaviest, order
+        )
+        if num_coarse < LEAST_SHRINKING * num_vertices:
+            weights = weigh_parts(vertex_weights, coarse, num_coarse).astype(np.int32)
+            coarse_regions, coarse_assignment = np.empty((2, num_coarse), np.int32)
+            coarse_regions[coarse], coarse_assignment[coarse] = regions, assignment
+            coarser = contract(graph, coarse, num_coarse)
+            improved = _v_cycle(coarser, weights, coarse_regions, coarse_assignment, num_parts, limits, key=key)
+            assignment = improved[coarse]
+    return _improve(graph, vertex_weights, assignment, num_parts, limits, key)
 
 
-def _coarsen(level: _Level, limits: npt.NDArray[np.int64], key: int) -> tuple[_Level, npt.NDArray[np.int32]]:
-    graph = level.graph
-    order = np.argsort(hash_ids(key, np.arange(graph.num_vertices)), kind="stable")
-    heaviest = np.maximum((MAX_CLUSTER_SHARE * limits).astype(np.int64), 1)
-    coarse, num_coarse = match_inside_parts(
-        graph.indptr, graph.indices, graph.edge_weights, level.vertex_weights, level.regions, heaviest, order
+def contract(graph: Adjacency, coarse: npt.NDArray[np.int32], num_coarse: int) -> Adjacency:
+    """Merge the vertices with the same coarse id; parallel edges add up, inner edges vanish."""
+    to_coarse = _edges_into(graph, coarse, num_coarse)
+    return _without_diagonal(_membership(coarse, num_coarse).T @ to_coarse)
+
+
+def _edges_into(graph: Adjacency, groups: npt.NDArray[np.int32], num_groups: int) -> Any:
+    """Weight of each vertex's edges into each group of vertices, a sparse matrix [N, groups]."""
+    from scipy.sparse import csr_array
+
+    matrix = csr_array((graph.edge_weights, graph.indices, graph.indptr), shape=(graph.num_vertices,) * 2)
+    return matrix @ _membership(groups, num_groups)
+
+
+def _membership(groups: npt.NDArray[np.int32], num_groups: int) -> Any:
+    from scipy.sparse import csr_array
+
+    ones, starts = np.ones(len(groups), np.int32), np.arange(len(groups) + 1)
+    return csr_array((ones, groups, starts), shape=(len(groups), num_groups))
+
+
+def start_state(
+    graph: Adjacency, vertex_weights: npt.NDArray[np.int32], assignment: Assignment, num_parts: int
+) -> State:
+    """What the loops of refinement change; the assignment itself is among it."""
+    return State(
+        indptr=graph.indptr,
+        indices=graph.indices,
+        edge_weights=graph.edge_weights,
+        vertex_weights=vertex_weights,
+        assignment=assignment,
+        connectivity=_edges_into(graph, assignment, num_parts).toarray(),
+        part_weights=weigh_parts(vertex_weights, assignment, num_parts),
+        part_sizes=np.bincount(assignment, minlength=num_parts).astype(np.int64),
     )
-    indptr, indices, edge_weights = contract(graph.indptr, graph.indices, graph.edge_weights, coarse, num_coarse)
-    weights = weigh_parts(level.vertex_weights, coarse, num_coarse).astype(np.int32)
-    regions = np.empty(num_coarse, np.int32)
-    regions[coarse] = level.regions
-    coarser = Adjacency(indptr=indptr, indices=indices, edge_weights=edge_weights)
-    return _Level(graph=coarser, vertex_weights=weights, regions=regions), coarse
 
 
 def _improve(
-    level: _Level, assignment: Assignment, num_parts: int, limits: npt.NDArray[np.int64], key: int
+    graph: Adjacency,
+    vertex_weights: npt.NDArray[np.int32],
+    assignment: Assignment,
+    num_parts: int,
+    limits: npt.NDArray[np.int64],
+    key: int,
 ) -> Assignment:
-    graph, weights = level.graph, level.vertex_weights
-    assignment = assignment.copy()
-    connectivity = connect_parts(graph.indptr, graph.indices, graph.edge_weights, assignment, num_parts)
-    part_weights = weigh_parts(weights, assignment, num_parts)
-    part_sizes = np.bincount(assignment, minlength=num_parts).astype(np.int64)
+    state = start_state(graph, vertex_weights, assignment.copy(), num_parts)
     move_limits = limits + np.maximum((EXCHANGE_SLACK * limits).astype(np.int64), 1)
     patience = min(max(graph.num_vertices // 20, MIN_PATIENCE), MAX_PATIENCE)
-    state = (graph.indptr, graph.indices, graph.edge_weights, weights, assignment, connectivity)
     for step in range(MAX_PASSES):
-        moves = rebalance(*state, part_weights, part_sizes, limits, REBALANCE_ROUNDS)
-        gained = move_with_hill_climbing(
-            *state, part_weights, part_sizes, limits, move_limits, np.uint64(stream_key(key, step)), patience
-        )
+        moves = rebalance(state, limits, REBALANCE_ROUNDS)
+        gained = move_with_hill_climbing(state, limits, move_limits, np.uint64(stream_key(key, step)), patience)
         if gained <= 0 and moves == 0:
             break
-    return assignment
+    return state.assignment

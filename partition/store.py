@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -72,19 +71,18 @@ def write_store(
     """
     _check_names(shared, sharded)
     report = progress or (lambda *_: None)
-    book_arrays = dict(zip(BOOK_ARRAYS, (book.offsets, book.new_to_old, book.old_to_new), strict=True))
-    whole = {**book_arrays, **shared}
+    whole = dict(zip(BOOK_ARRAYS, (book.offsets, book.new_to_old, book.old_to_new), strict=True)) | dict(shared)
     steps = len(whole) + len(sharded) + 1
+    parts = range(book.num_parts)
     with atomic_folder(Path(path), overwrite=overwrite) as folder:
-        (folder / "shared").mkdir()
-        for step, (name, array) in enumerate(whole.items()):
+        for inside in ("shared", *map(part_folder, parts)):
+            (folder / inside).mkdir(parents=True)
+        for step, (name, rows) in enumerate([*whole.items(), *sharded.items()]):
             report(f"writing {name}", step / steps)
-            _write_whole(folder / "shared" / f"{name}.npy", array)
-        for part in range(book.num_parts):
-            (folder / part_folder(part)).mkdir(parents=True)
-        for step, (name, rows) in enumerate(sharded.items()):
-            report(f"writing {name}", (len(whole) + step) / steps)
-            _write_parts(folder, name, rows, book)
+            if isinstance(rows, np.ndarray) and rows.ndim == 0:
+                raise DataError(f'array "{name}" has no axis: put single values into the metadata')
+            sizes = {part_folder(part): book.part_size(part) for part in parts}
+            _write_rows(folder, name, {"shared": len(whole[name])} if name in whole else sizes, rows)
         report("checksums", (steps - 1) / steps)
         files = {file.relative_to(folder).as_posix(): describe_file(file) for file in sorted(folder.rglob("*.npy"))}
         Manifest(
@@ -114,52 +112,41 @@ def _check_names(shared: Mapping[str, object], sharded: Mapping[str, object]) ->
             raise DataError(f'array name "{name}" is taken: choose another')
 
 
-def _write_whole(path: Path, array: Array) -> None:
-    with path.open("xb") as file:
-        _write_header(file, path.stem, array.dtype, array.shape)
-        for chunk in _chunks(path.stem, array):
-            file.write(np.ascontiguousarray(chunk).data)
-
-
-def _write_parts(folder: Path, name: str, rows: Array | Iterable[Array], book: PartitionBook) -> None:
-    chunks = _chunks(name, rows) if isinstance(rows, np.ndarray) else iter(rows)
-    first = next(chunks, None)
+def _write_rows(folder: Path, name: str, sizes: Mapping[str, int], rows: Array | Iterable[Array]) -> None:
+    """Spread rows over a file in each of some folders, by the numbers of rows that these want."""
+    chunks = _chunks(rows) if isinstance(rows, np.ndarray) else iter(rows)
+    first, total, written = next(chunks, None), sum(sizes.values()), 0
     if first is None:
-        raise DataError(f'sharded array "{name}" has no rows, expected {book.num_vertices}')
-    dtype, row_shape = first.dtype, first.shape[1:]
-    checked = (_checked(name, chunk, dtype, row_shape) for chunk in chain([first], chunks))
-    chunks = (chunk for chunk in checked if len(chunk))
-    pending = np.empty((0, *row_shape), dtype)
-    for part in range(book.num_parts):
-        missing = book.part_size(part)
-        with (folder / part_folder(part) / f"{name}.npy").open("xb") as file:
-            _write_header(file, name, dtype, (missing, *row_shape))
-            while missing:
+        raise DataError(f'sharded array "{name}" has no rows, expected {total}')
+    pending = first
+    for inside, size in sizes.items():
+        stop = written + size
+        with (folder / inside / f"{name}.npy").open("xb") as file:
+            _write_header(file, name, first.dtype, (size, *first.shape[1:]))
+            while written < stop:
                 if not len(pending):
-                    pending = next(chunks, pending)
-                    if not len(pending):
-                        start = book.part_range(part)[1] - missing
-                        raise DataError(f'sharded array "{name}" ends at row {start} of {book.num_vertices}')
-                taken, pending = pending[:missing], pending[missing:]
+                    pending = _next_chunk(name, chunks, first, f"ends at row {written} of {total}")
+                taken, pending = pending[: stop - written], pending[stop - written :]
                 file.write(np.ascontiguousarray(taken).data)
-                missing -= len(taken)
-    surplus = len(pending) + sum(len(chunk) for chunk in chunks)
+                written += len(taken)
+    surplus = len(pending) + sum(map(len, chunks))
     if surplus:
-        raise DataError(f'sharded array "{name}" has {surplus} rows more than the {book.num_vertices} vertices')
+        raise DataError(f'sharded array "{name}" has {surplus} rows more than the {total} vertices')
 
 
-def _checked(name: str, chunk: Array, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> Array:
-    if chunk.dtype != dtype or chunk.shape[1:] != row_shape:
+def _next_chunk(name: str, chunks: Iterator[Array], first: Array, missing: str) -> Array:
+    chunk = next(chunks, None)
+    if chunk is None:
+        raise DataError(f'sharded array "{name}" {missing}')
+    if (chunk.dtype, chunk.shape[1:]) != (first.dtype, first.shape[1:]):
         raise DataError(
             f'sharded array "{name}": a chunk holds {chunk.dtype} rows of shape {chunk.shape[1:]}, '
-            f"the first held {dtype} rows of shape {row_shape}; give all chunks alike"
+            f"the first held {first.dtype} rows of shape {first.shape[1:]}; give all chunks alike"
         )
     return chunk
 
 
-def _chunks(name: str, array: Array) -> Iterator[Array]:
-    if array.ndim == 0:
-        raise DataError(f'array "{name}" has no axis: put single values into the metadata')
+def _chunks(array: Array) -> Iterator[Array]:
     row_bytes = max(array.nbytes // max(len(array), 1), 1)
     rows = max(CHUNK_BYTES // row_bytes, 1)
     for start in range(0, max(len(array), 1), rows):

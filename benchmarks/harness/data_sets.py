@@ -21,6 +21,8 @@ from torch import Tensor
 
 from windrow.comm.numpy_files import integer_row, load_arrays
 from windrow.gnn.build import csc_from_edges
+from windrow.gnn.graph import Graph
+from windrow.gnn.readers.libraries import MASKS
 from windrow.gnn.synthetic import power_law_graph
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "prefix_samples",
     "read_sessions",
     "save_topology",
+    "to_dgl",
 ]
 
 EGO_TWITTER = "ego_twitter"
@@ -151,3 +154,24 @@ def data_option(holds: str, folder: str = "") -> Callable[[ArgumentParser], None
         parser.add_argument("--data", type=Path, default=default, help=f"folder that holds {holds}")
 
     return add
+
+
+def to_dgl(graph: Graph) -> Any:
+    """Hand a graph to DGL: a ``dgl.DGLGraph`` with what there is of the names in `windrow.gnn.from_dgl`."""
+    import dgl
+
+    eids = torch.empty(0, dtype=graph.indices.dtype)
+    topology = (graph.indptr.to(graph.indices.dtype), graph.indices, eids)
+    converted = dgl.graph(("csc", topology), num_nodes=graph.num_vertices)
+    for name, rows in (("weight", graph.edge_weight), ("feat", graph.edge_attr)):
+        if rows is not None:
+            converted.edata[name] = rows
+    if graph.features is not None:
+        converted.ndata["feat"] = graph.features
+    if graph.labels is not None:
+        converted.ndata["label"] = graph.labels
+        for name, ids in zip(MASKS, (graph.train_ids, graph.validation_ids, graph.test_ids), strict=True):
+            mask = torch.zeros(graph.num_vertices, dtype=torch.bool)
+            mask[ids] = True
+            converted.ndata[name] = mask
+    return converted

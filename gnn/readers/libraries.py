@@ -1,6 +1,6 @@
-"""Graphs from and to other libraries: DGL, and PyTorch Geometric, whose ``Data`` is known by its attributes alone."""
+"""Graphs from other libraries: DGL, and PyTorch Geometric, whose ``Data`` is known by its attributes alone."""
 
-from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.vertex_data import SplitOptions, TaskOption, VertexSplit, split_from_masks
 
-__all__ = ["MASKS", "from_dgl", "from_pyg", "read_dgl", "to_dgl"]
+__all__ = ["MASKS", "from_dgl", "from_pyg", "read_dgl"]
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 """Names of the splits among the vertex data of DGL's and PyG's graphs."""
@@ -46,29 +46,33 @@ def from_dgl(
     Raises:
         DataError: the graph is heterogeneous, has only some of the masks, or breaks a law.
     """
-    if not graph.is_homogeneous:
-        raise DataError(
-            f"the DGL graph has vertex types {graph.ntypes} and edge types {graph.etypes}; windrow reads "
-            "graphs of one type: convert it with dgl.to_homogeneous."
-        )
-    sources, destinations = graph.edges()
-    data = {name: tensor.cpu() for name, tensor in graph.ndata.items()}
-    edge_data = {name: tensor.cpu() for name, tensor in graph.edata.items()}
-    return assemble_graph(
-        sources.cpu(),
-        destinations.cpu(),
-        graph.num_nodes(),
-        features=data.get("feat"),
-        labels=data.get("label"),
-        split=_split_of(data),
-        edge_weight=edge_data.get("weight"),
-        edge_attr=edge_data.get("feat"),
+    return _assemble(
+        _as_data(graph),
         symmetrise=symmetrise,
         self_loops=self_loops,
         deduplicate=deduplicate,
         task=task,
         random_split_options=random_split,
         split_seed=split_seed,
+    )
+
+
+def _as_data(graph: Any) -> SimpleNamespace:
+    """A DGL graph under the names of PyG."""
+    if not graph.is_homogeneous:
+        raise DataError(
+            f"the DGL graph has vertex types {graph.ntypes} and edge types {graph.etypes}; windrow reads "
+            "graphs of one type: convert it with dgl.to_homogeneous."
+        )
+    vertices, edges = dict(graph.ndata), dict(graph.edata)
+    return SimpleNamespace(
+        edge_index=torch.stack(graph.edges()),
+        num_nodes=graph.num_nodes(),
+        x=vertices.get("feat"),
+        y=vertices.get("label"),
+        edge_weight=edges.get("weight"),
+        edge_attr=edges.get("feat"),
+        **{name: vertices.get(name) for name in MASKS},
     )
 
 
@@ -82,36 +86,7 @@ def read_dgl(options: GraphOptions) -> Graph:
         raise DataError(f"{options.path}: DGL cannot read it ({error}); write it with dgl.save_graphs.") from error
     if len(graphs) != 1:
         raise DataError(f"{options.path}: holds {len(graphs)} graphs; save the one to be read by itself.")
-    return from_dgl(
-        graphs[0],
-        symmetrise=options.symmetrise,
-        self_loops=options.self_loops,
-        deduplicate=True,
-        task=options.task,
-        random_split=options.random_split,
-        split_seed=options.split_seed,
-    )
-
-
-def to_dgl(graph: Graph) -> Any:
-    """Hand a graph to DGL: a ``dgl.DGLGraph`` with what there is of the names in `from_dgl`."""
-    import dgl
-
-    eids = torch.empty(0, dtype=graph.indices.dtype)
-    topology = (graph.indptr.to(graph.indices.dtype), graph.indices, eids)
-    converted = dgl.graph(("csc", topology), num_nodes=graph.num_vertices)
-    for name, rows in (("weight", graph.edge_weight), ("feat", graph.edge_attr)):
-        if rows is not None:
-            converted.edata[name] = rows
-    if graph.features is not None:
-        converted.ndata["feat"] = graph.features
-    if graph.labels is not None:
-        converted.ndata["label"] = graph.labels
-        for name, ids in zip(MASKS, (graph.train_ids, graph.validation_ids, graph.test_ids), strict=True):
-            mask = torch.zeros(graph.num_vertices, dtype=torch.bool)
-            mask[ids] = True
-            converted.ndata[name] = mask
-    return converted
+    return _assemble(_as_data(graphs[0]), deduplicate=True, **options.assembly)
 
 
 def from_pyg(
@@ -147,6 +122,19 @@ def from_pyg(
     Raises:
         DataError: ``edge_index`` is missing or misshapen, some masks are missing, or a law is broken.
     """
+    return _assemble(
+        data,
+        split,
+        symmetrise=symmetrise,
+        self_loops=self_loops,
+        deduplicate=deduplicate,
+        task=task,
+        random_split_options=random_split,
+        split_seed=split_seed,
+    )
+
+
+def _assemble(data: Any, split: int = 0, **options: Any) -> Graph:
     edge_index = _tensor(data, "edge_index")
     if edge_index is None or edge_index.dim() != 2 or edge_index.shape[0] != 2:
         found = "missing" if edge_index is None else f"of shape {tuple(edge_index.shape)}"
@@ -160,15 +148,10 @@ def from_pyg(
         int(num_vertices),
         features=_tensor(data, "x"),
         labels=_tensor(data, "y"),
-        split=_split_of(_masks(data, split)),
+        split=_split_of(data, split),
         edge_weight=_tensor(data, "edge_weight"),
         edge_attr=_tensor(data, "edge_attr"),
-        symmetrise=symmetrise,
-        self_loops=self_loops,
-        deduplicate=deduplicate,
-        task=task,
-        random_split_options=random_split,
-        split_seed=split_seed,
+        **options,
     )
 
 
@@ -177,8 +160,11 @@ def _tensor(data: Any, name: str) -> Tensor | None:
     return value.cpu() if isinstance(value, Tensor) else None
 
 
-def _masks(data: Any, split: int) -> dict[str, Tensor]:
+def _split_of(data: Any, split: int) -> VertexSplit | None:
+    """The split that the masks tell, those of several columns by column `split`; None where there is none."""
     masks = {name: mask for name in MASKS if (mask := _tensor(data, name)) is not None}
+    if masks and len(masks) < len(MASKS):
+        raise DataError(f"of the masks {MASKS} the graph has only {list(masks)}; give all three or none.")
     for name, mask in masks.items():
         if mask.dim() > 1:
             if split >= mask.shape[1]:
@@ -186,16 +172,4 @@ def _masks(data: Any, split: int) -> dict[str, Tensor]:
                     f"split {split} was asked for, but {name} has {mask.shape[1]} columns; use a smaller one."
                 )
             masks[name] = mask[:, split]
-    return masks
-
-
-def _split_of(data: Mapping[str, Tensor]) -> VertexSplit | None:
-    """The split that DGL's and PyG's data hold as train_mask, val_mask and test_mask; None where there is none.
-
-    Raises:
-        DataError: only some of the three are there.
-    """
-    present = [name for name in MASKS if name in data]
-    if present and len(present) < 3:
-        raise DataError(f"of the masks {MASKS} the graph has only {present}; give all three or none.")
-    return split_from_masks(*(data[name] for name in MASKS)) if present else None
+    return split_from_masks(*masks.values()) if masks else None

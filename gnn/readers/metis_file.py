@@ -11,7 +11,6 @@
 
 from array import array
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import DataError
-from windrow.gnn.build import assemble_graph, edges_of
+from windrow.gnn.build import assemble_graph
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import GraphOptions
 
-__all__ = ["read_metis", "write_metis"]
+__all__ = ["read_metis"]
 
 
 def read_metis(options: GraphOptions) -> Graph:
@@ -35,8 +34,7 @@ def read_metis(options: GraphOptions) -> Graph:
     lines = _content_lines(path)
     header_line, header = next(lines, (1, ""))
     num_vertices, num_edges, weights_before, step = _parse_header(path, header_line, header)
-    neighbours = array("q")
-    counts, line_numbers = array("q"), array("q")
+    neighbours, counts, line_numbers = array("q"), array("q"), array("q")
     for line_number, text in lines:
         if len(counts) == num_vertices:
             if text.strip():
@@ -57,18 +55,14 @@ def read_metis(options: GraphOptions) -> Graph:
         neighbours.extend(entries[::step])
         counts.append(len(entries) // step)
         line_numbers.append(line_number)
-    if len(counts) != num_vertices:
+    if (len(counts), len(neighbours)) != (num_vertices, 2 * num_edges):
         raise DataError(
-            f"{path}: the header says {num_vertices} vertices, but there are {len(counts)} lines of "
-            "neighbours; the file is cut short or its header is wrong."
+            f"{path}: the header says {num_vertices} vertices and {num_edges} edges, which makes {2 * num_edges} "
+            f"neighbours, but there are {len(counts)} lines of {len(neighbours)} neighbours; the file is cut "
+            "short, lists an edge at one end only, or its header is wrong."
         )
     sources = np.array(neighbours, dtype=np.int64) - 1
     destinations = np.repeat(np.arange(num_vertices), np.array(counts, dtype=np.int64))
-    if sources.size != 2 * num_edges:
-        raise DataError(
-            f"{path}: the header says {num_edges} edges, which makes {2 * num_edges} neighbours, but there "
-            f"are {sources.size}; list each edge at both ends, or correct the header."
-        )
     graph = assemble_graph(
         sources,
         destinations,
@@ -79,25 +73,6 @@ def read_metis(options: GraphOptions) -> Graph:
     )
     _check_symmetric(path, sources, destinations, num_vertices, line_numbers)
     return graph
-
-
-def write_metis(path: Path, graph: Graph) -> None:
-    """Write the topology of an undirected graph, which has every edge in both directions.
-
-    Raises:
-        DataError: the graph has self-loops, or an edge whose reverse is missing.
-    """
-    sources, destinations = edges_of(graph.indptr, graph.indices)
-    if bool((sources == destinations).any()):
-        raise DataError(f"{path}: METIS files have no self-loops; build the graph with self_loops='remove'.")
-    if _one_way_edges(sources.numpy(), destinations.numpy(), graph.num_vertices) is not None:
-        raise DataError(f"{path}: METIS files hold undirected graphs; build the graph with symmetrise=True.")
-    offsets = graph.indptr.tolist()
-    numbers = list(map(str, (graph.indices.long() + 1).tolist()))
-    with path.open("w", encoding="ascii") as file:
-        file.write(f"{graph.num_vertices} {graph.num_edges // 2}\n")
-        for start, stop in pairwise(offsets):
-            file.write(" ".join(numbers[start:stop]) + "\n")
 
 
 def _content_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -132,28 +107,22 @@ def _check_symmetric(
     if loops.size:
         vertex = int(sources[loops[0]])
         _refuse(path, line_numbers[vertex], f"vertex {vertex + 1} lists itself; remove the self-loop.")
-    one_way = _one_way_edges(sources, destinations, num_vertices)
-    if one_way is None:
+    listed = np.sort(destinations * np.int64(num_vertices) + sources)
+    reversed_ = np.sort(sources * np.int64(num_vertices) + destinations)
+    differing = np.flatnonzero(listed != reversed_)
+    if not differing.size:
         return
-    if not one_way.size:
-        raise DataError(f"{path}: an edge is listed more often at one end than at the other; list it once at each.")
-    destination, source = divmod(int(one_way[0]), num_vertices)
+    first = differing[0]
+    # The lesser of the two is missing in the other.
+    destination, source = divmod(int(min(listed[first], reversed_[first])), num_vertices)
+    if reversed_[first] < listed[first]:
+        destination, source = source, destination
     _refuse(
         path,
         line_numbers[destination],
         f"vertex {destination + 1} lists {source + 1}, but line {line_numbers[source]} of vertex "
-        f"{source + 1} does not list {destination + 1}; list each edge at both ends.",
+        f"{source + 1} does not list {destination + 1} as often; list each edge once at both ends.",
     )
-
-
-def _one_way_edges(
-    sources: npt.NDArray[np.integer], destinations: npt.NDArray[np.integer], num_vertices: int
-) -> npt.NDArray[np.int64] | None:
-    """Edges without a reverse, as destination * N + source; None where each is there as often as its reverse."""
-    listed = np.sort(destinations * np.int64(num_vertices) + sources)
-    reversed_ = np.sort(sources * np.int64(num_vertices) + destinations)
-    # Looked for only now: set operations of NumPy are far slower than sorting.
-    return None if np.array_equal(listed, reversed_) else np.setdiff1d(listed, reversed_)
 
 
 def _refuse(path: Path, line: int, problem: str) -> NoReturn:

@@ -48,8 +48,7 @@ LIKE_KNOWN = 0.6
 def read_npz(options: GraphOptions) -> Graph:
     """Read a graph from an npz file; see the module for the arrays, and `windrow.gnn.readers.read_graph` for errors.
 
-    A file with labels and no split gets a random one. A file with neither features nor labels has as many
-    vertices as its largest id asks for.
+    Labels without a split get a random one. Without features and labels the largest id tells the number of vertices.
     """
     arrays = load_arrays(Path(options.path))
     _check_names(options.path, arrays)
@@ -88,34 +87,24 @@ def _edges(options: GraphOptions, arrays: Arrays) -> npt.NDArray[np.int64]:
 
 def _features(path: str, arrays: Arrays) -> Tensor | None:
     dense = _first_of(arrays, "node_features", "x")
-    if dense is not None:
-        return float_features(dense)
-    if "x_indptr" not in arrays:
-        return None
+    if dense is not None or "x_indptr" not in arrays:
+        return None if dense is None else float_features(dense)
     missing = [name for name in ("x_indices", "x_data", "x_shape") if name not in arrays]
     if missing:
         raise DataError(f"{path}: sparse features lack {missing}; save indptr, indices, data and shape together.")
-    rows, columns = arrays["x_shape"].astype(np.int64).tolist()
-    try:
-        indptr, indices = (arrays[name].astype(np.int64) for name in ("x_indptr", "x_indices"))
-        return dense_features(indptr, indices, arrays["x_data"], (rows, columns))
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
+    indptr, indices, (rows, columns) = (arrays[f"x_{name}"].astype(np.int64) for name in ("indptr", "indices", "shape"))
+    return dense_features(indptr, indices, arrays["x_data"], (int(rows), int(columns)))
 
 
 def _num_vertices(
     path: str, edges: npt.NDArray[np.int64], features: Tensor | None, labels: npt.NDArray[Any] | None
 ) -> int:
-    if features is not None and labels is not None and features.shape[0] != labels.shape[0]:
+    counts = [len(rows) for rows in (features, labels) if rows is not None]
+    if len({*counts}) > 1:
         raise DataError(
-            f"{path}: there are {features.shape[0]} rows of features but {labels.shape[0]} labels; give one "
-            "of each per vertex."
+            f"{path}: there are {counts[0]} rows of features but {counts[1]} labels; give one of each per vertex."
         )
-    if features is not None:
-        return features.shape[0]
-    if labels is not None:
-        return int(labels.shape[0])
-    return int(edges.max(initial=-1)) + 1
+    return counts[0] if counts else int(edges.max(initial=-1)) + 1
 
 
 def _check_names(path: str, arrays: Arrays) -> None:
@@ -145,23 +134,19 @@ def _split(options: GraphOptions, arrays: Arrays, num_vertices: int) -> VertexSp
         raise DataError(f"{options.path}: of the splits only {list(found.values())} are there; save all three.")
     splits = [arrays[name] for name in found.values()]
     are_masks = [name.endswith(("_mask", "_masks")) or arrays[name].dtype == bool for name in found.values()]
-    if not any(are_masks):
-        _refuse_other_split(options, 1)
-        return VertexSplit(*(torch.from_numpy(ids.astype(np.int64)) for ids in splits))
     masks = [np.atleast_2d(mask) for mask in splits]
+    num_splits = len(masks[0]) if any(are_masks) else 1
+    if options.split >= num_splits:
+        raise DataError(
+            f"{options.path}: split {options.split} was asked for, but the file has {num_splits}; use 0 to "
+            f"{num_splits - 1}."
+        )
+    if not any(are_masks):
+        return VertexSplit(*(torch.from_numpy(ids.astype(np.int64)) for ids in splits))
     for name, mask in zip(found.values(), masks, strict=True):
         if mask.ndim != 2 or mask.shape[1] != num_vertices or len(mask) != len(masks[0]):
             raise DataError(
                 f"{options.path}: {name} has shape {arrays[name].shape}; with {num_vertices} vertices "
                 f"it must be [splits, {num_vertices}], and the same for all three."
             )
-    _refuse_other_split(options, len(masks[0]))
     return split_from_masks(*(torch.from_numpy(mask[options.split]) for mask in masks))
-
-
-def _refuse_other_split(options: GraphOptions, num_splits: int) -> None:
-    if options.split >= num_splits:
-        raise DataError(
-            f"{options.path}: split {options.split} was asked for, but the file has {num_splits}; use 0 to "
-            f"{num_splits - 1}."
-        )

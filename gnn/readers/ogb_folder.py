@@ -57,18 +57,18 @@ Raw = tuple[int, npt.NDArray[np.int64], npt.NDArray[Any] | None, npt.NDArray[Any
 
 
 def _read_csv(raw: Path) -> Raw:
-    edges = read_matrix(_existing(raw / "edge.csv.gz"), "int64")
+    files = {name: raw / f"{name}.csv.gz" for name in ("edge", "num-node-list", "node-feat", "node-label", "edge-feat")}
+    for name in ("edge", "num-node-list"):
+        if not files[name].exists():
+            raise DataError(f"{files[name]}: no such file; is this the unpacked folder of an OGB data set?")
+    edges, counts = (read_matrix(files[name], "int64") for name in ("edge", "num-node-list"))
     if edges.shape[1] != 2:
-        raise DataError(f"{raw / 'edge.csv.gz'}: {edges.shape[1]} columns; an edge is source,destination.")
-    counts = read_matrix(_existing(raw / "num-node-list.csv.gz"), "int64")
-    features, labels, edge_attr = (raw / f"{name}.csv.gz" for name in ("node-feat", "node-label", "edge-feat"))
-    return (
-        _only_graph(raw / "num-node-list.csv.gz", counts.reshape(-1)),
-        edges,
-        read_matrix(features, "float32") if features.exists() else None,
-        read_matrix(labels, "float64") if labels.exists() else None,
-        read_matrix(edge_attr, "float32") if edge_attr.exists() else None,
+        raise DataError(f"{files['edge']}: {edges.shape[1]} columns; an edge is source,destination.")
+    features, labels, edge_attr = (
+        read_matrix(files[name], "float64" if name == "node-label" else "float32") if files[name].exists() else None
+        for name in ("node-feat", "node-label", "edge-feat")
     )
+    return _only_graph(files["num-node-list"], counts.reshape(-1)), edges, features, labels, edge_attr
 
 
 def _read_binary(raw: Path) -> Raw:
@@ -113,9 +113,3 @@ def _read_ids(folder: Path, part: str) -> torch.Tensor:
         f"{folder / part}.csv.gz: no such file; fetch it again. A split_dict.pt is a pickle, which can run "
         "any code, and is not read: write its ids to train.csv, valid.csv and test.csv."
     )
-
-
-def _existing(path: Path) -> Path:
-    if not path.exists():
-        raise DataError(f"{path}: no such file; is this the unpacked folder of an OGB data set?")
-    return path

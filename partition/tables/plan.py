@@ -13,9 +13,8 @@ Ranges of rows may be replicated instead, all of a table's or some: every rank h
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise, product
 from typing import Any, Literal, TypeAlias
-
-import numpy as np
 
 from windrow.comm.errors import PlanError
 
@@ -76,13 +75,8 @@ class TableSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What a table, a piece or a whole plan costs, part by part; costs add up.
+    """What a step of a plan costs, part by part; costs add up."""
 
-    Memory is held; the others are of a step, or of a sample where a planner asks for a table.
-    """
-
-    memory_bytes: float = 0.0
-    """Weights and optimiser state."""
     lookups: float = 0.0
     """Rows that are read, on whichever rank."""
     lookup_bytes: float = 0.0
@@ -276,39 +270,28 @@ def _check_range(piece: Shard | Replica, what: str, bounds: Range, length: int) 
 
 
 def _check_tiling(pieces: Sequence[Shard | Replica], spec: TableSpec) -> None:
-    """Count how often each cell between all the cuts is covered."""
+    """Look for a cell between the cuts that is not covered once."""
     held = [
         (f"rank {piece.rank}", piece.rows, piece.columns)
         if isinstance(piece, Shard)
         else ("every rank", piece.rows, (0, spec.dim))
         for piece in pieces
     ]
-    rows = sorted({0, spec.rows, *(row for _, bounds, _ in held for row in bounds)})
-    columns = sorted({0, spec.dim, *(column for _, _, bounds in held for column in bounds)})
-    row_number = {row: number for number, row in enumerate(rows)}
-    column_number = {column: number for number, column in enumerate(columns)}
-    times = np.zeros((len(rows) - 1, len(columns) - 1), dtype=np.int64)
-    for _, row_bounds, column_bounds in held:
-        top, bottom = (row_number[row] for row in row_bounds)
-        left, right = (column_number[column] for column in column_bounds)
-        times[top:bottom, left:right] += 1
-    wrong = np.argwhere(times != 1)
-    if not len(wrong):
-        return
-    row, column = (int(number) for number in wrong[0])
-    cell = (rows[row], rows[row + 1]), (columns[column], columns[column + 1])
-    where = f"rows {_shown(cell[0])}, columns {_shown(cell[1])}"
-    if not times[row, column]:
-        raise PlanError(f"table {spec.name!r}: {where} are on no rank: add a shard that covers them, or replicate them")
-    holders = [
-        holder
-        for holder, (top, bottom), (left, right) in held
-        if top <= rows[row] < bottom and left <= columns[column] < right
-    ]
-    raise PlanError(
-        f"table {spec.name!r}: {where} are covered {len(holders)} times, by {', '.join(holders)}: "
-        "the pieces of a table must not overlap"
-    )
+    all_rows = sorted({0, spec.rows, *(row for _, bounds, _ in held for row in bounds)})
+    all_columns = sorted({0, spec.dim, *(column for _, _, bounds in held for column in bounds)})
+    for rows, columns in product(pairwise(all_rows), pairwise(all_columns)):
+        holders = [
+            holder
+            for holder, (top, bottom), (left, right) in held
+            if top <= rows[0] < bottom and left <= columns[0] < right
+        ]
+        where = f"table {spec.name!r}: rows {_shown(rows)}, columns {_shown(columns)} are"
+        if not holders:
+            raise PlanError(f"{where} on no rank: add a shard that covers them, or replicate them")
+        if len(holders) > 1:
+            raise PlanError(
+                f"{where} covered {len(holders)} times, by {', '.join(holders)}: the pieces of a table must not overlap"
+            )
 
 
 def _check_memory(needed: list[int], available: int) -> None:

@@ -1,4 +1,4 @@
-"""A plan for people: as a TOML file to read and write, and as two small tables of text (by table, and by rank).
+"""A plan as a TOML file, to read and write.
 
     [user_id]                       # one section for each table
     rank = 0                        # whole, on one rank
@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from windrow.comm.errors import PlanError, nearest_name
-from windrow.partition.tables.plan import Plan, Range, Replica, Shard, TableSpec, rank_bytes, specs_by_name
+from windrow.partition.tables.plan import Plan, Range, Replica, Shard, TableSpec, specs_by_name
 
-__all__ = ["describe_plan", "read_plan", "write_plan"]
+__all__ = ["read_plan", "write_plan"]
 
 _TABLE_KEYS = ("rank", "shards", "replicated")
 _SHARD_KEYS = ("rank", "rows", "columns")
@@ -50,19 +50,22 @@ def read_plan(path: Path, specs: Sequence[TableSpec]) -> Plan:
     shards: list[Shard] = []
     replicated: list[Replica] = []
     for table, section in _read_toml(path).items():
-        if table not in named:
-            raise PlanError(f"{path}: [{table}] is no table of this model. {nearest_name(table, named)}")
         place = f"{path}: [{table}]"
+        if table not in named:
+            raise PlanError(f"{place} is no table of this model. {nearest_name(table, named)}")
         _check_keys(section, _TABLE_KEYS, place)
         spec = named[table]
-        copies = _replicas(section["replicated"], spec, place) if "replicated" in section else []
-        others = [key for key in ("rank", "shards") if key in section]
-        whole = [copy for copy in copies if copy.rows == (0, spec.rows)]
-        if len(others) + bool(whole) > 1 or not (others or copies):
-            raise PlanError(f"{place} needs one of the keys {', '.join(_TABLE_KEYS)}, got {_keys(section)}")
-        replicated += copies
-        if others:
-            shards += _shards(section, spec, copies, place)
+        copies = _copies(section["replicated"], spec, place) if "replicated" in section else []
+        given = {"rank", "shards"} & section.keys()
+        if len(given) + ((0, spec.rows) in copies) > 1 or not (given or copies):
+            keys = ", ".join(section) or "none"
+            raise PlanError(f"{place} needs one of the keys {', '.join(_TABLE_KEYS)}, got {keys}")
+        replicated += [Replica(table, rows) for rows in copies]
+        if "shards" in section:
+            shards += _shards(section["shards"], spec, place)
+        elif "rank" in section:
+            _check_rank(section["rank"], place)
+            shards += [Shard(table, section["rank"], rows, (0, spec.dim)) for rows in _rest(spec, copies)]
     return Plan(tuple(shards), tuple(replicated))
 
 
@@ -118,39 +121,31 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise PlanError(f"{path}: not valid TOML: {error}") from error
 
 
-def _replicas(value: object, spec: TableSpec, place: str) -> list[Replica]:
+def _copies(value: object, spec: TableSpec, place: str) -> list[Range]:
     if value is True:
-        return [Replica(spec.name, (0, spec.rows))]
+        return [(0, spec.rows)]
     if not isinstance(value, list) or not value:
         raise PlanError(f"{place} replicated = {value!r}: expected true, or ranges of rows [[0, {spec.rows}]]")
-    return [Replica(spec.name, _range(entry, "replicated", place)) for entry in value]
+    return [_range(entry, "replicated", place) for entry in value]
 
 
-def _rest(spec: TableSpec, copies: Sequence[Replica]) -> list[Range]:
+def _rest(spec: TableSpec, copies: Sequence[Range]) -> list[Range]:
     """The rows between those that every rank holds."""
-    bounds = [0, *(bound for rows in sorted(copy.rows for copy in copies) for bound in rows), spec.rows]
+    bounds = [0, *(bound for rows in sorted(copies) for bound in rows), spec.rows]
     return [(start, stop) for start, stop in zip(bounds[::2], bounds[1::2], strict=True) if start < stop]
 
 
-def _shards(section: Mapping[str, Any], spec: TableSpec, copies: Sequence[Replica], place: str) -> list[Shard]:
-    whole = (0, spec.rows), (0, spec.dim)
-    if "rank" in section:
-        rank = _rank(section["rank"], place)
-        return [Shard(spec.name, rank, rows, (0, spec.dim)) for rows in _rest(spec, copies)]
-    entries = section["shards"]
+def _shards(entries: object, spec: TableSpec, place: str) -> list[Shard]:
     if not isinstance(entries, list) or not entries:
         raise PlanError(f"{place} shards = {entries!r}: expected a list of {{rank = 0, rows = [0, {spec.rows}]}}")
     shards = []
     for number, entry in enumerate(entries):
         inside = f"{place} shards[{number}]"
         _check_keys(entry, _SHARD_KEYS, inside)
-        if "rank" not in entry:
-            raise PlanError(f"{inside} needs a rank, got {_keys(entry)}")
-        rows, columns = (
-            _range(entry[key], key, inside) if key in entry else default
-            for key, default in zip(("rows", "columns"), whole, strict=True)
-        )
-        shards.append(Shard(spec.name, _rank(entry["rank"], inside), rows, columns))
+        _check_rank(entry.get("rank"), inside)
+        whole = {"rows": [0, spec.rows], "columns": [0, spec.dim]}
+        rows, columns = (_range(entry.get(key, default), key, inside) for key, default in whole.items())
+        shards.append(Shard(spec.name, entry["rank"], rows, columns))
     return shards
 
 
@@ -162,76 +157,12 @@ def _check_keys(section: object, known: tuple[str, ...], place: str) -> None:
             raise PlanError(f"{place} has no key {key!r}. {nearest_name(key, known)}")
 
 
-def _rank(value: object, place: str) -> int:
+def _check_rank(value: object, place: str) -> None:
     if type(value) is not int:
         raise PlanError(f"{place} rank = {value!r}: expected the number of a rank")
-    return value
 
 
 def _range(value: object, key: str, place: str) -> Range:
     if not isinstance(value, list) or len(value) != 2 or any(type(bound) is not int for bound in value):
         raise PlanError(f"{place} {key} = {value!r}: expected [first, one after the last]")
     return value[0], value[1]
-
-
-def _keys(section: Mapping[str, Any]) -> str:
-    return ", ".join(section) or "none"
-
-
-_MOST_RANKS_SHOWN = 8
-
-
-def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> str:
-    """What a checked plan puts where, as lines of text.
-
-    By table: rows, dim, bytes of one copy, how it is cut and which ranks hold it. By rank: pieces (replicated ones
-    count), bytes, pooled numbers that its pieces give per sample, and the lookups to expect per sample of the whole
-    minibatch (of what is replicated: its share).
-    """
-    tables = [
-        (s.name, f"{s.rows:,}", str(s.dim), f"{s.num_bytes:,}", plan.kind_of(s.name), _ranks(plan, s.name))
-        for s in specs
-    ]
-    ranks = _rank_lines(plan, specs, world_size)
-    by_table = _aligned(("table", "rows", "dim", "bytes", "plan", "ranks"), tables, left=(0, 4, 5))
-    by_rank = _aligned(("rank", "pieces", "bytes", "dims", "lookups/sample"), ranks, left=())
-    return "\n".join([*by_table, "", *by_rank])
-
-
-def _rank_lines(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> list[tuple[str, ...]]:
-    named = specs_by_name(specs)
-    copies = [(named[replica.table], replica.rows) for replica in plan.replicated]
-    lines: list[tuple[str, ...]] = []
-    for rank, num_bytes in enumerate(rank_bytes(plan, specs, world_size)):
-        shards = plan.shards_on(rank)
-        dims = sum(shard.num_columns * len(named[shard.table].features) for shard in shards)
-        dims += sum(spec.dim * len(spec.features) for spec, _ in copies)
-        shares = [(stop - start) / spec.rows * spec.lookups_per_sample for spec, (start, stop) in copies]
-        lookups = sum(shares) / world_size
-        lookups += sum(
-            named[shard.table].lookups_per_sample * shard.num_rows / named[shard.table].rows for shard in shards
-        )
-        pieces = len(shards) + len(copies)
-        lines.append((str(rank), str(pieces), f"{num_bytes:,}", str(dims), f"{lookups:.2f}"))
-    return lines
-
-
-def _ranks(plan: Plan, table: str) -> str:
-    if plan.replicas_of(table):
-        return "all"
-    ranks = sorted({shard.rank for shard in plan.shards_of(table)})
-    shown = ", ".join(map(str, ranks[:_MOST_RANKS_SHOWN]))
-    return shown if len(ranks) <= _MOST_RANKS_SHOWN else f"{shown}, ... ({len(ranks)})"
-
-
-def _aligned(header: tuple[str, ...], lines: Sequence[tuple[str, ...]], *, left: tuple[int, ...]) -> list[str]:
-    """Columns two blanks apart: text to the left, numbers to the right."""
-    columns = list(zip(header, *lines, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    return [
-        "  ".join(
-            cell.ljust(width) if number in left else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in (header, *lines)
-    ]

@@ -17,7 +17,6 @@ from windrow.comm.options import NonNegativeInt, PathOption, checked_dataclass
 from windrow.comm.rows import near_equal_split
 from windrow.partition.tables.plan import (
     COLUMN_MULTIPLE,
-    Cost,
     Plan,
     Range,
     Replica,
@@ -28,7 +27,7 @@ from windrow.partition.tables.plan import (
 )
 from windrow.partition.tables.plan_file import read_plan
 
-__all__ = ["PLANNERS", "PlanOptions", "Planner", "make_plan", "plan_with_planner", "register_planner", "table_cost"]
+__all__ = ["PLANNERS", "PlanOptions", "Planner", "make_plan", "plan_with_planner", "register_planner"]
 
 Planner: TypeAlias = Callable[[Sequence[TableSpec], int, float], Plan]
 """``planner(specs, world_size, memory)``: a plan that covers these tables once, a pure function of its arguments.
@@ -82,13 +81,13 @@ def make_plan(options: PlanOptions, specs: Sequence[TableSpec], world_size: int)
         plan = plan_with_planner(
             options.planner, specs, world_size, rank_memory_bytes=memory, replicate_below_bytes=small
         )
-        check_plan(plan, specs, world_size, memory)
-        return plan
-    plan = read_plan(options.file, specs)
+    else:
+        plan = read_plan(options.file, specs)
     try:
         check_plan(plan, specs, world_size, memory)
     except PlanError as error:
-        raise PlanError(f"{options.file}: {error}", shortfall_bytes=error.shortfall_bytes) from error
+        place = f"{options.file}: " if options.file else ""
+        raise PlanError(f"{place}{error}", shortfall_bytes=error.shortfall_bytes) from error
     return plan
 
 
@@ -110,8 +109,14 @@ def plan_with_planner(
         PlanError: a whole table fits on no rank beside what is there already; with the shortfall.
         RecipeError: there is no such planner.
     """
-    limit = replicate_below_bytes if world_size > 1 else 0
-    small = [spec for spec in specs if _is_small(spec, limit)]
+    # Ranks sum gradients in float32, so weights in half precision are not replicated.
+    small = [
+        spec
+        for spec in specs
+        if world_size > 1
+        and spec.bytes_per_value == _FLOAT32_BYTES
+        and spec.rows * spec.dim * _FLOAT32_BYTES < replicate_below_bytes
+    ]
     copies = _replicate(small, world_size).replicated
     memory = float("inf")
     if rank_memory_bytes is not None:
@@ -120,18 +125,6 @@ def plan_with_planner(
     order = {spec.name: number for number, spec in enumerate(specs)}
     everywhere = sorted((*copies, *plan.replicated), key=lambda replica: (order[replica.table], replica.rows))
     return Plan(plan.shards, tuple(everywhere))
-
-
-def table_cost(spec: TableSpec) -> Cost:
-    """What a whole table on one rank costs, for a sample of another one: what greedy planners balance."""
-    vector_bytes = float(_FLOAT32_BYTES * spec.dim * len(spec.features))
-    return Cost(
-        memory_bytes=spec.num_bytes,
-        lookups=spec.lookups_per_sample,
-        lookup_bytes=spec.lookups_per_sample * spec.dim * spec.bytes_per_value,
-        forward_bytes=vector_bytes,
-        backward_bytes=vector_bytes,
-    )
 
 
 _FLOAT32_BYTES = 4
@@ -152,26 +145,30 @@ def _find_planner(name: str) -> Planner:
     return found
 
 
-def _is_small(spec: TableSpec, limit: int) -> bool:
-    """Whether to replicate a table; ranks sum gradients in float32, so weights in half precision are not."""
-    return spec.bytes_per_value == _FLOAT32_BYTES and spec.rows * spec.dim * spec.bytes_per_value < limit
-
-
 def _replicate(specs: Sequence[TableSpec], world_size: int, memory: float = float("inf")) -> Plan:
     del world_size, memory  # The same whatever they are.
     return Plan((), tuple(Replica(spec.name, (0, spec.rows)) for spec in specs))
 
 
-def _place(weigh: Callable[[Cost], float] | None, specs: Sequence[TableSpec], world_size: int, memory: float) -> Plan:
+def _place(
+    weigh: Callable[[TableSpec], float] | None, specs: Sequence[TableSpec], world_size: int, memory: float
+) -> Plan:
     """Whole tables, each to the preferred rank among those with room; the plan keeps the tables' order."""
     loads, taken = [0.0] * world_size, [0] * world_size
-    weights = [0.0 if weigh is None else weigh(table_cost(spec)) for spec in specs]
+    weights = [0.0 if weigh is None else weigh(spec) for spec in specs]
     ranks: dict[str, int] = {}
     for turn, number in enumerate(sorted(range(len(specs)), key=lambda number: -weights[number])):
         spec = specs[number]
         roomy = [rank for rank, used in enumerate(taken) if used + spec.num_bytes <= memory]
         if not roomy:
-            raise _no_room(spec, taken, memory)
+            free = int(memory) - min(taken)
+            shortfall = spec.num_bytes - free
+            raise PlanError(
+                f"table {spec.name!r} needs {spec.num_bytes} bytes on one rank, and the emptiest of {len(taken)} ranks "
+                f"has {free} left: it lacks {shortfall} bytes. Use more ranks, raise plan.rank_memory_bytes, or "
+                'cut the tables with planner = "row_wise".',
+                shortfall_bytes=shortfall,
+            )
         if weigh is None:
             chosen = min(roomy, key=lambda rank: (rank - turn) % world_size)
         else:
@@ -180,17 +177,6 @@ def _place(weigh: Callable[[Cost], float] | None, specs: Sequence[TableSpec], wo
         taken[chosen] += spec.num_bytes
         ranks[spec.name] = chosen
     return Plan(tuple(Shard(spec.name, ranks[spec.name], (0, spec.rows), (0, spec.dim)) for spec in specs))
-
-
-def _no_room(spec: TableSpec, taken: Sequence[int], memory: float) -> PlanError:
-    free = int(memory) - min(taken)
-    shortfall = spec.num_bytes - free
-    return PlanError(
-        f"table {spec.name!r} needs {spec.num_bytes} bytes on one rank, and the emptiest of {len(taken)} ranks has "
-        f"{free} left: it lacks {shortfall} bytes. Use more ranks, raise plan.rank_memory_bytes, or "
-        'cut the tables with planner = "row_wise".',
-        shortfall_bytes=shortfall,
-    )
 
 
 def _cut(
@@ -220,13 +206,17 @@ def _column_pieces(spec: TableSpec, parts: int) -> list[tuple[Range, Range]]:
     return [((0, spec.rows), (start, stop)) for start, stop in pairwise(bounds)]
 
 
+def _lookup_bytes(spec: TableSpec) -> float:
+    return spec.lookups_per_sample * spec.dim * spec.bytes_per_value
+
+
 PLANNERS |= {
     "round_robin": partial(_place, None),
-    "greedy": partial(_place, lambda cost: cost.memory_bytes),
-    "greedy_size": partial(_place, lambda cost: cost.memory_bytes),
-    "greedy_dim": partial(_place, lambda cost: cost.forward_bytes),
-    "greedy_lookups": partial(_place, lambda cost: cost.lookup_bytes),
-    "greedy_size_lookups": partial(_place, lambda cost: cost.memory_bytes * cost.lookup_bytes),
+    "greedy": partial(_place, lambda spec: spec.num_bytes),
+    "greedy_size": partial(_place, lambda spec: spec.num_bytes),
+    "greedy_dim": partial(_place, lambda spec: spec.dim * len(spec.features)),
+    "greedy_lookups": partial(_place, _lookup_bytes),
+    "greedy_size_lookups": partial(_place, lambda spec: spec.num_bytes * _lookup_bytes(spec)),
     "row_wise": partial(_cut, _row_pieces),
     "column_wise": partial(_cut, _column_pieces),
     "replicated": _replicate,

@@ -1,4 +1,4 @@
-"""Plans against a slow reference that looks at one id at a time; both forms of the map of cached ids."""
+"""Plans against a slow reference that looks at one id at a time."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.caching.request import CacheIndex, plan_request
-from windrow.caching.store_kernels import home, shift_of
+from windrow.caching.request import index_cache, plan_request
 from windrow.comm.errors import DataError
 
 
@@ -37,14 +36,13 @@ def situations(draw):
     all_ids = st.integers(0, offsets[-1] - 1)
     cached = draw(st.sets(all_ids, max_size=offsets[-1]))
     ids = draw(st.lists(all_ids, max_size=120))
-    small_bytes = draw(st.sampled_from([0, 1 << 20]))
-    return ids, offsets, rank, list(cached), small_bytes
+    return ids, offsets, rank, list(cached)
 
 
 @given(situations())
 def test_plan_is_that_of_one_id_after_another(situation):
-    ids, offsets, rank, cached, small_bytes = situation
-    index = CacheIndex(torch.tensor(cached, dtype=torch.int64), offsets[-1], small_bytes=small_bytes)
+    ids, offsets, rank, cached = situation
+    index = index_cache(torch.tensor(cached, dtype=torch.int64), offsets[-1])
     request = plan_request(torch.tensor(ids, dtype=torch.int64), offsets, rank, index)
     local, kept, remote = slow_plan(ids, offsets, rank, cached)
     assert request.num_rows == len(ids)
@@ -57,22 +55,15 @@ def test_plan_is_that_of_one_id_after_another(situation):
 
 @pytest.mark.parametrize("outside", [-1, 8])
 def test_an_id_that_nobody_owns_is_refused(outside):
-    index = CacheIndex(torch.tensor([2]), 8)
+    index = index_cache(torch.tensor([2]), 8)
     with pytest.raises(DataError, match=f"id {outside} at position 2 of 3 belongs to no rank: ids are 0 to"):
         plan_request(torch.tensor([1, 7, outside]), [0, 3, 8], 1, index)
 
 
 def test_ids_may_be_a_view():
     ids = torch.tensor([7, 0, 2, 0, 5, 0])[::2]
-    request = plan_request(ids, [0, 3, 8], 0, CacheIndex(torch.tensor([5]), 8))
+    request = plan_request(ids, [0, 3, 8], 0, index_cache(torch.tensor([5]), 8))
     assert (request.local.tolist(), request.cached.tolist(), request.remote.tolist()) == ([2], [0], [7])
-
-
-FORMS = {"direct": 1 << 30, "table": 0}
-
-
-def make(ids, num_ids, form):
-    return CacheIndex(torch.tensor(ids, dtype=torch.int64), num_ids, small_bytes=FORMS[form])
 
 
 def slots_of(index, asked, num_ids):
@@ -84,48 +75,14 @@ def slots_of(index, asked, num_ids):
 
 
 @given(st.sets(st.integers(0, 99_999), max_size=300), st.lists(st.integers(0, 99_999), max_size=300))
-def test_slots_are_positions_in_either_form(cached, others):
+def test_slots_are_positions(cached, others):
     ids = list(cached)
     slot_of = {key: slot for slot, key in enumerate(ids)}
-    for form in FORMS:
-        index = make(ids, 100_000, form)
-        assert slots_of(index, ids + others, 100_000) == [slot_of.get(key, -1) for key in ids + others]
-        assert (len(index.table) > 0, len(index.direct) > 0) == (
-            bool(ids) and form == "table",
-            bool(ids) and form == "direct",
-        )
+    index = index_cache(torch.tensor(ids, dtype=torch.int64), 100_000)
+    assert slots_of(index, ids + others, 100_000) == [slot_of.get(key, -1) for key in ids + others]
+    assert index.nbytes == (400_000 if ids else 0)
 
 
-def test_ids_beyond_32_bits_and_runs_of_neighbouring_ids_are_found():
-    ids = [2**40, 5, 2**33 + 5, 2**40 - 1]
-    index = make(ids, 2**41, "direct")
-    assert len(index.table) > 0, "a direct map of 8 TiB is never taken"
-    assert slots_of(index, [5, 2**40, 6, 2**33 + 5, 2**40 - 1], 2**41) == [1, 0, -1, 2, 3]
-    for first in (0, 999_000):
-        ids = list(range(first, first + 1000))
-        asked = [*ids, *range(400_000, 401_000)]
-        assert slots_of(make(ids, 1_000_000, "table"), asked, 1_000_000) == [*range(1000), *[-1] * 1000]
-
-
-def test_searches_wrap_around_the_end_of_the_table():
-    last = [key for key in range(200) if home(key, shift_of(8)) == 7]
-    index = make(last[:3], 200, "table")
-    assert index.table[[7, 0, 1], 0].tolist() == last[:3]
-    assert slots_of(index, last[:4], 200) == [0, 1, 2, -1]
-
-
-@pytest.mark.parametrize(
-    ("count", "num_ids", "small_bytes", "num_bytes"),
-    [(10, 10_000_000, 0, 16 * 32), (900_000, 1_000_000, 0, 4_000_000), (0, 10, 0, 0), (1, 1000, 1 << 20, 4000)],
-)
-def test_the_smaller_form_is_taken_for_large_graphs_and_a_direct_map_for_small_ones(
-    count, num_ids, small_bytes, num_bytes
-):
-    index = CacheIndex(torch.arange(count), num_ids, small_bytes=small_bytes)
-    assert index.direct.nbytes + index.table.nbytes == num_bytes
-
-
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
@@ -136,6 +93,6 @@ def test_the_smaller_form_is_taken_for_large_graphs_and_a_direct_map_for_small_o
         ([3, 100_000], "cached id 100000 at position 1 is out of range: ids are 0 to 99999"),
     ],
 )
-def test_ids_that_cannot_be_cached_are_refused(ids, form, message):
+def test_ids_that_cannot_be_cached_are_refused(ids, message):
     with pytest.raises(DataError, match=message):
-        make(ids, 100_000, form)
+        index_cache(torch.tensor(ids), 100_000)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from windrow.caching.cached_store import CachedStore
-from windrow.caching.request import CacheIndex, plan_request
+from windrow.caching.request import index_cache, plan_request
 from windrow.comm.errors import DataError, DeadlineError
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter, Stopwatch
@@ -232,7 +232,7 @@ def test_a_gpu_gets_every_row(depth):
 
 
 def plan_whole(ids):
-    return plan_request(ids, [0, VERTICES], 0, CacheIndex(torch.empty(0, dtype=torch.int64), VERTICES))
+    return plan_request(ids, [0, VERTICES], 0, index_cache(torch.empty(0, dtype=torch.int64), VERTICES))
 
 
 def make_loader(threads, plan=plan_whole, deadline_s=60.0):

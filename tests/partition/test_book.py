@@ -66,8 +66,8 @@ def test_priority_falls_inside_parts_and_ties_keep_the_users_order(case, data):
 def test_bad_input_is_refused():
     for assignment, priority, message in (
         ([0, 2], None, r"vertex 1 is assigned to part 2, expected \[0, 2\)"),
-        ([0, 1], [0.0], "priority has 1 values for 2 vertices"),
-        ([0, 1], [0.0, np.nan], "priority of vertex 1 is nan"),
+        ([0, 1], [0.0], "priority has 1 values, 0 of them nan, for 2 vertices"),
+        ([0, 1], [0.0, np.nan], "priority has 2 values, 1 of them nan, for 2 vertices: give a number"),
     ):
         with pytest.raises(DataError, match=message):
             PartitionBook.from_assignment(np.array(assignment), 2, None if priority is None else np.array(priority))

@@ -10,16 +10,21 @@ INDPTR = np.array([0, 2, 2, 5, 6], np.int64)
 
 
 def test_columns_of_salient():
-    constraints = vertex_weights(INDPTR, train_ids=np.array([0, 2]), validation_ids=np.array([3]))
-    assert constraints.names == ("train", "validation", "other", "degree")
-    assert constraints.weights.tolist() == [[1, 0, 0, 2], [0, 0, 1, 0], [1, 0, 0, 3], [0, 1, 0, 1]]
-    assert constraints.weights.dtype == np.int32
+    weights = vertex_weights(INDPTR, train_ids=np.array([0, 2]), validation_ids=np.array([3]))
+    assert {name: column.tolist() for name, column in weights.items()} == {
+        "train": [1, 0, 1, 0],
+        "validation": [0, 0, 0, 1],
+        "other": [0, 1, 0, 0],
+        "degree": [2, 0, 3, 1],
+    }
+    assert list(weights) == ["train", "validation", "other", "degree"]
+    assert {column.dtype for column in weights.values()} == {np.dtype(np.int32)}
 
 
 def test_columns_without_weight_are_left_out():
-    assert vertex_weights(INDPTR).names == ("other", "degree")
-    assert vertex_weights(INDPTR, balance=("train",)).names == ("vertices",)
-    assert vertex_weights(INDPTR, balance=()).weights.tolist() == [[1]] * 4
+    assert list(vertex_weights(INDPTR)) == ["other", "degree"]
+    assert list(vertex_weights(INDPTR, balance=("train",))) == ["vertices"]
+    assert vertex_weights(INDPTR, balance=())["vertices"].tolist() == [1] * 4
 
 
 @pytest.mark.parametrize("balance", [("degre",), ("train", "train")])

@@ -4,13 +4,7 @@ import pytest
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.partition import options as memory
-from windrow.partition.options import (
-    MemoryEstimate,
-    PartitionOptions,
-    available_memory_bytes,
-    check_memory,
-    estimate_memory,
-)
+from windrow.partition.options import PartitionOptions, available_memory_bytes, check_memory, estimate_memory
 
 
 def test_unknown_constraints_are_refused():
@@ -23,16 +17,15 @@ def test_streaming_needs_far_less_than_metis_whose_estimate_grows_with_the_graph
         estimate_memory(10_000_000, 200_000_000, PartitionOptions(num_parts=8, method=method))
         for method in ("metis", "fennel")
     )
-    assert metis.total_bytes > 20 * fennel.total_bytes
-    assert fennel.total_bytes < 1_000_000_000
-    assert "METIS" in str(metis)
-    assert estimate_memory(10, 20, PartitionOptions()).total_bytes < metis.total_bytes
+    assert sum(metis.values()) > 20 * sum(fennel.values())
+    assert sum(fennel.values()) < 1_000_000_000
+    assert "METIS" in check_memory(metis, None)
+    assert sum(estimate_memory(10, 20, PartitionOptions()).values()) < sum(metis.values())
 
 
 def test_shortfall_is_named():
-    estimate = MemoryEstimate(parts={"METIS": 5_000_000_000})
-    check_memory(estimate, 5_000_000_000)
-    check_memory(estimate, None)
+    estimate = {"METIS": 5_000_000_000}
+    assert check_memory(estimate, 5_000_000_000) == check_memory(estimate, None) == "5.00 GB (METIS 5.00 GB)"
     with pytest.raises(DataError, match=r'needs about 5.00 GB .*4.00 GB are free: short of 1000000000 bytes.*"fennel"'):
         check_memory(estimate, 4_000_000_000)
 
@@ -41,20 +34,20 @@ def test_shortfall_is_named():
     ("files", "available"),
     [
         ({}, None),
-        ({"MEMORY_INFO": "MemTotal: 10 kB\nMemAvailable:    8 kB\n"}, 8192),
-        ({"CONTROL_GROUP_LIMIT": "max\n", "CONTROL_GROUP_USE": "5000\n"}, 8192),
-        ({"CONTROL_GROUP_LIMIT": "6000\n", "CONTROL_GROUP_USE": "5000\n"}, 1000),
-        ({"CONTROL_GROUP_DETAILS": "anon 5000\n"}, 1000),
-        ({"CONTROL_GROUP_DETAILS": "anon 1800\nshmem 200\ninactive_file 1000\nactive_file 2000\n"}, 4000),
+        ({"meminfo": "MemTotal: 10 kB\nMemAvailable:    8 kB\n"}, 8192),
+        ({"memory.max": "max\n", "memory.current": "5000\n"}, 8192),
+        ({"memory.max": "6000\n", "memory.current": "5000\n"}, 1000),
+        ({"memory.stat": "anon 5000\n"}, 1000),
+        ({"memory.stat": "anon 1800\nshmem 200\ninactive_file 1000\nactive_file 2000\n"}, 4000),
     ],
 )
 def test_available_is_the_smaller_of_machine_and_control_group(tmp_path, monkeypatch, files, available):
     """Each case but the first has what is not named from those before it; copies of files can be dropped."""
-    usual = {"MEMORY_INFO": "MemAvailable:    8 kB\n"} if files else {}
-    if "CONTROL_GROUP_DETAILS" in files:
-        usual |= {"CONTROL_GROUP_LIMIT": "6000\n", "CONTROL_GROUP_USE": "5000\n"}
-    for name in ("MEMORY_INFO", "CONTROL_GROUP_LIMIT", "CONTROL_GROUP_USE", "CONTROL_GROUP_DETAILS"):
-        monkeypatch.setattr(memory, name, tmp_path / name)
+    usual = {"meminfo": "MemAvailable:    8 kB\n"} if files else {}
+    if "memory.stat" in files:
+        usual |= {"memory.max": "6000\n", "memory.current": "5000\n"}
+    monkeypatch.setattr(memory, "MEMORY_INFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "CONTROL_GROUP", tmp_path)
     for name, text in (usual | files).items():
         (tmp_path / name).write_text(text)
     assert available_memory_bytes() == available

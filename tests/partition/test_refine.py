@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.partition.balance_kernels import excess_change, total_excess, weigh_parts
-from windrow.partition.graph_kernels import contract, match_inside_parts
-from windrow.partition.refine import Adjacency, badness, balance_limits, refine, symmetric_adjacency
-from windrow.partition.refine_kernels import _push_or_update, _remove, connect_parts, move_with_hill_climbing
+from windrow.partition.balance_kernels import excess_change, total_excess
+from windrow.partition.constraints import weigh_parts
+from windrow.partition.graph_kernels import match_inside_parts
+from windrow.partition.refine import badness, balance_limits, contract, refine, start_state, symmetric_adjacency
+from windrow.partition.refine_kernels import move_with_hill_climbing
 
 
 @given(st.integers(1, 9), st.floats(0, 1), st.lists(st.integers(0, 9), min_size=1, max_size=20))
@@ -120,42 +121,18 @@ def test_contraction_keeps_every_cut(random_graph, seed):
     generator = np.random.default_rng(seed)
     coarse = np.unique(generator.integers(0, 12, 40), return_inverse=True)[1].astype(np.int32)
     count = int(coarse.max()) + 1
-    indptr, indices, edge_weights = contract(graph.indptr, graph.indices, graph.edge_weights, coarse, count)
-    merged = Adjacency(indptr=indptr, indices=indices, edge_weights=edge_weights)
+    merged = contract(graph, coarse, count)
     dense = np.zeros((count, count), np.int64)
     for vertex in range(40):
         for neighbour in graph.indices[graph.indptr[vertex] : graph.indptr[vertex + 1]]:
             dense[coarse[vertex], coarse[neighbour]] += coarse[vertex] != coarse[neighbour]
     found = np.zeros_like(dense)
     for vertex in range(count):
-        entries = slice(indptr[vertex], indptr[vertex + 1])
-        found[vertex, indices[entries]] = edge_weights[entries]
+        entries = slice(merged.indptr[vertex], merged.indptr[vertex + 1])
+        found[vertex, merged.indices[entries]] = merged.edge_weights[entries]
     assert (found == dense).all()
     assignment = generator.integers(0, 3, count).astype(np.int32)
     assert merged.cut(assignment) == graph.cut(assignment[coarse])
-
-
-SIZE = 12
-OPERATIONS = st.lists(st.tuples(st.integers(0, SIZE - 1), st.none() | st.integers(-5, 5)), max_size=60)
-
-
-@given(OPERATIONS)
-def test_behaves_like_a_dictionary_of_priorities(operations):
-    heap, position = np.empty(SIZE, np.int32), np.full(SIZE, -1, np.int32)
-    priority, length, expected = np.zeros(SIZE, np.int64), 0, {}
-    for vertex, value in operations:
-        if value is None:
-            if vertex in expected:
-                length = _remove(heap, position, priority, length, vertex)
-                del expected[vertex]
-        else:
-            length = _push_or_update(heap, position, priority, length, vertex, value)
-            expected[vertex] = value
-        assert length == len(expected)
-        assert sorted(heap[:length].tolist()) == sorted(expected)
-        assert all(heap[position[v]] == v for v in expected)
-        if expected:
-            assert priority[heap[0]] == max(expected.values())
 
 
 def weighed_parts(seed):
@@ -180,19 +157,10 @@ def test_excess_change_is_the_difference_of_totals(seed):
             assert change == pytest.approx(difference, abs=1e-12)
 
 
-def state_of(graph, assignment, num_parts, weights):
-    connectivity = connect_parts(graph.indptr, graph.indices, graph.edge_weights, assignment, num_parts)
-    sizes = np.bincount(assignment, minlength=num_parts).astype(np.int64)
-    arrays = (graph.indptr, graph.indices, graph.edge_weights, weights, assignment, connectivity)
-    return arrays, weigh_parts(weights, assignment, num_parts), sizes
-
-
-def assert_sums_are_true(graph, arrays, part_weights, sizes):
-    assignment, connectivity = arrays[4], arrays[5]
-    fresh, fresh_weights, fresh_sizes = state_of(graph, assignment, len(sizes), arrays[3])
-    assert (connectivity == fresh[5]).all()
-    assert (part_weights == fresh_weights).all()
-    assert (sizes == fresh_sizes).all()
+def assert_sums_are_true(graph, state):
+    fresh = start_state(graph, state.vertex_weights, state.assignment, len(state.part_sizes))
+    for name in ("connectivity", "part_weights", "part_sizes"):
+        assert (getattr(state, name) == getattr(fresh, name)).all()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -203,14 +171,14 @@ def test_pass_never_worsens_excess_then_cut(random_graph, seed):
     weights[:, 0] = 1
     assignment = generator.integers(0, 3, 60).astype(np.int32)
     limits = -(-weights.sum(axis=0, dtype=np.int64) // 3) + 1
-    arrays, part_weights, sizes = state_of(graph, assignment, 3, weights)
-    before, cut_before = total_excess(part_weights, limits), graph.cut(assignment)
-    gained = move_with_hill_climbing(*arrays, part_weights, sizes, limits, limits + 1, np.uint64(seed), 50)
-    after = total_excess(part_weights, limits)
+    state = start_state(graph, weights, assignment, 3)
+    before, cut_before = total_excess(state.part_weights, limits), graph.cut(assignment)
+    gained = move_with_hill_climbing(state, limits, limits + 1, np.uint64(seed), 50)
+    after = total_excess(state.part_weights, limits)
     assert graph.cut(assignment) == cut_before - gained
     assert after < before - 1e-9 or (after <= before + 1e-9 and gained >= 0)
-    assert sizes.min() > 0
-    assert_sums_are_true(graph, arrays, part_weights, sizes)
+    assert state.part_sizes.min() > 0
+    assert_sums_are_true(graph, state)
 
 
 def test_climbs_over_a_hill():
@@ -220,8 +188,8 @@ def test_climbs_over_a_hill():
     indptr = np.searchsorted([a for a, _ in both], np.arange(7)).astype(np.int64)
     graph = symmetric_adjacency(indptr, np.array([b for _, b in both], np.int32))
     assignment = np.array([0, 0, 1, 0, 1, 1], np.int32)
-    arrays, part_weights, sizes = state_of(graph, assignment, 2, np.ones((6, 1), np.int32))
+    state = start_state(graph, np.ones((6, 1), np.int32), assignment, 2)
     limits = np.array([3], np.int64)
-    move_with_hill_climbing(*arrays, part_weights, sizes, limits, limits + 1, np.uint64(1), 50)
+    move_with_hill_climbing(state, limits, limits + 1, np.uint64(1), 50)
     assert graph.cut(assignment) == 1
-    assert part_weights.ravel().tolist() == [3, 3]
+    assert state.part_weights.ravel().tolist() == [3, 3]

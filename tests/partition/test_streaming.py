@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow.partition.balance_kernels import stream_once, weigh_parts
+from windrow.partition.balance_kernels import stream_once
+from windrow.partition.constraints import weigh_parts
+from windrow.partition.options import PartitionOptions
 from windrow.partition.partitioners import _fennel_assignment
 from windrow.partition.refine import balance_limits
+
+
+def options(num_parts, imbalance, passes=5):
+    return PartitionOptions(num_parts=num_parts, imbalance=imbalance, stream_passes=passes)
 
 
 @pytest.mark.parametrize("passes", [1, 4])
@@ -18,7 +24,7 @@ from windrow.partition.refine import balance_limits
 def test_keeps_one_unit_constraint_within_its_limit(random_csc, seed, num_parts, passes):
     indptr, indices = random_csc(seed, 500, 2000)
     weights = np.ones((500, 1), np.int32)
-    assignment = _fennel_assignment(indptr, indices, weights, num_parts, imbalance=0.05, passes=passes, progress=None)
+    assignment = _fennel_assignment(indptr, indices, weights, options(num_parts, 0.05, passes), None)
     limit = balance_limits(weights, num_parts, 0.05)[0]
     assert np.bincount(assignment, minlength=num_parts).max() <= limit
 
@@ -28,7 +34,7 @@ def test_roles_that_exclude_each_other_are_all_balanced(random_csc, seed):
     indptr, indices = random_csc(seed, 600, 2400)
     roles = np.random.default_rng(seed).integers(0, 3, 600)
     weights = np.stack([roles == role for role in range(3)], axis=1).astype(np.int32)
-    assignment = _fennel_assignment(indptr, indices, weights, 4, imbalance=0.03, passes=5, progress=None)
+    assignment = _fennel_assignment(indptr, indices, weights, options(4, 0.03), None)
     limits = balance_limits(weights, 4, 0.03)
     for role in range(3):
         assert np.bincount(assignment[roles == role], minlength=4).max() <= limits[role]
@@ -37,7 +43,7 @@ def test_roles_that_exclude_each_other_are_all_balanced(random_csc, seed):
 def test_restreaming_keeps_cliques_together(ring_of_cliques):
     graph = ring_of_cliques(16, 8)
     weights = np.ones((128, 1), np.int32)
-    streamed = _fennel_assignment(graph.indptr, graph.indices, weights, 2, imbalance=0.05, passes=5, progress=None)
+    streamed = _fennel_assignment(graph.indptr, graph.indices, weights, options(2, 0.05), None)
     dealt = (np.arange(128) % 2).astype(np.int32)
     assert graph.cut(streamed) < graph.cut(dealt) / 4
 
@@ -45,7 +51,7 @@ def test_restreaming_keeps_cliques_together(ring_of_cliques):
 def test_progress_rises_to_one(random_csc):
     seen = []
     weights, report = np.ones((300, 1), np.int32), lambda *step: seen.append(step)
-    _fennel_assignment(*random_csc(0, 300, 600), weights, 2, imbalance=0.05, passes=5, progress=report)
+    _fennel_assignment(*random_csc(0, 300, 600), weights, options(2, 0.05), report)
     shares = [share for _, share in seen]
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
@@ -113,7 +119,8 @@ def test_equals_the_reference(edges, weights, given_parts, limits, crowding_cost
     indptr, indices = csc(edges, dtype)
     vertex_weights = np.array(weights, np.int32)
     assignment = np.array(given_parts, np.int32)
-    part_weights = weigh_parts(vertex_weights, assignment, 3)
+    placed = assignment >= 0
+    part_weights = weigh_parts(vertex_weights[placed], assignment[placed], 3)
     means = np.maximum(vertex_weights.sum(axis=0), 1) / 3
     stream_once(
         indptr, indices, vertex_weights, assignment, part_weights, means, np.array(limits, np.int64),
@@ -121,4 +128,7 @@ def test_equals_the_reference(edges, weights, given_parts, limits, crowding_cost
     )  # fmt: skip
     expected = reference(edges, weights, given_parts, means.tolist(), limits, 3, crowding_cost, *span)
     assert assignment.tolist() == expected
-    assert part_weights.tolist() == weigh_parts(vertex_weights, assignment, 3).tolist(), "the sums are kept true"
+    placed = assignment >= 0
+    assert part_weights.tolist() == weigh_parts(vertex_weights[placed], assignment[placed], 3).tolist(), (
+        "the sums are kept true"
+    )

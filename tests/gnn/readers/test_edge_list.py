@@ -139,8 +139,10 @@ EDGES = st.lists(st.tuples(st.text("abc", max_size=3), st.text("abc", max_size=3
 @given(EDGES, st.integers(1, 7), st.sampled_from(["first-appearance", "sorted"]))
 def test_numbering_equals_a_dictionary(edges, batch, order):
     starts = range(0, len(edges), batch)
-    sources = [pa.array([edge[0] for edge in edges[start : start + batch]]) for start in starts]
-    destinations = [pa.array([edge[1] for edge in edges[start : start + batch]]) for start in starts]
+    chunks = [edges[start : start + batch] for start in starts]
+    sources, destinations = (
+        pa.chunked_array([[edge[end] for edge in chunk] for chunk in chunks], pa.string()) for end in (0, 1)
+    )
     names, source_numbers, destination_numbers = _number_names(sources, destinations, order)
     met = list(dict.fromkeys(name for edge in edges for name in edge))
     expected = sorted(met) if order == "sorted" else met

@@ -1,4 +1,4 @@
-"""Graphs from and to DGL, and from PyTorch Geometric."""
+"""Graphs from DGL and from PyTorch Geometric."""
 
 import warnings
 from dataclasses import replace
@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.harness.data_sets import to_dgl
 from windrow.comm.errors import DataError
-from windrow.gnn.readers.libraries import MASKS, from_dgl, from_pyg, read_dgl, to_dgl
+from windrow.gnn.readers.libraries import MASKS, from_dgl, from_pyg, read_dgl
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.vertex_data import SplitOptions

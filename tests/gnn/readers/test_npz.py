@@ -10,6 +10,7 @@ import torch
 from windrow.comm.errors import DataError
 from windrow.gnn.readers.npz import read_npz
 from windrow.gnn.readers.options import GraphOptions
+from windrow.gnn.readers.read import read_graph
 from windrow.gnn.vertex_data import SplitOptions
 
 EDGES = np.array([[0, 1], [1, 2], [3, 0]], dtype=np.int32)
@@ -132,7 +133,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 def test_broken_contents_are_refused(tmp_path, arrays, message):
     options = save(tmp_path, **arrays)
     with pytest.raises(DataError) as caught:
-        read_npz(options)
+        read_graph(options)
     assert message in str(caught.value)
     assert options.path in str(caught.value)
 

@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.gnn.readers.metis_file import write_metis
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.readers.read import _format_of, read_graph
-from windrow.gnn.synthetic import power_law_graph
 from windrow.gnn.vertex_data import SplitOptions
 
 
@@ -54,9 +52,8 @@ def test_a_missing_file_is_named():
 
 
 def test_each_format_reaches_its_reader(tmp_path):
-    graph = power_law_graph(30, 100, seed=1)
-    write_metis(tmp_path / "g.graph", graph)
-    assert read_graph(GraphOptions(path=str(tmp_path / "g.graph"))).fingerprint() == graph.fingerprint()
+    (tmp_path / "g.graph").write_text("3 2\n2\n1 3\n2\n")
+    assert read_graph(GraphOptions(path=str(tmp_path / "g.graph"))).num_edges == 4
     (tmp_path / "g.csv").write_text("s,d\n0,1\n1,2\n")
     assert read_graph(GraphOptions(path=str(tmp_path / "g.csv"))).num_edges == 4
 

@@ -1,32 +1,28 @@
-"""CSV and Parquet in batches."""
+"""CSV and Parquet files."""
 
 import gzip
-from typing import Any
 
 import numpy as np
 import pytest
 
 from windrow.comm.errors import DataError
-from windrow.gnn.readers import table_files
-from windrow.gnn.readers.table_files import TableStyle, column_names, iterate_batches, read_matrix
+from windrow.gnn.readers.table_files import TableFile, read_matrix
 
 pa = pytest.importorskip("pyarrow")
-STYLE = TableStyle()
 
 
-def rows(path, columns, style=STYLE, **options):
-    result: dict[str, list[Any]] = {name: [] for name in columns}
-    for batch in iterate_batches(path, columns, style, **options):
-        for name, values in batch.items():
-            result[name] += values.to_pylist()
-    return result
+def rows(path, columns, *, missing_allowed=False, **style):
+    found = TableFile(path=path, **style).read(columns, missing_allowed=missing_allowed)
+    return {name: values.to_pylist() for name, values in found.items()}
 
 
 def test_tab_gzip_comments_and_no_header(tmp_path):
     path = tmp_path / "t.tsv.gz"
     path.write_bytes(gzip.compress(b"# comment\n# another\n1\t2\n3\t4\n"))
-    style = TableStyle(has_header=False, skip_rows=2)
-    assert rows(path, {"f0": "int64", "f1": "string"}, style) == {"f0": [1, 3], "f1": ["2", "4"]}
+    assert rows(path, {"f0": "int64", "f1": "string"}, has_header=False, skip_rows=2) == {
+        "f0": [1, 3],
+        "f1": ["2", "4"],
+    }
 
 
 def test_parquet(tmp_path):
@@ -35,23 +31,22 @@ def test_parquet(tmp_path):
     path = tmp_path / "t.parquet"
     table = pa.table({"a": pa.array([1, 2], pa.int16()), "b": ["x", None]})
     parquet.write_table(table, path, row_group_size=1)
-    assert column_names(path, STYLE) == ["a", "b"]
+    assert TableFile(path=path).column_names() == ["a", "b"]
     assert rows(path, {"a": "int64"}) == {"a": [1, 2]}
     assert rows(path, {"b": "string"}, missing_allowed=True) == {"b": ["x", None]}
     with pytest.raises(DataError, match="row 2: column 'b' is empty; fill it in"):
         rows(path, {"b": "string"})
-    with pytest.raises(DataError, match="at or after row 1: Failed to parse"):
+    with pytest.raises(DataError, match=r"t.parquet: no readable Parquet file, of columns .*int64.* .Failed to parse"):
         rows(path, {"b": "int64"}, missing_allowed=True)
 
 
-def test_several_blocks_are_one_table(tmp_path, monkeypatch):
-    monkeypatch.setattr(table_files, "BLOCK_BYTES", 256)
-    path = tmp_path / "t.csv"
-    path.write_text("a\n" + "".join(f"{number}\n" for number in range(1000)))
-    assert len(list(iterate_batches(path, {"a": "int64"}, STYLE))) > 5
-    assert rows(path, {"a": "int64"})["a"] == list(range(1000))
-    path.write_text("a\n" + "".join(f"{number}\n" for number in range(1000)) + "x\n")
-    with pytest.raises(DataError, match=r"Row #1002: .*invalid value 'x'"):
+def test_several_blocks_are_one_table(tmp_path):
+    path, count = tmp_path / "t.csv", 300_000
+    path.write_text("a\n" + "".join(f"{number}\n" for number in range(count)))
+    assert TableFile(path=path).read({"a": "int64"})["a"].num_chunks > 1
+    assert rows(path, {"a": "int64"})["a"] == list(range(count))
+    path.write_text("a\n" + "".join(f"{number}\n" for number in range(count)) + "x\n")
+    with pytest.raises(DataError, match=rf"Row #{count + 2}: .*invalid value 'x'"):
         rows(path, {"a": "int64"})
 
 
@@ -87,7 +82,7 @@ def test_a_file_in_latin_1_is_refused_with_the_byte(tmp_path, text, place, name,
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 def test_a_missing_file_is_refused(tmp_path, name):
     with pytest.raises(DataError, match=r"no readable .* file"):
-        column_names(tmp_path / name, STYLE)
+        TableFile(path=tmp_path / name).column_names()
 
 
 def test_a_matrix_without_header(tmp_path):

@@ -6,7 +6,9 @@ import pytest
 
 from windrow.comm.errors import PlanError, RecipeError, StoreError
 from windrow.launch.cli import build_parser
+from windrow.launch.commands.plan import _described
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
+from windrow.partition.tables import Plan, Replica, Shard, TableSpec, plan_with_planner
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.log_tables import log_table_specs, plan_tables
@@ -90,3 +92,38 @@ def test_what_cannot_be_planned(recipe_file: Path, tmp_path: Path) -> None:
     path.write_text('[log]\npaths = ["a.npz"]\nformat = "interactions"\n[model]\nkind = "two_tower"\n')
     with pytest.raises(RecipeError, match="plans of prepared logs alone"):
         plan_with(path, "--ranks", 2)
+
+
+DESCRIBED = (
+    TableSpec(name="user", rows=1 << 16, dim=16, features=("user",)),
+    TableSpec(name="item", rows=1 << 15, dim=16, features=("item", "history"), lookups_per_sample=21),
+    TableSpec(name="day", rows=7, dim=4, features=("day",)),
+)
+EXPECTED = """\
+table   rows  dim    bytes  plan        ranks
+-----  -----  ---  -------  ----------  -----
+user   65536   16  4194304  table-wise  0
+item   32768   16  2097152  row-wise    0, 1
+day        7    4      112  replicated  all
+
+rank  pieces    bytes  lookups/sample
+----  ------  -------  --------------
+   0       3  4718704            6.75
+   1       2  1572976           16.25"""
+
+
+def test_a_plan_is_described() -> None:
+    plan = Plan(
+        (
+            Shard("user", 0, (0, 1 << 16), (0, 16)),
+            Shard("item", 0, (0, 1 << 13), (0, 16)),
+            Shard("item", 1, (1 << 13, 1 << 15), (0, 16)),
+        ),
+        (Replica("day", (0, 7)),),
+    )
+    assert _described(plan, DESCRIBED, 2) == EXPECTED
+
+
+def test_many_ranks_are_cut_short() -> None:
+    text = _described(plan_with_planner("row_wise", DESCRIBED[:1], 100), DESCRIBED[:1], 100)
+    assert "0, 1, 2, 3, 4, 5, 6, 7, ... (100)" in text
