@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness.memory import MemoryWatch
+from benchmarks.harness.power_law import power_law_communities
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table
 from windrow.caching.selection import cache_capacity, choose_cached
@@ -31,7 +32,6 @@ from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import graph_to_store
 from windrow.gnn.sampler import SamplerOptions
-from windrow.gnn.synthetic import power_law_communities
 from windrow.gnn.task import NodeTask, TrainingOptions
 from windrow.partition import PartitionOptions
 from windrow.training.terminal import Progress

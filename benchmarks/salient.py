@@ -22,6 +22,7 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.harness.compare import Variant, compare
+from benchmarks.harness.power_law import power_law_communities
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.caching.selection import cache_capacity, choose_cached
@@ -35,7 +36,6 @@ from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import graph_to_store
 from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.seed_order import count_steps
-from windrow.gnn.synthetic import power_law_communities
 from windrow.gnn.task import NodeTask
 from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.options import PartitionOptions

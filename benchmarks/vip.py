@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness.data_sets import data_option
+from benchmarks.harness.power_law import power_law_communities
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table
 from windrow.caching.policies import score_vertices
@@ -37,7 +38,6 @@ from windrow.gnn.build import csc_from_edges, edges_of
 from windrow.gnn.demand import count_accesses
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.seed_order import SeedOrder
-from windrow.gnn.synthetic import power_law_communities
 from windrow.partition import PartitionBook, PartitionOptions, partition_graph
 
 ALPHAS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)

@@ -9,15 +9,14 @@
 The frontier is cumulative, as in PyG, DGL and SALIENT (Kaler et al., MLSys 2022): every hop expands all
 vertices found so far, because each layer needs the previous layer's row of a vertex itself as well.
 
-Local ids are kept in one of two maps, an array of all vertices or a hash table. Both keep base + local id for a vertex,
-and smaller entries are left from earlier samples: raising the base past all entries forgets them at no cost, until the
-numbers run out.
+Local ids are kept in an array of all vertices, as base + local id. Smaller entries are left from earlier samples:
+raising the base past all entries forgets them at no cost, until the numbers run out.
 """
 
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,24 +29,12 @@ from windrow.comm.options import PositiveInt, checked_dataclass
 from windrow.comm.random import Stream, stream_key
 from windrow.comm.wire import CodecName
 from windrow.gnn.message_passing import Block, Minibatch, weighted_degrees
-from windrow.gnn.sampler_kernels import (
-    count_edges,
-    draw_neighbors,
-    look_up_vertices,
-    number_directly,
-    number_hashed,
-    place_seeds_directly,
-    place_seeds_hashed,
-    refill,
-)
+from windrow.gnn.sampler_kernels import draw_neighbors, look_up_vertices, number_vertices, place_seeds
 
-__all__ = ["Fanout", "NeighborSampler", "NumbersKind", "SamplerOptions"]
+__all__ = ["Fanout", "NeighborSampler", "SamplerOptions"]
 
 Fanout: TypeAlias = PositiveInt | Literal[-1]
 """Neighbours sampled per vertex at one hop; -1 takes all."""
-
-NumbersKind = Literal["auto", "direct", "hashed"]
-"""How numbers are kept: by the size of the graph, in an array of all vertices, or in a table of the sampled ones."""
 
 
 @checked_dataclass
@@ -65,74 +52,7 @@ class SamplerOptions:
     """Number format in which features are kept in memory; the model computes in fp32 all the same."""
 
 
-HASHED_FROM_VERTICES = 1 << 26
-"""Vertices from which on "auto" takes the table. Nanoseconds of a whole sample per edge, fanouts 15, 10, 5 from 1024
-seeds, array against table, in turn on one core of an AMD EPYC (2 MiB L2, 32 MiB L3): 9.2 and 13.6 for 1 million
-vertices, 19.6 and 24.0 for 10 million, 20.9 and 23.0 for 30 million, 24.4 and 23.8 for 100 million. From here on an
-array would take 256 MiB and more of every thread, for nothing."""
-
 LARGEST_INT32 = 2**31 - 1
-FIRST_SLOTS = 1 << 12
-"""Slots of a new table; a power of two."""
-SLOTS_PER_VERTEX = 4
-"""Least slots of the table for each vertex in it. With 2 a sample took 3 % less time where all fits into the cache, and
-10 to 15 % more where it does not, which is what the table is for."""
-
-
-class _DirectNumbers:
-    """Keeps numbers in an array of all vertices: 4 bytes for each vertex of the graph."""
-
-    def __init__(self, num_vertices: int) -> None:
-        self.base = 1
-        self._num_vertices = num_vertices
-        self._entries: npt.NDArray[Any] = np.zeros(num_vertices, np.int32)
-
-    def forget(self, numbered: int) -> None:
-        """Forget the numbers of at most `numbered` vertices."""
-        self.base += numbered
-        if self.base > LARGEST_INT32 - self._num_vertices:
-            self._entries.fill(0)
-            self.base = 1
-
-    def place_seeds(self, seeds: npt.NDArray[np.int64], frontier: npt.NDArray[np.int64]) -> int:
-        """Number the seeds 0, 1, ...; -1, or the position of one that is out of range or repeats an earlier one."""
-        return place_seeds_directly(seeds, self._entries, self.base, frontier)
-
-    def number(self, neighbors: npt.NDArray[np.int32], frontier: npt.NDArray[np.int64], found: int) -> int:
-        """Replace vertex ids by numbers; those that have none yet get the next. Returns the frontier's length."""
-        return number_directly(neighbors, self._entries, self.base, frontier, found)
-
-
-class _HashedNumbers(_DirectNumbers):
-    """The same in a table with open addressing: 32 to 64 bytes for each vertex of the largest sample so far."""
-
-    def __init__(self, num_vertices: int) -> None:
-        super().__init__(0)
-        self._num_vertices = num_vertices
-        self._make_table(FIRST_SLOTS)
-
-    def place_seeds(self, seeds: npt.NDArray[np.int64], frontier: npt.NDArray[np.int64]) -> int:
-        if len(seeds) > self._most:
-            self._make_table(2 ** (SLOTS_PER_VERTEX * len(seeds)).bit_length())
-        return place_seeds_hashed(seeds, self._num_vertices, self._entries, self._shift, self.base, frontier)
-
-    def number(self, neighbors: npt.NDArray[np.int32], frontier: npt.NDArray[np.int64], found: int) -> int:
-        edge = 0
-        while True:
-            edge, found = number_hashed(
-                neighbors, edge, self._entries, self._shift, self.base, frontier, found, self._most
-            )
-            if edge == len(neighbors):
-                return found
-            self._make_table(2 * len(self._entries))
-            refill(frontier, found, self._entries, self._shift, self.base)
-
-    def _make_table(self, slots: int) -> None:
-        self._entries = np.zeros(slots, np.int64)
-        self._shift = np.uint64(65 - slots.bit_length())
-        self._most = slots // SLOTS_PER_VERTEX
-
-
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
@@ -149,8 +69,8 @@ class NeighborSampler:
     neighbour list: not on the rank, the other seeds or the thread.
 
     `sample` may be called from several threads at once and holds the interpreter lock only between its
-    loops, so it runs beside training. Each thread keeps its own working memory: 32 bytes per sampled vertex, and
-    where local ids are looked up (see `windrow.gnn.sampler`).
+    loops, so it runs beside training. Each thread keeps its own working memory: 32 bytes per sampled vertex, and 4
+    bytes per vertex of the graph.
     """
 
     def __init__(
@@ -164,7 +84,6 @@ class NeighborSampler:
         source_degrees: bool = False,
         edge_weight: Tensor | None = None,
         edge_attr: Tensor | None = None,
-        numbers: NumbersKind = "auto",
     ) -> None:
         """Keep the graph by reference; it must not change afterwards.
 
@@ -179,7 +98,6 @@ class NeighborSampler:
             source_degrees: fill in `Block.source_degrees`, for layers that divide by the degree of a source.
             edge_weight: float32 [E], in the order of `indices`, for `Block.edge_weight`; None for none.
             edge_attr: float32 [E, D], likewise, for `Block.edge_attr`.
-            numbers: where local ids are looked up: the sample is the same, only memory and time are not.
 
         Raises:
             RecipeError: `fanouts` is empty or holds a number that is neither positive nor -1.
@@ -213,7 +131,6 @@ class NeighborSampler:
         self._weighted_degrees = None
         if source_degrees and edge_weight is not None:
             self._weighted_degrees = weighted_degrees(indptr, edge_weight)
-        self._numbers: NumbersKind = numbers
         self._largest_degree = int(np.diff(self._indptr).max(initial=0))
         if self._largest_degree > LARGEST_INT32:
             raise DataError(
@@ -272,8 +189,10 @@ class NeighborSampler:
             workspace.inner_hashes,
         )
         workspace.looked_up = num_dst
-        block_indptr = np.empty(num_dst + 1, np.int64)
-        num_edges = count_edges(workspace.degrees, num_dst, fanout, block_indptr)
+        degrees = workspace.degrees[:num_dst]
+        block_indptr = np.zeros(num_dst + 1, np.int64)
+        np.cumsum(degrees if fanout < 0 else np.minimum(degrees, fanout), out=block_indptr[1:])
+        num_edges = int(block_indptr[-1])
         block_indices = np.empty(num_edges, np.int32)
         places = np.empty(num_edges, np.int64) if self._edge_data else None
         draw_neighbors(
@@ -288,7 +207,9 @@ class NeighborSampler:
             places,
         )
         workspace.reserve_frontier(num_dst + num_edges)
-        workspace.found = workspace.numbers.number(block_indices, workspace.frontier, num_dst)
+        workspace.found = number_vertices(
+            block_indices, workspace.first_seen, workspace.base, workspace.frontier, num_dst
+        )
         return Block(
             num_src=workspace.found,
             num_dst=num_dst,
@@ -304,19 +225,17 @@ class NeighborSampler:
     def _workspace(self) -> "_Workspace":
         workspace: _Workspace | None = getattr(self._per_thread, "workspace", None)
         if workspace is None:
-            workspace = _Workspace(self.num_vertices, self._largest_degree, self._numbers)
-            self._per_thread.workspace = workspace
+            workspace = self._per_thread.workspace = _Workspace(self.num_vertices, self._largest_degree)
         return workspace
 
 
 class _Workspace:
     """What one thread reuses from sample to sample."""
 
-    def __init__(self, num_vertices: int, largest_degree: int, numbers: NumbersKind) -> None:
+    def __init__(self, num_vertices: int, largest_degree: int) -> None:
         self.num_vertices = num_vertices
-        if numbers == "auto":
-            numbers = "direct" if num_vertices < HASHED_FROM_VERTICES else "hashed"
-        self.numbers = (_DirectNumbers if numbers == "direct" else _HashedNumbers)(num_vertices)
+        self.base = 1
+        self.first_seen: npt.NDArray[np.int32] = np.zeros(num_vertices, np.int32)
         self.taken: npt.NDArray[np.uint64] = np.zeros(largest_degree // 64 + 1, np.uint64)
         self.found = 0
         """Vertices in the frontier."""
@@ -329,12 +248,15 @@ class _Workspace:
 
     def begin(self, seeds: npt.NDArray[np.int64]) -> None:
         """Forget the last sample and make `seeds` the frontier."""
-        self.numbers.forget(self.found)
+        self.base += self.found
+        if self.base > LARGEST_INT32 - self.num_vertices:
+            self.first_seen.fill(0)
+            self.base = 1
         self.looked_up = self.found = 0
         self.reserve_frontier(len(seeds))
         # Also where one is refused: its entries must be forgotten.
         self.found = min(len(seeds), self.num_vertices)
-        refused = self.numbers.place_seeds(seeds, self.frontier)
+        refused = place_seeds(seeds, self.first_seen, self.base, self.frontier)
         if refused >= 0:
             vertex = int(seeds[refused])
             if not 0 <= vertex < self.num_vertices:

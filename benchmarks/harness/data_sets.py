@@ -19,9 +19,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from benchmarks.harness.power_law import power_law_graph
 from windrow.comm.numpy_files import integer_row, load_arrays
 from windrow.gnn.build import csc_from_edges
-from windrow.gnn.synthetic import power_law_graph
 
 __all__ = [
     "DIGINETICA",

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.harness.power_law import power_law_communities
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.wire import WireOptions
@@ -16,7 +17,7 @@ from windrow.gnn.demand import count_accesses
 from windrow.gnn.models import build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler, SamplerOptions
-from windrow.gnn.synthetic import community_graph, power_law_communities
+from windrow.gnn.synthetic import community_graph
 from windrow.gnn.task import NodeTask
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.partition.book import PartitionBook

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.harness.power_law import power_law_graph
 from windrow.comm.errors import DataError, RecipeError
 from windrow.gnn.readers.metis_file import write_metis
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.readers.read import _format_of, read_graph
-from windrow.gnn.synthetic import power_law_graph
 from windrow.gnn.vertex_data import SplitOptions
 
 
