@@ -129,7 +129,7 @@ def read(name: str, data: Path) -> tuple[Tensor, Tensor, npt.NDArray[np.int64]]:
         masks = archive.get("train_masks")
     edges -= edges.min()  # ego_twitter counts from 1
     num_vertices = int(edges.max()) + 1
-    indptr, indices = csc_from_edges(edges[:, 0], edges[:, 1], num_vertices, symmetrise=True)
+    indptr, indices, _ = csc_from_edges(edges[:, 0], edges[:, 1], num_vertices, symmetrise=True)
     share = REAL_SHARES[name]
     if share is None:
         assert masks is not None
@@ -145,8 +145,8 @@ def cut(indptr: Tensor, indices: Tensor, train_ids: npt.NDArray[np.int64], num_p
     book = PartitionBook.from_assignment(assignment, num_parts)
     sources, destinations = edges_of(indptr, indices)
     new = book.to_new(sources.numpy()), book.to_new(destinations.numpy())
-    renumbered = csc_from_edges(*new, book.num_vertices, symmetrise=False)
-    return Setting(book, *renumbered, torch.from_numpy(book.to_new(train_ids)))
+    indptr, indices, _ = csc_from_edges(*new, book.num_vertices, symmetrise=False)
+    return Setting(book, indptr, indices, torch.from_numpy(book.to_new(train_ids)))
 
 
 def sweep(setting: Setting, fanouts: tuple[int, ...], epochs: int) -> dict[float, dict[str, float]]:

@@ -6,6 +6,7 @@ what the analysis predicts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +22,7 @@ __all__ = ["bytes_for_priorities", "count_accesses", "demand_of", "vertex_priori
 
 
 def demand_of(graph: PartitionedGraph, part: int, fanouts: Sequence[int], steps: int) -> Demand:
-    """Describe the training minibatches of one part, of which the topology and all training vertices are known.
-
-    Args:
-        graph: any rank's view.
-        part: whose minibatches; need not be the part that `graph` holds.
-        fanouts: neighbours sampled per vertex at each hop, from the seeds outwards; -1 for all.
-        steps: minibatches in an epoch.
-    """
+    """Describe the training minibatches of a part, whether `graph` is its view or not, with so many steps an epoch."""
     start, stop = graph.book.part_range(part)
     train_ids = graph.train_ids
     return Demand(
@@ -56,18 +50,10 @@ def vertex_priorities(
     *,
     progress: Callable[[str, float], None] | None = None,
 ) -> npt.NDArray[np.float64]:
-    """The probability of each vertex to be needed in a minibatch of the rank that owns it.
+    """The probability of each vertex to be needed in a minibatch of the rank that owns it, float64 [N].
 
-    Args:
-        graph: in the user's numbering, with training vertices.
-        assignment: integer [N], each vertex's part.
-        num_parts: number of parts.
-        order: the minibatches.
-        progress: called with a stage name and the share done, 0 to 1.
-
-    Returns:
-        float64 [N] from 0 to 1, for `windrow.partition.book.PartitionBook.from_assignment`; a part without training
-        vertices has zeros.
+    A part without training vertices has zeros. `assignment` integer [N] is each vertex's part, in the user's numbering
+    as the graph; `progress` is called with a stage name and the share done, 0 to 1.
 
     Cost: a pass over the edges for each part and hop, one part after another; memory: see `bytes_for_priorities`.
     """
@@ -79,20 +65,13 @@ def vertex_priorities(
     report = progress or (lambda *_: None)
     report(PRIORITY_STAGE, 0.0)
     samplers = find_samplers(indptr, indices)
+    # Parts are no ranges before vertices are renumbered; probabilities do not ask who owns a vertex.
+    known = partial(Demand, indptr=indptr, indices=indices, own=(0, 0), steps=steps, fanouts=order.fanouts)
     for part in range(num_parts):
         seeds = train_ids[parts_of_seeds == part]
         if len(seeds):
-            demand = Demand(
-                indptr=indptr,
-                indices=indices,
-                # Parts are no ranges before vertices are renumbered; probabilities do not ask who owns a vertex.
-                own=(0, 0),
-                seeds=seeds,
-                steps=steps,
-                fanouts=order.fanouts,
-            )
             mine = np.flatnonzero(assignment == part)
-            priorities[mine] = inclusion_probabilities(demand, samplers=samplers)[-1][mine]
+            priorities[mine] = inclusion_probabilities(known(seeds=seeds), samplers=samplers)[-1][mine]
         report(PRIORITY_STAGE, (part + 1) / num_parts)
     return priorities
 

@@ -84,7 +84,7 @@ class Evaluator:
     Args:
         world: all its ranks make the same evaluator.
         graph: this rank's view.
-        model: equal weights on all ranks.
+        model: equal weights on all ranks; it is left in evaluation mode.
         metrics: by name, see `metrics_of`; none where the evaluator only infers.
         options: how to measure. None: exactly for a `GNN`, else sampled.
         fanouts: those of training, for "sampled" evaluation that names none.
@@ -129,17 +129,10 @@ class Evaluator:
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
-        """Measure the model. Collective.
-
-        Args:
-            splits: which vertices to measure on.
+        """Measure the model on some splits: RecipeError where there is no such. Collective.
 
         Returns:
-            For each split that has vertices the metrics over all ranks, the same on every rank. The model is left in
-            evaluation mode.
-
-        Raises:
-            RecipeError: there is no such split.
+            For each split that has vertices the metrics over all ranks, the same on every rank.
         """
         check_splits(splits)
         wanted = {split: ids for split in splits if len(ids := self._graph.split_ids(split))}

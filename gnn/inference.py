@@ -146,12 +146,7 @@ def _chunk(
 
 
 def gather_predictions(world: World, graph: PartitionedGraph, own_rows: Tensor) -> Tensor:
-    """Bring the rows of all ranks together, in the user's order of vertices. Collective.
-
-    Args:
-        world: all ranks call this.
-        graph: this rank's view.
-        own_rows: [rows of this part, ...] from `infer_exactly`; row shape and dtype must agree.
+    """Bring the rows of all ranks, [rows of this part, ...] from `infer_exactly`, together. Collective.
 
     Returns:
         [N, ...] on every rank; row v belongs to the vertex that the user calls v.
@@ -171,11 +166,10 @@ def own_vertices(graph: PartitionedGraph, ids: Tensor | None) -> Tensor:
 
 def sampled_steps(graph: PartitionedGraph, ids: Tensor | None, batch_size: int) -> int:
     """How many minibatches `infer_sampled` goes through with these arguments, the same on every rank."""
-    ranges = list(pairwise(graph.offsets))
     largest = _largest_part(graph)
     if ids is not None:
-        largest = max(int(((ids >= start) & (ids < stop)).sum()) for start, stop in ranges)
-    return -(-largest // max(1, batch_size // len(ranges)))
+        largest = max(int(((ids >= start) & (ids < stop)).sum()) for start, stop in pairwise(graph.offsets))
+    return -(-largest // max(1, batch_size // graph.book.num_parts))
 
 
 @torch.no_grad()
@@ -208,11 +202,10 @@ def infer_sampled(
         float32 [own vertices, outputs] on the CPU, in the order of `own_vertices`.
     """
     own = own_vertices(graph, ids)
-    outputs = torch.empty((len(own), graph.num_outputs))
     steps = sampled_steps(graph, ids, batch_size)
     if steps == 0:
-        return outputs
-    row_shape: torch.Size | None = None
+        return torch.empty((0, graph.num_outputs))
+    outputs: Tensor | None = None
     bounds = list(pairwise(near_equal_split(len(own), steps)))
     device = next(model.parameters()).device
     pipeline = MinibatchPipeline(world, sampler, store, options, device=device, stopwatch=Stopwatch())
@@ -222,16 +215,16 @@ def infer_sampled(
         for (first, last), loaded in zip(bounds, pipeline.run(tasks), strict=True):
             if first < last:
                 found: Tensor = model(loaded.minibatch.blocks, loaded.rows)
-                if row_shape is None:
-                    # A model of the user's may have other outputs than there are labels.
-                    row_shape = found.shape[1:]
-                    outputs = outputs.new_empty((len(own), *row_shape))
+                if outputs is None:
+                    outputs = torch.empty((len(own), *found.shape[1:]))
                 outputs[first:last] = found
             if after_step is not None:
                 after_step()
-    # A rank without a vertex has seen no output.
-    shapes = world.all_gather_object(row_shape, stage="shape of outputs")
-    return outputs.reshape(len(own), *next(shape for shape in shapes if shape is not None))
+    # A rank without a vertex has seen no output, and a model of the user's may have others than there are labels.
+    shapes = world.all_gather_object(None if outputs is None else outputs.shape[1:], stage="shape of outputs")
+    if outputs is None:
+        outputs = torch.empty((0, *next(shape for shape in shapes if shape is not None)))
+    return outputs
 
 
 PREDICTIONS_STAGE = "predictions"

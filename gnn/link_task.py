@@ -28,7 +28,7 @@ from windrow.comm.fetch import fetch_rows
 from windrow.comm.random import Stream, hash_ids, permuted, stream_key
 from windrow.comm.rows import near_equal_split
 from windrow.comm.wire import Wire
-from windrow.gnn.evaluation import EvaluationOptions
+from windrow.gnn.evaluation import EvaluationOptions, check_splits
 from windrow.gnn.graph import EDGE_ARRAYS, Graph
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import LoadedMinibatch, PipelineOptions, SeedTask
@@ -91,25 +91,22 @@ def split_links(
     keys = low * graph.num_vertices + high
     draws = hash_ids(stream_key(seed, Stream.SPLIT), keys) / np.float64(2**64)
     in_test = draws < test_fraction
-    in_validation = ~in_test & (draws < test_fraction + validation_fraction)
+    in_train = draws >= test_fraction + validation_fraction
     loops = sources == targets
 
     def links(chosen: npt.NDArray[np.bool_]) -> Tensor:
         found = np.unique(keys[chosen & ~loops])
         return torch.from_numpy(np.stack([found // graph.num_vertices, found % graph.num_vertices]))
 
-    in_train = ~(in_test | in_validation)
-    stays = loops | in_train
-    counts = np.bincount(targets[stays], minlength=graph.num_vertices)
+    stays = torch.from_numpy(loops | in_train)
+    counts = np.bincount(targets[loops | in_train], minlength=graph.num_vertices)
     remaining = replace(
         graph,
         indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])),
-        indices=graph.indices[torch.from_numpy(stays)],
-        **{name: rows[torch.from_numpy(stays)] for name in EDGE_ARRAYS if (rows := getattr(graph, name)) is not None},
+        indices=graph.indices[stays],
+        **{name: rows[stays] for name in EDGE_ARRAYS if (rows := getattr(graph, name)) is not None},
     )
-    return remaining, Links(
-        train=links(~in_test & ~in_validation), validation=links(in_validation), test=links(in_test)
-    )
+    return remaining, Links(train=links(in_train), validation=links(~in_test & ~in_train), test=links(in_test))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -138,7 +135,7 @@ class LinkTask(GraphTask):
             labels int64 [n] say which of them is that of the edge. None: cross entropy.
         k: of hits@k.
         evaluation_negatives: uniform negatives that each measured edge is ranked among, the same at every evaluation.
-        evaluation: how vectors are computed for that, see `GraphTask`; also for the next three.
+        evaluation: how vectors are computed for that; see `windrow.gnn.task.NodeTask` for this and the next three.
         cache: which rows of other ranks each rank keeps.
         cached_ids: those of this rank, for who chose them already.
         pipeline: how far ahead minibatches are sampled and fetched.
@@ -254,12 +251,8 @@ class LinkTask(GraphTask):
 
     def _draw_negatives(self, epoch: int, chosen: npt.NDArray[np.int64]) -> Tensor:
         """[n, K] for these training edges, the same on any number of ranks."""
-        counters = chosen[:, None] * self._num_negatives + np.arange(self._num_negatives)
-        draws = hash_ids(stream_key(self._setup.seed, Stream.NEGATIVE, epoch), counters)
-        if self._negatives == "uniform":
-            return self._new_ids[torch.from_numpy((draws % np.uint64(self.graph.num_vertices)).astype(np.int64))]
-        ends = self._links["train"].T.flatten()
-        return ends[torch.from_numpy((draws % np.uint64(len(ends))).astype(np.int64))]
+        drawn_from = self._new_ids if self._negatives == "uniform" else self._links["train"].T.flatten()
+        return _draw(drawn_from, chosen, self._num_negatives, stream_key(self._setup.seed, Stream.NEGATIVE, epoch))
 
     def loss(self, minibatch: LoadedMinibatch, epoch: int, step: int) -> Tensor | None:
         """Of this rank's edges; None where it has none in this step."""
@@ -285,9 +278,7 @@ class LinkTask(GraphTask):
             For each split that has links "mrr", the mean of 1 / rank, and "hits@k", the share of ranks up to k. Cost:
             inference of all vertices, and a fetch of the vectors of all pairs.
         """
-        unknown = [split for split in splits if split not in self._links]
-        if unknown:
-            raise RecipeError(f"there is no split {unknown[0]!r}: choose from {', '.join(self._links)}")
+        check_splits(splits)
         hidden = self.evaluator.infer()
         return {split: self._measure(hidden, split) for split in splits if self._links[split].numel()}
 
@@ -298,13 +289,8 @@ class LinkTask(GraphTask):
         chunks = near_equal_split(pairs.shape[1], world.size * -(-pairs.shape[1] // (PAIRS_PER_CHUNK * world.size)))
         sums = torch.zeros(2, dtype=torch.float64)
         for start, stop in list(pairwise(chunks))[world.rank :: world.size]:
-            places = np.arange(start, stop)[:, None] * self._evaluation_negatives + np.arange(
-                self._evaluation_negatives
-            )
-            drawn = (hash_ids(key, places) % np.uint64(self.graph.num_vertices)).astype(np.int64)
-            ids, inverse = torch.cat([pairs[:, start:stop].T, self._new_ids[torch.from_numpy(drawn)]], 1).unique(
-                return_inverse=True
-            )
+            drawn = _draw(self._new_ids, np.arange(start, stop), self._evaluation_negatives, key)
+            ids, inverse = torch.cat([pairs[:, start:stop].T, drawn], 1).unique(return_inverse=True)
             rows = fetch_rows(wire, self.graph.offsets, hidden, ids)
             inverse = inverse.to(rows.device)
             scores = score(self._setup.model, rows[inverse[:, :1]], rows[inverse[:, 1:]]).double()
@@ -313,6 +299,12 @@ class LinkTask(GraphTask):
             sums += torch.stack([(1 / ranks).sum(), (ranks <= self._k).sum()]).cpu()
         reciprocal, hits = world.all_reduce(sums, stage="evaluation").tolist()
         return {"mrr": reciprocal / pairs.shape[1], f"hits@{self._k}": hits / pairs.shape[1]}
+
+
+def _draw(ids: Tensor, numbers: npt.NDArray[np.int64], count: int, key: int) -> Tensor:
+    """So many of the ids for each of the numbers [n], by a hash of the number: [n, count]."""
+    draws = hash_ids(key, numbers[:, None] * count + np.arange(count))
+    return ids[torch.from_numpy((draws % np.uint64(len(ids))).astype(np.int64))]
 
 
 def score(model: nn.Module, sources: Tensor, others: Tensor) -> Tensor:

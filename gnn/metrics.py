@@ -110,10 +110,8 @@ def evaluate_predictions(metric: Metric, task: Task, logits: Tensor, labels: Ten
         # The two areas of a binary task are the same.
         return _roc_auc(scores[:, 1:], targets[:, 1:]) if task == "binary" else _roc_auc(scores, targets)
     predictions = scores > 0 if multi else F.one_hot(scores.argmax(1), scores.shape[1]) > 0
-    if metric == "macro_f1":
-        return _macro_f1(predictions, targets)
-    if metric == "micro_f1":
-        return _micro_f1(predictions, targets) if task != "binary" else _micro_f1(predictions[:, 1:], targets[:, 1:])
+    if metric in ("macro_f1", "micro_f1"):
+        return _f1(predictions, targets, task, macro=metric == "macro_f1")
     right = predictions == targets if multi else (predictions & targets).any(1)
     return float(right.sum() / right.numel())
 
@@ -130,19 +128,15 @@ def _score_columns(task: Task, logits: Tensor) -> Tensor:
     return exact
 
 
-def _macro_f1(predictions: Tensor, targets: Tensor) -> float:
-    from torchmetrics.functional.classification import binary_f1_score
-
-    occurs = (predictions | targets).any(0).nonzero().flatten().tolist()
-    scores = [float(binary_f1_score(predictions[:, c].long(), targets[:, c].long())) for c in occurs]
-    # Where no vertex has a class and none is predicted to, every prediction is right.
-    return sum(scores) / len(scores) if scores else 1.0
-
-
-def _micro_f1(predictions: Tensor, targets: Tensor) -> float:
+def _f1(predictions: Tensor, targets: Tensor, task: Task, *, macro: bool) -> float:
+    right = (predictions & targets).sum(0).double()
+    predicted_and_true = predictions.sum(0) + targets.sum(0)
+    if not macro:
+        first = 1 if task == "binary" else 0
+        right, predicted_and_true = right[first:].sum(0, keepdim=True), predicted_and_true[first:].sum(0, keepdim=True)
+    occurs = predicted_and_true > 0
     # Where there is no class to find and none is predicted, every prediction is right.
-    both = int(predictions.sum() + targets.sum())
-    return 2 * int((predictions & targets).sum()) / both if both else 1.0
+    return float((2 * right / predicted_and_true)[occurs].mean()) if occurs.any() else 1.0
 
 
 def _roc_auc(scores: Tensor, targets: Tensor) -> float:

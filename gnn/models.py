@@ -1,6 +1,7 @@
 """Stacks of layers: options in, a model with reproducible weights out."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -101,14 +102,8 @@ class GNN(nn.Module):
         if not options.residual:
             widths[-1] = out_features
         self.layers = nn.ModuleList(
-            _make_layer(
-                options,
-                widths[i],
-                widths[i + 1],
-                last=i == num_layers - 1 and not options.residual,
-                generator=generator,
-            )
-            for i in range(num_layers)
+            _make_layer(options, *ends, last=i == num_layers - 1 and not options.residual, generator=generator)
+            for i, ends in enumerate(pairwise(widths))
         )
         num_norms = num_layers + 1 if options.residual else num_layers - 1
         self.norms = nn.ModuleList(
@@ -203,18 +198,10 @@ class GNN(nn.Module):
 def _make_layer(
     options: ModelOptions, in_features: int, out_features: int, *, last: bool, generator: torch.Generator
 ) -> nn.Module:
-    match options.kind:
-        case "graphsage":
-            return GraphSAGELayer(in_features, out_features, generator=generator)
-        case "gcn":
-            return GCNLayer(in_features, out_features, normalisation=options.gcn_normalisation, generator=generator)
-        case "gat":
-            return GATLayer(
-                in_features,
-                out_features,
-                heads=options.heads,
-                combine="mean" if last else "concatenate",
-                generator=generator,
-            )
-        case "gin":
-            return GINLayer(in_features, out_features, generator=generator)
+    if options.kind == "gcn":
+        return GCNLayer(in_features, out_features, normalisation=options.gcn_normalisation, generator=generator)
+    if options.kind == "gat":
+        combine: Literal["mean", "concatenate"] = "mean" if last else "concatenate"
+        return GATLayer(in_features, out_features, heads=options.heads, combine=combine, generator=generator)
+    layer = GINLayer if options.kind == "gin" else GraphSAGELayer
+    return layer(in_features, out_features, generator=generator)

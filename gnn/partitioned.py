@@ -74,16 +74,9 @@ class PartitionedGraph:
     def from_graph(
         graph: Graph, book: PartitionBook, rank: int, *, order: VertexOrder | None = None
     ) -> "PartitionedGraph":
-        """Cut one rank's view out of a graph in memory.
+        """Cut one rank's view out of a graph in memory, in the user's order: DataError where there are no features.
 
-        Args:
-            graph: in the user's order, with features.
-            book: its partition.
-            rank: the part to keep.
-            order: what the order inside the parts of `book` was made for; None for the user's order.
-
-        Raises:
-            DataError: there are no features.
+        `order` says what the order inside the parts of `book` was made for; None for the user's order.
         """
         if graph.features is None:
             raise DataError("the graph has no features: a model needs them")
@@ -111,8 +104,7 @@ class PartitionedGraph:
             path: the store's folder.
             rank: the part to hold.
             size: number of ranks; must be the number of parts.
-            read_features: False for planning, where only their shape counts: they are mapped as well, and no
-                checksum is compared.
+            read_features: False for planning: they are mapped as well, and no checksum is compared.
 
         Raises:
             StoreError: the store is missing, damaged, of another version, or has another number of parts.
@@ -234,20 +226,13 @@ def graph_placement(
         graph: the view.
         cached_rows: rows of other ranks of which each rank keeps copies: one number for each, or one for all.
         copy_bytes: bytes of one such row, which is kept as it travels; None: as many as where it is owned.
-
-    Returns:
-        ``{"kind": "graph", "ranks": [{"vertices": 1, ...}, ...]}``: for each rank its vertices, the training vertices
-        among them, the edges that end at them, the bytes of their features, and rows and bytes of its cache.
     """
-    num_parts = graph.book.num_parts
+    num_parts, offsets = graph.book.num_parts, graph.book.offsets
     copies = [cached_rows] * num_parts if isinstance(cached_rows, int) else cached_rows
-    offsets = graph.book.offsets
-    first_edges = graph.indptr[offsets].numpy()
+    edges_of = np.diff(graph.indptr[offsets].numpy())
     training = np.bincount(graph.book.owner(graph.train_ids.numpy()), minlength=num_parts)
     row_bytes = graph.features.shape[1:].numel() * graph.features.element_size()
-    if copy_bytes is None:
-        copy_bytes = row_bytes
-    columns = zip(np.diff(offsets).tolist(), training.tolist(), np.diff(first_edges).tolist(), copies, strict=True)
+    columns = zip(np.diff(offsets).tolist(), training.tolist(), edges_of.tolist(), copies, strict=True)
     return {
         "kind": "graph",
         "ranks": [
@@ -257,7 +242,7 @@ def graph_placement(
                 "edges": edges,
                 "feature_bytes": vertices * row_bytes,
                 "cached_rows": cached,
-                "cached_bytes": cached * copy_bytes,
+                "cached_bytes": cached * (row_bytes if copy_bytes is None else copy_bytes),
             }
             for vertices, train_vertices, edges, cached in columns
         ],

@@ -57,22 +57,9 @@ class PartitionJob:
 def partition_to_store(
     job: PartitionJob, *, overwrite: bool = False, progress: Progress | None = None
 ) -> PartitionQuality:
-    """Partition a graph on disk and write the store that training opens. One process does all of it.
+    """Partition a graph on disk and write the store that training opens, as `graph_to_store`: which see.
 
-    Shows the memory that it will take before it starts, a bar for each stage, and the quality at the end.
-
-    Args:
-        job: which graph, how to split it, where to write.
-        overwrite: replace an existing store.
-        progress: where to show all this; None for nowhere.
-
-    Returns:
-        The quality of the partition.
-
-    Raises:
-        StoreError: the store exists and is not to be overwritten, or cannot be written.
-        DataError: the graph breaks a law, or too little memory is free.
-        RecipeError: an option is out of range.
+    DataError also where the graph breaks a law.
     """
     progress = progress or Progress()
     # Before the graph is read, which may take long.
@@ -102,7 +89,9 @@ def graph_to_store(
     progress: Progress | None = None,
     origin: Mapping[str, object] | None = None,
 ) -> PartitionQuality:
-    """Partition a graph in memory and write the store that training opens; else as `partition_to_store`.
+    """Partition a graph in memory and write the store that training opens. One process does all of it.
+
+    Shows the memory that it will take before it starts, a bar for each stage, and the quality at the end.
 
     Args:
         graph: for example from `windrow.gnn.readers.from_pyg`.
@@ -120,17 +109,25 @@ def graph_to_store(
     Raises:
         StoreError: the store exists and is not to be overwritten, or cannot be written.
         DataError: too little memory is free, or there are fewer training vertices than parts.
+        RecipeError: an option is out of range.
     """
     progress = progress or Progress()
     _check_place(store, overwrite=overwrite)
     start = time.perf_counter()
-    order = _order(graph, options, sampler or SamplerOptions(), training or TrainingOptions())
-    estimate = _memory(graph, options, order)
+    sampler, training = sampler or SamplerOptions(), training or TrainingOptions()
+    order = None
+    estimate = estimate_memory(graph.num_vertices, graph.num_edges, options)
+    if options.order != "original" and graph.labels is not None and graph.train_ids.numel():
+        order = VertexOrder(fanouts=sampler.fanouts, batch_size=training.batch_size, seed_order=sampler.order)
+        estimate = MemoryEstimate(parts={**estimate.parts, "vertex order": bytes_for_priorities(graph, order)})
     progress.write(f"{graph.num_vertices:,} vertices, {graph.num_edges:,} stored edges")
     progress.write(f"partitioning into {options.num_parts} parts by {options.method} takes about {estimate}")
     check_memory(estimate, available_memory_bytes())
     indptr, indices = graph.indptr.numpy(), graph.indices.numpy()
-    train_ids, validation_ids = _ids_if_any(graph.train_ids), _ids_if_any(graph.validation_ids)
+    # A graph without labels is partitioned by its edges alone.
+    train_ids, validation_ids = (
+        ids.numpy() if ids.numel() else None for ids in (graph.train_ids, graph.validation_ids)
+    )
     stages = StageProgress(progress).report
     assignment = partition_graph(
         indptr, indices, options, train_ids=train_ids, validation_ids=validation_ids, progress=stages
@@ -190,28 +187,6 @@ def store_arrays(
 def _check_place(store: Path, *, overwrite: bool) -> None:
     if store.exists() and not overwrite:
         raise StoreError(f"{store} already exists: replace it by --overwrite, or choose another folder")
-
-
-def _order(
-    graph: Graph, options: PartitionOptions, sampler: SamplerOptions, training: TrainingOptions
-) -> VertexOrder | None:
-    """What vertices are ordered for inside their part; None for the user's order."""
-    if options.order == "original" or graph.labels is None or not graph.train_ids.numel():
-        return None
-    return VertexOrder(fanouts=sampler.fanouts, batch_size=training.batch_size, seed_order=sampler.order)
-
-
-def _memory(graph: Graph, options: PartitionOptions, order: VertexOrder | None) -> MemoryEstimate:
-    estimate = estimate_memory(graph.num_vertices, graph.num_edges, options)
-    if order is None:
-        return estimate
-    ordering = bytes_for_priorities(graph, order)
-    return MemoryEstimate(parts={**estimate.parts, "vertex order": ordering})
-
-
-def _ids_if_any(ids: torch.Tensor) -> npt.NDArray[np.int64] | None:
-    """None for an empty split: a graph without labels is partitioned by its edges alone."""
-    return ids.numpy() if ids.numel() else None
 
 
 def _row_chunks(rows: torch.Tensor, book: PartitionBook) -> Iterator[npt.NDArray[np.generic]]:

@@ -20,25 +20,17 @@ A depth of 3 has rows of one minibatch on the wire, of 2 sends ids and rows in o
 rows are the longer on their way. With 0, all stages of a minibatch follow one another, and sampling too: what the
 pipeline is measured against.
 
-Threads sample, and work out where each row will come from (`_MinibatchLoader`)::
+A thread samples a whole minibatch from end to end, works out where each row will come from, and holds the interpreter
+lock only between its compiled loops. At most `threads + 1` minibatches are under way or waiting, so memory is bounded
+and nobody samples far ahead of training.
 
-    task 7   task 6   task 5   |  task 4   task 3  |  task 2
-    not yet drawn              |  being sampled    |  taken by the caller, in order
-
-A thread does a whole minibatch from end to end and holds the interpreter lock only between its compiled loops. At
-most `threads + 1` minibatches are under way or waiting, so memory is bounded and nobody samples far ahead of training.
-
-On a GPU the copy of minibatch i + 1 runs beside the computing of i, so all but computing are a minibatch further on
-(`_DeviceCopy`)::
-
-    stream of the caller   | compute i        | compute i + 1    |
-    stream of the copies      | copy i + 1       | copy i + 2
-
-A stream does its work in order, so copies need one of their own. What they made is used by another stream than the one
+On a GPU the copy of minibatch i + 1 runs beside the computing of i, so all but computing are a minibatch further on. A
+stream does its work in order, so copies need one of their own. What they made is used by another stream than the one
 that its memory belongs to: that stream waits for the copies, and the allocator for that stream.
 """
 
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -133,10 +125,8 @@ class _MinibatchLoader:
         waiting: deque[tuple[SeedTask, Future[_PlannedMinibatch]]] = deque()
         try:
             while True:
-                for task in remaining:
+                for task in itertools.islice(remaining, 1 + self._threads - len(waiting)):
                     waiting.append((task, self._pool.submit(self._make, task)))
-                    if len(waiting) > self._threads:
-                        break
                 if not waiting:
                     return
                 yield self._result(*waiting.popleft())
@@ -174,14 +164,11 @@ class _DeviceCopy:
 
     def __init__(self, device: torch.device) -> None:
         self._stream: torch.cuda.Stream | None = None
-        if device.type == "cuda":
+        self.overlaps = device.type == "cuda"
+        """Whether copies run beside computing, so that it pays to begin them a minibatch ahead."""
+        if self.overlaps:
             self._stream = torch.cuda.Stream(device)
             self._stream.wait_stream(torch.cuda.current_stream(device))
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether copies run beside computing, so that it pays to begin them a minibatch ahead."""
-        return self._stream is not None
 
     def queue(self) -> AbstractContextManager[object]:
         """While the ``with`` block runs, what this thread queues on the device goes to the stream of the copies."""
@@ -283,7 +270,10 @@ class MinibatchPipeline:
         planned = self._loader.run(tasks)
         try:
             if self._depth == 0:
-                yield from self._one_by_one(planned)
+                for one in planned:
+                    with self._stopwatch.measure("fetch"):
+                        loaded = self._load(one, self._store.start(one.request))
+                    yield loaded
             else:
                 with contextlib.closing(self._fetched(planned)) as fetched:
                     yield from self._copied(fetched)
@@ -294,12 +284,6 @@ class MinibatchPipeline:
     def close(self) -> None:
         """End the threads that sample."""
         self._loader.close()
-
-    def _one_by_one(self, planned: Iterator[_PlannedMinibatch]) -> Iterator[LoadedMinibatch]:
-        for one in planned:
-            with self._stopwatch.measure("fetch"):
-                loaded = self._load(one, self._store.start(one.request))
-            yield loaded
 
     def _copied(self, fetched: Iterator[LoadedMinibatch]) -> Iterator[LoadedMinibatch]:
         """Hand minibatches over, each when the copy of the next has begun where that runs beside computing."""

@@ -16,7 +16,7 @@ raising the base past all entries forgets them at no cost, until the numbers run
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal, TypeAlias, TypeVar
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,6 @@ class SamplerOptions:
 
 
 LARGEST_INT32 = 2**31 - 1
-_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 class NeighborSampler:
@@ -177,7 +176,6 @@ class NeighborSampler:
     def _sample_hop(self, workspace: "_Workspace", key: int, fanout: int) -> Block:
         """Expand every vertex found so far."""
         num_dst = workspace.found
-        workspace.reserve_destinations(num_dst)
         look_up_vertices(
             self._indptr,
             self._original_ids,
@@ -206,7 +204,7 @@ class NeighborSampler:
             block_indices,
             places,
         )
-        workspace.reserve_frontier(num_dst + num_edges)
+        workspace.reserve(num_dst + num_edges)
         workspace.found = number_vertices(
             block_indices, workspace.first_seen, workspace.base, workspace.frontier, num_dst
         )
@@ -253,7 +251,7 @@ class _Workspace:
             self.first_seen.fill(0)
             self.base = 1
         self.looked_up = self.found = 0
-        self.reserve_frontier(len(seeds))
+        self.reserve(len(seeds))
         # Also where one is refused: its entries must be forgotten.
         self.found = min(len(seeds), self.num_vertices)
         refused = place_seeds(seeds, self.first_seen, self.base, self.frontier)
@@ -266,25 +264,17 @@ class _Workspace:
                 "for example torch.unique(seeds)"
             )
 
-    def reserve_frontier(self, most: int) -> None:
+    def reserve(self, most: int) -> None:
         """Make room for `most` vertices, or all of the graph, and one that is written past the end."""
         most = min(most, self.num_vertices) + 1
         if most > len(self.frontier):
-            self.frontier = _grown(self.frontier, self.found, most)
-
-    def reserve_destinations(self, number: int) -> None:
-        """Make room for what is noted of `number` destinations."""
-        if number > len(self.starts):
-            self.starts = _grown(self.starts, self.looked_up, number)
-            self.degrees = _grown(self.degrees, self.looked_up, number)
-            self.inner_hashes = _grown(self.inner_hashes, self.looked_up, number)
-
-
-def _grown(array: npt.NDArray[_Scalar], used: int, needed: int) -> npt.NDArray[_Scalar]:
-    """A larger array with the first `used` entries; twice as large, so that growing stays cheap."""
-    larger = np.empty(max(needed, 2 * len(array)), array.dtype)
-    larger[:used] = array[:used]
-    return larger
+            # Twice as much, so that growing stays cheap.
+            length, used = max(most, 2 * len(self.frontier)), self.found
+            for name in ("frontier", "starts", "degrees", "inner_hashes"):
+                old = getattr(self, name)
+                larger = np.empty(length, old.dtype)
+                larger[:used] = old[:used]
+                setattr(self, name, larger)
 
 
 def _check_array(name: str, array: Tensor, dtypes: tuple[torch.dtype, ...]) -> None:

@@ -64,30 +64,17 @@ def dense_features(
     Raises:
         DataError: the three arrays do not describe a matrix of this shape.
     """
-    rows, columns = shape
-    offsets = indptr.astype(np.int64)
-    per_row = offsets[1:] - offsets[:-1]
-    consistent = (
-        indptr.shape == (rows + 1,)
-        and indices.shape == values.shape == (int(offsets[-1]),)
-        and int(offsets[0]) == 0
-        and bool((per_row >= 0).all())
-    )
-    if not consistent:
+    per_row = torch.from_numpy(indptr.astype(np.int64)).diff()
+    try:
+        rows = torch.arange(shape[0]).repeat_interleave(per_row)
+        places = torch.stack([rows, torch.from_numpy(indices.astype(np.int64))])
+        entries = torch.from_numpy(values.astype(np.float32))
+        return torch.sparse_coo_tensor(places, entries, shape, check_invariants=True).to_dense()
+    except RuntimeError as error:
         raise DataError(
-            f"the sparse features of shape {shape} are inconsistent: {indptr.size} offsets, {indices.size} columns, "
-            f"{values.size} values; write the matrix again, for example with scipy.sparse.csr_matrix."
-        )
-    if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < columns:
-        position = int(np.flatnonzero((indices.astype(np.int64) < 0) | (indices >= columns))[0])
-        raise DataError(
-            f"sparse feature {position} is in column {indices[position]}, but there are {columns} columns; "
-            "correct the matrix or its shape."
-        )
-    dense = np.zeros((rows, columns), dtype=np.float32)
-    row_of_value = np.repeat(np.arange(rows), per_row)
-    np.add.at(dense, (row_of_value, indices), values.astype(np.float32))
-    return torch.from_numpy(dense)
+            f"the sparse features of shape {shape} are inconsistent: {error}. Write the matrix again, for example "
+            "with scipy.sparse.csr_matrix."
+        ) from error
 
 
 def standardise_features(features: Tensor, how: Standardise) -> Tensor | None:
@@ -101,9 +88,6 @@ def standardise_features(features: Tensor, how: Standardise) -> Tensor | None:
     Returns:
         With "standard", float64 [2, F]: the means, and the deviations, infinite for a constant column. See
         `scale_features`.
-
-    Raises:
-        RecipeError: `how` is none of the three.
     """
     if how == "standard":
         scaling = torch.empty((2, features.shape[1]), dtype=torch.float64)
@@ -119,8 +103,6 @@ def standardise_features(features: Tensor, how: Standardise) -> Tensor | None:
     if how == "rows":
         sums = torch.linalg.vector_norm(features, ord=1, dim=1, keepdim=True)
         features.div_(torch.where(sums > 0, sums, 1.0))
-    elif how != "none":
-        raise RecipeError(f"standardise is {how!r}; use 'none', 'standard' or 'rows'.")
     return None
 
 

@@ -67,7 +67,7 @@ def save_topology(name: str, data: Path, folder: Path) -> Path | None:
             return None
         with np.load(source, allow_pickle=False) as archive:
             edges = archive["edges"] - 1  # the file counts from 1
-        indptr, indices = csc_from_edges(edges[:, 0], edges[:, 1], int(edges.max()) + 1, symmetrise=True)
+        indptr, indices, _ = csc_from_edges(edges[:, 0], edges[:, 1], int(edges.max()) + 1, symmetrise=True)
     np.savez(path, indptr=indptr.numpy(), indices=indices.numpy())
     return path
 
