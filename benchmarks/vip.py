@@ -35,7 +35,7 @@ from windrow.caching.vip import Demand, find_samplers
 from windrow.comm.errors import DataError
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.gnn.build import csc_from_edges, edges_of
-from windrow.gnn.demand import count_accesses
+from windrow.gnn.cache_choice import count_accesses
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.seed_order import SeedOrder
 from windrow.partition import PartitionBook, PartitionOptions, partition_graph

@@ -193,10 +193,7 @@ def assemble_graph(
         describe_edge: names edge i in an error.
 
     Returns:
-        A graph that `Graph.validate` accepts; where it has labels, one that can be trained on.
-
-    Raises:
-        DataError: the data breaks a law of `windrow.gnn.graph`.
+        A graph that `Graph.validate` accepts, else DataError; where it has labels, one that can be trained on.
     """
     if edge_attr is not None and self_loops == "add":
         raise RecipeError(

@@ -4,6 +4,7 @@ One part's minibatches are ranked first: what they will ask for, and which remot
 one process, so that planning does it for all parts. Then all ranks agree on sizes, before a run starts.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +25,6 @@ from windrow.caching.selection import (
 from windrow.caching.vip import Demand, Samplers, find_samplers, inclusion_probabilities
 from windrow.comm.wire import WireOptions, make_codec
 from windrow.comm.world import World
-from windrow.gnn.demand import count_accesses, demand_of
 from windrow.gnn.inference import own_vertices, sampled_steps
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler, SamplerOptions
@@ -36,6 +36,8 @@ __all__ = [
     "Sampling",
     "choose_cache",
     "choose_inference_cache",
+    "count_accesses",
+    "demand_of",
     "rank_part",
     "row_sizes",
     "seed_order",
@@ -47,11 +49,8 @@ class Sampling:
     """What a cache is chosen by: how minibatches are made, how many, and how their rows travel."""
 
     sampler: SamplerOptions
-    """Fanouts, order of seeds, and the form that features are kept in."""
     cache: CacheOptions
-    """Policy, and room."""
     wire: WireOptions
-    """How rows travel, and are kept in the cache."""
     batch_size: int
     """Seeds per step, over all ranks."""
     epochs: int
@@ -111,6 +110,34 @@ class PartRanking:
         rows = expected_remote_rows(self.total, self.ranking, self.offsets, self.part, capacities, steps=self.steps)
         rows[np.asarray(capacities) >= self.num_remote] = 0.0
         return rows
+
+
+def demand_of(graph: PartitionedGraph, part: int, fanouts: Sequence[int], steps: int) -> Demand:
+    """Describe the training minibatches of a part, whether `graph` is its view or not, with so many steps an epoch."""
+    start, stop = graph.book.part_range(part)
+    train_ids = graph.train_ids
+    return Demand(
+        indptr=graph.indptr.numpy(),
+        indices=graph.indices.numpy(),
+        own=(start, stop),
+        seeds=train_ids[(train_ids >= start) & (train_ids < stop)].numpy(),
+        steps=steps,
+        fanouts=tuple(fanouts),
+    )
+
+
+def count_accesses(sampler: NeighborSampler, order: SeedOrder, epochs: Iterable[int]) -> npt.NDArray[np.int64]:
+    """Sample all minibatches of some epochs and count how often each vertex is among the input rows, int64 [N].
+
+    The draws are those of training where the sampler's seed is the run's. Ranking vertices for training by epochs that
+    training will sample itself would be looking ahead: take others.
+    """
+    counts = np.zeros(sampler.num_vertices, np.int64)
+    for epoch in epochs:
+        for step in range(order.steps_per_epoch):
+            # No vertex is twice among the input rows of a minibatch.
+            counts[sampler.sample(order.seeds(epoch, step), epoch=epoch, step=step).input_ids.numpy()] += 1
+    return counts
 
 
 def rank_part(
@@ -237,15 +264,15 @@ def choose_inference_cache(
     Args:
         world: one rank for each part.
         graph: this rank's view.
-        ids: int64 [n], vertices to predict, ids of the partition; None for all; must agree.
-        options: how much room there is; must agree.
-        fanouts: neighbours per hop; must agree.
-        batch_size: vertices of a minibatch, over all ranks; must agree.
+        ids: int64 [n], vertices to predict, ids of the partition; None for all; must agree, as all that follows.
+        options: how much room there is.
+        fanouts: neighbours per hop.
+        batch_size: vertices of a minibatch, over all ranks.
 
     Returns:
         int64 ids of other ranks' vertices: never more than save transfers, save where rows of all ranks fit.
 
-    Cost: one pass over the edges for each hop; none where alpha is 0 or there is one rank.
+    Cost: that of `choose_cache`.
     """
     steps = sampled_steps(graph, ids, batch_size)
     if options.alpha == 0 or steps == 0:

@@ -53,12 +53,10 @@ class StepWork:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochTime:
-    """Where an epoch's seconds go, without evaluation."""
+    """Where an epoch's seconds go, without evaluation; the first two as in `StepWork`."""
 
     processor_s: float
-    """Sampling and gathering; on a CPU the model as well."""
     device_s: float
-    """The model on a GPU."""
     exchange_s: float
     """Counts, ids and rows on the network."""
     reduction_s: float
@@ -161,11 +159,11 @@ def _run_minibatches(
         order = orders[index % len(orders)]
         step = index * max(1, order.steps_per_epoch // MINIBATCHES) % order.steps_per_epoch
         seeds = order.seeds(0, step)
-        begun = _now(device)
+        begun = _clocks(device)
         minibatch = sampler.sample(seeds, epoch=0, step=step)
         rows = made_up[minibatch.input_ids % len(made_up)].to(device, torch.float32)
         blocks = minibatch.to(device).blocks
-        gathered = _now(device)
+        gathered = _clocks(device)
         if len(seeds) > 0:
             row_ids = graph.original_ids[minibatch.input_ids].to(device)
             dropout = DropoutContext(seed=sampling.seed, epoch=0, step=step, row_ids=row_ids)
@@ -173,19 +171,15 @@ def _run_minibatches(
             optimizer.zero_grad()
             (loss / order.global_batch_size(0, step)).backward()
             optimizer.step()
-        yield _between(begun, gathered, device), _between(gathered, _now(device), device)
+        # On a CPU the lesser of the two leaves out when other programs of this machine had the cores.
+        yield float((gathered - begun).min()), float((_clocks(device) - gathered).min())
         if index > 1 and time.perf_counter() - first > ENOUGH_S:
             break
 
 
-def _now(device: torch.device) -> tuple[float, float]:
-    """Seconds on the clock, and seconds that all threads of this process have computed."""
+def _clocks(device: torch.device) -> npt.NDArray[np.float64]:
+    """Seconds that went by, and on a CPU those that all threads of this process have computed."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter(), time.process_time()
-
-
-def _between(begun: tuple[float, float], ended: tuple[float, float], device: torch.device) -> float:
-    """Seconds that went by; on a CPU without those in which other programs of this machine had the cores."""
-    passed, computed = (end - begin for begin, end in zip(begun, ended, strict=True))
-    return passed if device.type == "cuda" else min(passed, computed)
+        return np.array([time.perf_counter()])
+    return np.array([time.perf_counter(), time.process_time()])

@@ -179,11 +179,7 @@ def _knee(curve: Sequence[SizeEstimate], *, pipelined: bool) -> SizeEstimate:
 def describe_explanation(found: Explanation, sampling: Sampling, *, network: str, computed: str) -> str:
     """Lay out an explanation: a few lines about the job, and the table of sizes, which docs/caching.md explains.
 
-    Args:
-        found: what is expected.
-        sampling: that it is of.
-        network: which network times are of; empty where none is known.
-        computed: where a step's work was measured.
+    `network` says which one times are of, empty where none is known; `computed` where a step's work was measured.
     """
     fanouts = ", ".join(map(str, sampling.sampler.fanouts))
     head = [

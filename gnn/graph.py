@@ -10,7 +10,7 @@ Each rule for a valid graph has one private check; every message names the value
 """
 
 import hashlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ from windrow.comm.errors import DataError
 from windrow.partition.book import PartitionBook
 from windrow.partition.graph_kernels import relabel
 
-__all__ = ["EDGE_ARRAYS", "Graph", "Task", "describe_numbering", "first_outside"]
+__all__ = ["EDGE_ARRAYS", "Graph", "GraphData", "Task", "describe_numbering", "first_outside"]
 
 Task = Literal["single-label", "binary", "multi-label"]
 """What is predicted for a vertex: one of many classes, one of two, or any subset of the classes."""
@@ -32,21 +32,16 @@ EDGE_ARRAYS = ("edge_weight", "edge_attr")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Graph:
-    """A graph with what is known about its vertices.
-
-    Four fields may be absent: a graph that is only partitioned or sampled has neither features nor labels, and many
-    have no data of edges.
-    """
+class GraphData:
+    """What a graph in memory and a rank's view of a partitioned one both hold whole; ids are each one's own."""
 
     indptr: Tensor
     """int64 [N + 1]; the in-neighbours of vertex v are ``indices[indptr[v]:indptr[v + 1]]``."""
     indices: Tensor
     """int32 or int64 [E]; sources of the edges, ascending inside each vertex's list as it was read."""
-    features: Tensor | None
-    """Floating point [N, F], or None."""
     labels: Tensor | None
-    """int64 [N] for "single-label" and "binary" (-1: unknown), float32 [N, C] of 0 and 1 for "multi-label", or None."""
+    """int64 [N] for "single-label" and "binary" (-1: unknown), float32 [N, C] of 0 and 1 for "multi-label". None: the
+    graph has none, and can be partitioned, sampled and predicted, or its links learnt."""
     train_ids: Tensor
     """int64; vertices whose labels are learnt from."""
     validation_ids: Tensor
@@ -61,8 +56,6 @@ class Graph:
     """float32 [E], in the order of `indices`, or None."""
     edge_attr: Tensor | None = None
     """float32 [E, D], features of edges in the order of `indices`, or None."""
-    feature_scaling: Tensor | None = None
-    """float64 [2, F], means and deviations by which the features were made standard; None: they are as they were."""
 
     @property
     def num_vertices(self) -> int:
@@ -74,10 +67,15 @@ class Graph:
         """E, the number of directed edges; an undirected edge counts twice."""
         return self.indices.numel()
 
-    @property
-    def in_degrees(self) -> Tensor:
-        """int64 [N]; the number of in-neighbours of each vertex."""
-        return self.indptr.diff()
+
+@dataclass(frozen=True, kw_only=True)
+class Graph(GraphData):
+    """A graph with what is known about its vertices, in the user's numbering."""
+
+    features: Tensor | None
+    """Floating point [N, F], or None: a graph that is only partitioned or sampled needs none."""
+    feature_scaling: Tensor | None = None
+    """float64 [2, F], means and deviations by which the features were made standard; None: they are as they were."""
 
     def validate(self, *, training: bool = True) -> None:
         """Check the graph against every law that sampling and training rely on.
@@ -146,16 +144,20 @@ class Graph:
         over all bytes, about a second per gigabyte.
         """
         digest = hashlib.sha256()
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name in DIGESTED:
+            value = getattr(self, name)
             if isinstance(value, Tensor):
                 array = np.ascontiguousarray(value.detach().cpu().numpy())
-                digest.update(f"{field.name}:{value.dtype}:{tuple(value.shape)};".encode())
+                digest.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
                 digest.update(array.reshape(-1).view(np.uint8).data)
             else:
-                digest.update(f"{field.name}={value};".encode())
+                digest.update(f"{name}={value};".encode())
         return digest.hexdigest()
 
+
+LABEL_FIELDS = ("labels", "train_ids", "validation_ids", "test_ids", "task", "num_classes")
+DIGESTED = ("indptr", "indices", "features", *LABEL_FIELDS, *EDGE_ARRAYS, "feature_scaling")
+"""In the order that stored fingerprints were made with."""
 
 NUMBERS_PER_CHUNK = 1 << 22
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from windrow.comm.errors import RecipeError
 from windrow.gnn.message_passing import (
     Block,
     add_ends,
@@ -121,10 +120,8 @@ class GCNLayer(nn.Module):
         normalisation: Literal["both", "right", "none"] = "both",
         generator: torch.Generator,
     ) -> None:
-        """Draw the weights from the generator; RecipeError where the normalisation is unknown."""
+        """Draw the weights from the generator."""
         super().__init__()
-        if normalisation not in ("both", "right", "none"):
-            raise RecipeError(f"GCN normalisation {normalisation!r} is unknown: choose both, right or none")
         self.normalisation = normalisation
         self.linear = make_linear(in_features, out_features, generator=generator)
 
@@ -188,17 +185,10 @@ class GATLayer(nn.Module):
     ) -> None:
         """Draw the weights from the generator.
 
-        `combine` says whether to "concatenate" heads of out_features / heads columns, or to take the "mean" of heads of
-        out_features.
-
-        Raises:
-            RecipeError: heads do not divide the output that they are to fill.
+        `combine` says whether to "concatenate" heads of out_features / heads columns, which must be whole, or to take
+        the "mean" of heads of out_features.
         """
         super().__init__()
-        if heads < 1 or (combine == "concatenate" and out_features % heads):
-            raise RecipeError(
-                f"{heads} attention heads cannot share {out_features} columns: choose a divisor of {out_features}"
-            )
         self.heads = heads
         self.combine = combine
         self.head_features = out_features // heads if combine == "concatenate" else out_features

@@ -32,6 +32,7 @@ from windrow.gnn.evaluation import EvaluationOptions, check_splits
 from windrow.gnn.graph import EDGE_ARRAYS, Graph
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import LoadedMinibatch, PipelineOptions, SeedTask
+from windrow.gnn.seed_order import count_steps
 from windrow.gnn.task import GraphTask
 from windrow.training.task import Loss, Setup, summed_loss
 
@@ -70,15 +71,12 @@ def split_links(
     Args:
         graph: any; an edge that is there several times is one link. Self-loops are no links, and stay.
         validation_fraction: share of the links.
-        test_fraction: likewise.
+        test_fraction: likewise; RecipeError where nothing is left to train on.
         directed: whether u -> v and v -> u are two links; otherwise they are one, of which neither direction stays.
         seed: of the draw, which depends on the vertices' ids alone.
 
     Returns:
         The graph without validation and test links, and all links.
-
-    Raises:
-        RecipeError: the fractions leave nothing to train on.
     """
     if validation_fraction < 0 or test_fraction < 0 or validation_fraction + test_fraction >= 1:
         raise RecipeError(
@@ -195,7 +193,7 @@ class LinkTask(GraphTask):
 
     def start(self, setup: Setup) -> None:
         """Choose what is cached, and start the threads that sample. Collective."""
-        self.steps_per_epoch = -(-self.samples_per_epoch // setup.options.batch_size)
+        self.steps_per_epoch = count_steps(self.samples_per_epoch, setup.options.batch_size)
         self._bounds = near_equal_split(self.samples_per_epoch, self.steps_per_epoch)
         start, stop = self.graph.own_range
         sources = self._links["train"][0]
@@ -274,9 +272,8 @@ class LinkTask(GraphTask):
     def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
         """Rank each link among its negatives, a tie counting one half. Collective.
 
-        Returns:
-            For each split that has links "mrr", the mean of 1 / rank, and "hits@k", the share of ranks up to k. Cost:
-            inference of all vertices, and a fetch of the vectors of all pairs.
+        Gives for each split that has links "mrr", the mean of 1 / rank, and "hits@k", the share of ranks up to k. Cost:
+        inference of all vertices, and a fetch of the vectors of all pairs.
         """
         check_splits(splits)
         hidden = self.evaluator.infer()

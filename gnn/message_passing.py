@@ -210,7 +210,6 @@ class Minibatch:
 
 
 _KERNEL_DTYPES = (torch.float32, torch.float64)
-_INT32_LIMIT = 2**31 - 1
 
 
 def aggregate(block: Block, x: Tensor, *, edge_weights: Tensor | None = None) -> Tensor:
@@ -222,9 +221,8 @@ def aggregate(block: Block, x: Tensor, *, edge_weights: Tensor | None = None) ->
         edge_weights: floating [edges], or [edges, heads] where `x` has heads.
 
     Returns:
-        [num_dst, features] or [num_dst, heads, features], differentiable in `x` and
-        `edge_weights`. A destination without edges gets zeros.
-        Cost: edges x features multiply-adds, the same again for each gradient.
+        [num_dst, features] or [num_dst, heads, features], differentiable in `x` and `edge_weights`; zeros for a
+        destination without edges. Cost: edges x features multiply-adds, the same again for each gradient.
     """
     total: Tensor
     if edge_weights is None:
@@ -245,20 +243,12 @@ def divide_by_degrees(block: Block, rows: Tensor) -> Tensor:
 
 
 def sum_over_bags(rows: Tensor, indptr: Tensor, indices: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Sum chosen rows bag by bag, without a gradient.
+    """Sum chosen rows bag by bag, without a gradient: [bags, features], new memory; zeros for an empty bag.
 
-    Args:
-        rows: floating [n, features].
-        indptr: int64 [bags + 1], where each bag begins in `indices`.
-        indices: int32 or int64, rows of each bag, one bag after the other.
-        weights: factor of each entry of `indices`, or None.
-
-    Returns:
-        [bags, features], new memory; zeros for an empty bag.
+    Of rows, floating [n, features], bag b has ``indices[indptr[b]:indptr[b + 1]]``, int32, if fewer than 2**31, or
+    int64, each times its weight where there are weights.
     """
     # embedding_bag would widen all indices to match the offsets, so the short array changes type instead.
-    if indices.dtype == torch.int32 and indices.shape[0] > _INT32_LIMIT:
-        indices = indices.long()
     total: Tensor = torch.embedding_bag(
         rows.detach(), indices, indptr.to(indices.dtype), mode=0, per_sample_weights=weights, include_last_offset=True
     )[0]

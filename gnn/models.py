@@ -59,11 +59,8 @@ class ModelOptions:
 def build_model(options: ModelOptions, *, in_features: int, out_features: int, seed: int) -> "GNN":
     """Create a model whose weights depend on its arguments alone, not on torch's global generator.
 
-    Args:
-        options: shape of the model.
-        in_features: columns of the vertex features.
-        out_features: number of classes or labels; 1 for a binary task (a logit).
-        seed: the run's seed.
+    `in_features` are the columns of the vertex features, `out_features` the number of classes or labels, 1 for a binary
+    task (a logit); `seed` is the run's.
     """
     # torch.Generator takes signed 64-bit seeds.
     key = stream_key(seed, Stream.INITIALISE) & (2**63 - 1)
@@ -98,9 +95,8 @@ class GNN(nn.Module):
         self.options = options
         width = options.hidden
         num_layers = options.num_layers
-        widths = [width if options.residual else in_features] + [width] * num_layers
-        if not options.residual:
-            widths[-1] = out_features
+        inner = [width] * (num_layers - 1)
+        widths = [width, *inner, width] if options.residual else [in_features, *inner, out_features]
         self.layers = nn.ModuleList(
             _make_layer(options, *ends, last=i == num_layers - 1 and not options.residual, generator=generator)
             for i, ends in enumerate(pairwise(widths))

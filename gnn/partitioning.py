@@ -2,20 +2,22 @@
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from windrow.caching.vip import Demand, find_samplers, inclusion_probabilities
 from windrow.comm.errors import StoreError, from_here
 from windrow.comm.options import PathOption, checked_dataclass
-from windrow.gnn.demand import bytes_for_priorities, vertex_priorities
 from windrow.gnn.graph import EDGE_ARRAYS, Graph
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.sampler import SamplerOptions
+from windrow.gnn.seed_order import count_steps
 from windrow.gnn.task import TrainingOptions
 from windrow.partition import (
     PartitionBook,
@@ -32,7 +34,14 @@ from windrow.partition.book import ORDER_KEY, VertexOrder, order_to_metadata
 from windrow.partition.options import MemoryEstimate
 from windrow.training.terminal import Progress, StageProgress, duration
 
-__all__ = ["PartitionJob", "graph_to_store", "partition_to_store", "store_arrays"]
+__all__ = [
+    "PartitionJob",
+    "bytes_for_priorities",
+    "graph_to_store",
+    "partition_to_store",
+    "store_arrays",
+    "vertex_priorities",
+]
 
 CHUNK_ROWS = 1 << 14
 SHARED = ("indptr", "indices", "labels", "train_ids", "validation_ids", "test_ids", "feature_scaling", *EDGE_ARRAYS)
@@ -180,15 +189,60 @@ def store_arrays(
     """
     topology = dataclasses.replace(graph, features=None).relabel(book)
     shared = {name: tensor.numpy() for name in SHARED if (tensor := getattr(topology, name)) is not None}
-    sharded = {} if graph.features is None else {"features": _row_chunks(graph.features, book)}
-    return shared, sharded
+    features = graph.features
+    if features is None:
+        return shared, {}
+    places = torch.from_numpy(book.new_to_old).split(CHUNK_ROWS)
+    return shared, {"features": (features[chunk].numpy() for chunk in places)}
+
+
+PRIORITY_STAGE = "ordering vertices"
+VECTORS_PER_HOP = 4
+"""Of N numbers of 8 bytes each: those of `inclusion_probabilities`."""
+VECTORS_BESIDE_HOPS = 8
+"""Five of the same function, what it knows of lists that overlap, the priorities, and the ids of a part."""
+
+
+def vertex_priorities(
+    graph: Graph,
+    assignment: npt.NDArray[np.integer],
+    num_parts: int,
+    order: VertexOrder,
+    *,
+    progress: Callable[[str, float], None] | None = None,
+) -> npt.NDArray[np.float64]:
+    """The probability of each vertex to be needed in a minibatch of the rank that owns it, float64 [N].
+
+    A part without training vertices has zeros. `assignment` integer [N] is each vertex's part, in the user's numbering
+    as the graph; `progress` is called with a stage name and the share done, 0 to 1.
+
+    Cost: a pass over the edges for each part and hop, one part after another; memory: see `bytes_for_priorities`.
+    """
+    indptr, indices = graph.indptr.numpy(), graph.indices.numpy()
+    train_ids = graph.train_ids.numpy()
+    parts_of_seeds = assignment[train_ids]
+    steps = count_steps(len(train_ids), order.batch_size)
+    priorities = np.zeros(graph.num_vertices)
+    report = progress or (lambda *_: None)
+    report(PRIORITY_STAGE, 0.0)
+    samplers = find_samplers(indptr, indices)
+    # Parts are no ranges before vertices are renumbered; probabilities do not ask who owns a vertex.
+    known = partial(Demand, indptr=indptr, indices=indices, own=(0, 0), steps=steps, fanouts=order.fanouts)
+    for part in range(num_parts):
+        seeds = train_ids[parts_of_seeds == part]
+        if len(seeds):
+            mine = np.flatnonzero(assignment == part)
+            priorities[mine] = inclusion_probabilities(known(seeds=seeds), samplers=samplers)[-1][mine]
+        report(PRIORITY_STAGE, (part + 1) / num_parts)
+    return priorities
+
+
+def bytes_for_priorities(graph: Graph, order: VertexOrder) -> int:
+    """Estimate the peak memory of `vertex_priorities` beyond the graph, in bytes; less where it is undirected."""
+    lists = graph.num_edges * (graph.indices.element_size() + 1)
+    return lists + graph.num_vertices * 8 * (VECTORS_BESIDE_HOPS + VECTORS_PER_HOP * len(order.fanouts))
 
 
 def _check_place(store: Path, *, overwrite: bool) -> None:
     if store.exists() and not overwrite:
         raise StoreError(f"{store} already exists: replace it by --overwrite, or choose another folder")
-
-
-def _row_chunks(rows: torch.Tensor, book: PartitionBook) -> Iterator[npt.NDArray[np.generic]]:
-    for start in range(0, book.num_vertices, CHUNK_ROWS):
-        yield rows[torch.from_numpy(book.new_to_old[start : start + CHUNK_ROWS])].numpy()

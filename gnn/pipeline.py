@@ -88,35 +88,28 @@ class _PlannedMinibatch:
     """Where the rows of its input vertices will come from."""
 
 
+@dataclass(eq=False)
 class _MinibatchLoader:
     """Samples minibatches in threads, and gives them out in the order of their tasks.
 
-    `plan` tells where the rows of some vertices will come from; it is called in the thread that samples. With 0
-    threads the caller's own does each minibatch when it is asked for. The stage "sample" counts seconds of all threads
-    together.
+    With 0 threads the caller's own does each minibatch when it is asked for. The stage "sample" counts seconds of all
+    threads together.
     """
 
-    def __init__(
-        self,
-        sampler: NeighborSampler,
-        plan: Callable[[Tensor], RowRequest],
-        *,
-        threads: int,
-        deadline_s: float,
-        stopwatch: Stopwatch,
-    ) -> None:
-        self._sampler = sampler
-        self._plan = plan
-        self._threads = threads
-        self._deadline_s = deadline_s
-        self._stopwatch = stopwatch
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sampler") if threads else None
+    sampler: NeighborSampler
+    plan: Callable[[Tensor], RowRequest]
+    """Tells where the rows of some vertices will come from; called in the thread that samples."""
+    threads: int
+    deadline_s: float
+    stopwatch: Stopwatch
+
+    def __post_init__(self) -> None:
+        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="sampler") if self.threads else None
 
     def run(self, tasks: Iterable[SeedTask]) -> Iterator[_PlannedMinibatch]:
         """Make one minibatch for each task, in their order; tasks are drawn in the caller's thread, not far ahead.
 
-        What a thread raised is raised when its minibatch is due, `DeadlineError` where it was not there within the
-        deadline.
+        What a thread raised is raised when its minibatch is due, `DeadlineError` where that took too long.
         """
         if self._pool is None:
             yield from map(self._make, tasks)
@@ -125,7 +118,7 @@ class _MinibatchLoader:
         waiting: deque[tuple[SeedTask, Future[_PlannedMinibatch]]] = deque()
         try:
             while True:
-                for task in itertools.islice(remaining, 1 + self._threads - len(waiting)):
+                for task in itertools.islice(remaining, 1 + self.threads - len(waiting)):
                     waiting.append((task, self._pool.submit(self._make, task)))
                 if not waiting:
                     return
@@ -142,21 +135,21 @@ class _MinibatchLoader:
 
     def _result(self, task: SeedTask, future: Future[_PlannedMinibatch]) -> _PlannedMinibatch:
         try:
-            return future.result(timeout=self._deadline_s)
+            return future.result(timeout=self.deadline_s)
         except TimeoutError:
             if future.done():  # It is the thread's own error.
                 raise
             raise DeadlineError(
-                f"the minibatch of epoch {task.epoch}, step {task.step} was not sampled after {self._deadline_s:g} s: "
+                f"the minibatch of epoch {task.epoch}, step {task.step} was not sampled after {self.deadline_s:g} s: "
                 "give sampling more threads or smaller fanouts, or raise deadline_s"
             ) from None
 
     def _make(self, task: SeedTask) -> _PlannedMinibatch:
-        with self._stopwatch.measure("sample"):
-            minibatch = self._sampler.sample(task.seeds, epoch=task.epoch, step=task.step)
+        with self.stopwatch.measure("sample"):
+            minibatch = self.sampler.sample(task.seeds, epoch=task.epoch, step=task.step)
             if task.exclude is not None:
                 minibatch = minibatch.without(task.exclude)
-            return _PlannedMinibatch(task=task, minibatch=minibatch, request=self._plan(minibatch.input_ids))
+            return _PlannedMinibatch(task=task, minibatch=minibatch, request=self.plan(minibatch.input_ids))
 
 
 class _DeviceCopy:

@@ -58,11 +58,10 @@ LARGEST_INT32 = 2**31 - 1
 class NeighborSampler:
     """Samples neighbours uniformly without replacement, hop by hop.
 
-    `fanouts` counts hops from the seeds outwards: `fanouts[0]` is the number of neighbours of a seed. That is
-    PyG's order (`NeighborLoader(num_neighbors=fanouts)`) and the reverse of DGL's, whose
-    `NeighborSampler(fanouts[::-1])` counts layers of the model. A vertex with at most that many neighbours,
-    and every vertex where the fanout is -1, sends all of its neighbour list in its order. Entries of the
-    list are what is sampled: where a neighbour stands in it twice it may come out twice.
+    `fanouts` counts hops from the seeds outwards, as PyG does (`NeighborLoader(num_neighbors=fanouts)`); DGL counts
+    layers of the model, `NeighborSampler(fanouts[::-1])`. A vertex with at most that many neighbours, and every vertex
+    where the fanout is -1, sends all of its neighbour list in its order. Entries of the list are what is sampled: where
+    a neighbour stands in it twice it may come out twice.
 
     What a vertex samples, and in which order, depends only on (seed, epoch, step, hop, original id) and its
     neighbour list: not on the rank, the other seeds or the thread.
@@ -88,12 +87,10 @@ class NeighborSampler:
 
         Args:
             indptr: int64 [N + 1], where each vertex's list of in-neighbours starts, on the CPU.
-            indices: int32 or int64 [E], the lists one after another; ids in 0..N - 1, which
-                `Graph.validate` checks, not this class.
+            indices: int32 or int64 [E], the lists one after another; `Graph.validate` checks them, not this class.
             fanouts: neighbours per vertex for each hop from the seeds outwards; at least 1, or -1 for all.
             seed: the run's seed.
-            original_ids: int64 [N], the user's id of each vertex where vertices were renumbered; None where
-                ids are the user's.
+            original_ids: int64 [N], the user's id of each vertex; None where ids are the user's.
             source_degrees: fill in `Block.source_degrees`, for layers that divide by the degree of a source.
             edge_weight: float32 [E], in the order of `indices`, for `Block.edge_weight`; None for none.
             edge_attr: float32 [E, D], likewise, for `Block.edge_attr`.
@@ -113,10 +110,9 @@ class NeighborSampler:
             raise DataError(f"indptr has {indptr.shape[0]} entries; the sampler takes 1 to {LARGEST_INT32}")
         if original_ids is not None:
             _check_array("original_ids", original_ids, (torch.int64,))
-            if original_ids.shape[0] != self.num_vertices:
+            if len(original_ids) != self.num_vertices:
                 raise DataError(
-                    f"original_ids has {original_ids.shape[0]} entries for {self.num_vertices} vertices: "
-                    "give one for each vertex, in the new numbering"
+                    f"original_ids has {len(original_ids)} entries for {self.num_vertices} vertices: give one for each"
                 )
         self.fanouts = tuple(fanouts)
         self.seed = seed
@@ -130,19 +126,14 @@ class NeighborSampler:
         self._weighted_degrees = None
         if source_degrees and edge_weight is not None:
             self._weighted_degrees = weighted_degrees(indptr, edge_weight)
-        self._largest_degree = int(np.diff(self._indptr).max(initial=0))
-        if self._largest_degree > LARGEST_INT32:
-            raise DataError(
-                f"a vertex has {self._largest_degree} neighbours, the sampler takes {LARGEST_INT32}: "
-                "deduplicate the edges"
-            )
-        self._per_thread = threading.local()
+        largest_degree = int(np.diff(self._indptr).max(initial=0))
+        self._workspace = _Workspace(self.num_vertices, largest_degree)
 
     def sample(self, seeds: Tensor, *, epoch: int, step: int) -> Minibatch:
         """Sample the neighbourhood of `seeds`.
 
         Args:
-            seeds: int64 [B], unique vertex ids; B may be 0.
+            seeds: int64 [B], unique vertex ids, else DataError; B may be 0.
             epoch: counter of the randomness.
             step: counter of the randomness: global step of the epoch, the same on all ranks.
 
@@ -150,13 +141,10 @@ class NeighborSampler:
             One block per hop in the order of layers, so `blocks[-1]` is hop 0; the indices of blocks are
             int32. Local ids are in first-seen order, so the seeds are the first rows of every block.
 
-        Raises:
-            DataError: a seed is out of range or given twice.
-
         Cost: O(vertices + edges sampled), independent of the size of the graph after a thread's first call.
         """
         _check_array("seeds", seeds, (torch.int64,))
-        workspace = self._workspace()
+        workspace = self._workspace
         workspace.begin(seeds.contiguous().numpy())
         blocks = [
             self._sample_hop(workspace, stream_key(self.seed, Stream.SAMPLE, epoch, step, hop), fanout)
@@ -216,19 +204,9 @@ class NeighborSampler:
             **{name: rows[torch.from_numpy(places)] for name, rows in self._edge_data.items() if places is not None},
         )
 
-    def warm_up(self) -> None:
-        """Compile the loops for this graph's types, or load them from the cache, and allocate this thread's memory."""
-        self.sample(torch.arange(min(1, self.num_vertices)), epoch=0, step=0)
 
-    def _workspace(self) -> "_Workspace":
-        workspace: _Workspace | None = getattr(self._per_thread, "workspace", None)
-        if workspace is None:
-            workspace = self._per_thread.workspace = _Workspace(self.num_vertices, self._largest_degree)
-        return workspace
-
-
-class _Workspace:
-    """What one thread reuses from sample to sample."""
+class _Workspace(threading.local):
+    """What a thread reuses from sample to sample; each has its own."""
 
     def __init__(self, num_vertices: int, largest_degree: int) -> None:
         self.num_vertices = num_vertices

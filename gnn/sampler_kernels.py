@@ -153,12 +153,9 @@ def draw_neighbors(
 
 @numba.njit(cache=True, nogil=True)
 def place_seeds(seeds: Longs, first_seen: Ints, base: int, frontier: Longs) -> int:
-    """Start a frontier with the seeds.
+    """Start a frontier with the seeds: -1, or the position of the first that is out of range or repeats an earlier one.
 
     Entry v of `first_seen` [N] becomes base + local id of v; entries below base belong to earlier samples.
-
-    Returns:
-        -1, or the position of the first seed that is out of range or repeats an earlier one.
     """
     num_vertices = len(first_seen)
     for local in range(len(seeds)):

@@ -1,8 +1,8 @@
 """Which training vertices are the seeds of which step, on which rank.
 
 Both schemes shuffle the training vertices anew in each epoch, and give every rank the same number of steps,
-``ceil(training vertices / batch_size)``, by construction: what is near-equally split is cut into exactly that
-many pieces. So there is no tiny last minibatch, and no vertex is dropped.
+``ceil(training vertices / batch_size)``: they cut into that many near-equal pieces. So there is no tiny last minibatch,
+and no vertex is dropped.
 
 "global" cuts one shuffle of all training vertices; of each piece a rank takes the vertices that it owns. Which vertices
 form a minibatch does not depend on the number of ranks. "local" lets each rank cut the shuffle of its own vertices, as
@@ -45,14 +45,13 @@ class SeedOrder:
         original_ids: [N] int64, the id in the user's order of each id of the partition; None where they are equal.
         offsets: [ranks + 1], rank r owns the ids offsets[r] .. offsets[r + 1] - 1.
         rank: whose seeds to give.
-        batch_size: the most seeds in a step, over all ranks; "local" rounds on each rank, so that a step may
-            have up to one more for each rank but one.
+        batch_size: the most seeds in a step, over all ranks; "local" may have one more for each rank but one.
         scheme: "global" or "local", see the top of this file.
         seed: the run's seed.
 
     Raises:
         DataError: a rank has no training vertex.
-        RecipeError: the batch size or the scheme is not one that can be used.
+        RecipeError: the batch size is too small for "local".
     """
 
     def __init__(
@@ -66,10 +65,6 @@ class SeedOrder:
         scheme: SeedScheme = "global",
         seed: int,
     ) -> None:
-        if batch_size < 1:
-            raise RecipeError(f"batch_size = {batch_size}: must be at least 1")
-        if scheme not in ("global", "local"):
-            raise RecipeError(f"order of seeds {scheme!r}: must be 'global' or 'local'")
         ranks = len(offsets) - 1
         if scheme == "local" and batch_size < ranks:
             raise RecipeError(
@@ -100,13 +95,9 @@ class SeedOrder:
         self._last_epoch = -1
 
     def seeds(self, epoch: int, step: int) -> Tensor:
-        """The seeds of this rank in a step, 0 <= step < steps_per_epoch, of an epoch from 0.
+        """The seeds of this rank in a step: int64 [b], ids of the partition; b may be 0 where a minibatch is small.
 
-        Returns:
-            [b] int64, ids of the partition, all of this rank; b may be 0 where a minibatch has few vertices.
-
-        Cost:
-            One sort of all training vertices at the first call of an epoch, nothing after.
+        Cost: one sort of all training vertices at the first call of an epoch, nothing after.
         """
         if epoch != self._last_epoch:
             # Original ids, so that the order does not depend on the partition. Hashing with one key is

@@ -1,17 +1,12 @@
-"""A synthetic graph with communities that a model can learn, for examples and tests.
-
-Every number is a hash of (seed, what it is for, its position), so a graph depends on its arguments alone.
-"""
+"""A synthetic graph with communities that a model can learn, for examples and tests."""
 
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError
-from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.gnn.build import assemble_graph
 from windrow.gnn.graph import Graph
 from windrow.gnn.vertex_data import SplitOptions
@@ -37,7 +32,7 @@ def community_graph(
     random direction of the community: too weak to classify one vertex alone, clear once averaged over neighbours.
 
     Args:
-        num_vertices: N, at least `num_classes`.
+        num_vertices: N, at least `num_classes`; else RecipeError.
         num_classes: number of communities, at least 2.
         seed: another seed gives another graph.
         average_degree: edges per vertex before repeats are removed.
@@ -46,9 +41,6 @@ def community_graph(
         signal: length of a community's direction, in standard deviations of the noise per feature.
         task: "multi-label" gives each vertex its own class and the next; "binary" needs two communities.
         split: shares of the splits; None for half to train and a quarter each to validate and test.
-
-    Raises:
-        RecipeError: an argument is out of range.
     """
     if num_classes < 2 or num_vertices < num_classes or average_degree < 0 or not 0 <= homophily <= 1:
         raise RecipeError(
@@ -56,16 +48,17 @@ def community_graph(
             f"homophily {homophily}: use at least as many vertices as classes, at least 2 classes, a degree "
             "from 0 and a share between 0 and 1."
         )
-    draws = np.arange(round(num_vertices * average_degree / 2))
-    sources = (_uniform(draws, seed, 2) * num_vertices).astype(np.int64)
+    generator = np.random.default_rng(seed)
+    num_draws = round(num_vertices * average_degree / 2)
+    sources, anywhere = generator.integers(num_vertices, size=(2, num_draws))
     community = sources % num_classes
     community_size = (num_vertices - community + num_classes - 1) // num_classes
-    inside = community + num_classes * (_uniform(draws, seed, 3) * community_size).astype(np.int64)
-    anywhere = (_uniform(draws, seed, 3) * num_vertices).astype(np.int64)
-    destinations = np.where(_uniform(draws, seed, 4) < homophily, inside, anywhere)
+    inside = community + num_classes * generator.integers(community_size)
+    destinations = np.where(generator.random(num_draws) < homophily, inside, anywhere)
 
     classes = torch.arange(num_vertices) % num_classes
-    directions = _random_features(num_classes, num_features, seed=seed + 1)
+    noise = torch.from_numpy(generator.standard_normal((num_vertices, num_features), np.float32))
+    directions = torch.from_numpy(generator.standard_normal((num_classes, num_features), np.float32))
     labels: Tensor = classes
     if task == "multi-label":
         labels = torch.eye(num_classes)[classes] + torch.eye(num_classes)[(classes + 1) % num_classes]
@@ -73,24 +66,10 @@ def community_graph(
         sources,
         destinations,
         num_vertices,
-        features=_random_features(num_vertices, num_features, seed=seed) + signal * directions[classes],
+        features=noise + signal * directions[classes],
         labels=labels,
         task=task,
         self_loops="remove",
         random_split_options=split or SplitOptions(kind="fractions"),
         split_seed=seed,
     )
-
-
-def _random_features(num_vertices: int, num_features: int, *, seed: int) -> Tensor:
-    """Draw standard normal features, float32 [N, F] (Box and Muller, 1958)."""
-    positions = np.arange(num_vertices * num_features)
-    radius = np.sqrt(-2 * np.log1p(-_uniform(positions, seed, 5)))
-    numbers = radius * np.cos(2 * np.pi * _uniform(positions, seed, 6))
-    return torch.from_numpy(numbers.astype(np.float32)).reshape(num_vertices, num_features)
-
-
-def _uniform(positions: npt.NDArray[np.int64], seed: int, purpose: int) -> npt.NDArray[np.float64]:
-    """Draw one number in [0, 1) for each position: the top 53 bits of a hash of it, the seed and the purpose."""
-    hashes = hash_ids(stream_key(seed, Stream.GENERATE, purpose), positions) >> np.uint64(11)
-    return hashes.astype(np.float64) * 2.0**-53

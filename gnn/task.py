@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -43,8 +43,7 @@ def loss_sum(task: Labels, logits: Tensor, labels: Tensor) -> Tensor:
     """Add up the loss over vertices; sums of all ranks add up, to be divided by the global batch size.
 
     Args:
-        task: "single-label": cross entropy; "binary": binary cross entropy; "multi-label": binary cross
-            entropy, mean over the classes.
+        task: "single-label": cross entropy; else binary cross entropy, for "multi-label" the mean over the classes.
         logits: [n, C], or [n] or [n, 1] for "binary"; n may be 0.
         labels: [n] int64, or [n, C] float of 0 and 1 for "multi-label"; on the device of `logits`.
 
@@ -53,10 +52,9 @@ def loss_sum(task: Labels, logits: Tensor, labels: Tensor) -> Tensor:
     """
     if task == "single-label":
         return F.cross_entropy(logits, labels, reduction="sum")
-    if task == "binary":
-        return F.binary_cross_entropy_with_logits(logits.reshape(len(labels)), labels.to(logits.dtype), reduction="sum")
-    total = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
-    return total / labels.shape[1]
+    targets = labels.to(logits.dtype)
+    total = F.binary_cross_entropy_with_logits(logits.reshape(labels.shape), targets, reduction="sum")
+    return total if task == "binary" else total / labels.shape[1]
 
 
 class GraphTask(Task[LoadedMinibatch]):
@@ -149,14 +147,9 @@ class GraphTask(Task[LoadedMinibatch]):
     def seeds(self, epoch: int, step: int) -> SeedTask:
         """What this rank samples in a step."""
 
-    @contextmanager
-    def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[LoadedMinibatch]]:
+    def minibatches(self, epoch: int, steps: range) -> AbstractContextManager[Iterator[LoadedMinibatch]]:
         """Sampled and fetched ahead, see `windrow.gnn.pipeline`."""
-        run = self._pipeline.run(self.seeds(epoch, step) for step in steps)
-        try:
-            yield run
-        finally:
-            run.close()
+        return closing(self._pipeline.run(self.seeds(epoch, step) for step in steps))
 
     def forward(self, minibatch: LoadedMinibatch) -> Any:
         """Run the model on a minibatch."""
@@ -231,7 +224,7 @@ class GraphTask(Task[LoadedMinibatch]):
 
     def placement(self) -> dict[str, Any]:
         """The parts of the graph."""
-        return graph_placement(self.graph, cached_rows=self._cached_rows, copy_bytes=self._copy_bytes)
+        return graph_placement(self.graph, self._cached_rows, self._copy_bytes)
 
     def close(self) -> None:
         """End the threads that sample."""

@@ -12,8 +12,7 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
-from windrow.gnn.cache_choice import CacheChoice, choose_cache, rank_part, row_sizes, seed_order
-from windrow.gnn.demand import count_accesses
+from windrow.gnn.cache_choice import CacheChoice, choose_cache, count_accesses, rank_part, row_sizes, seed_order
 from windrow.gnn.models import build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler, SamplerOptions

@@ -160,7 +160,7 @@ def test_a_renumbered_graph_gives_the_same_sample_under_other_names():
 
 def test_a_graph_without_vertices_or_edges_can_be_sampled():
     nothing = torch.tensor([], dtype=torch.int32)
-    NeighborSampler(torch.zeros(1, dtype=torch.int64), nothing, [2], seed=0).warm_up()
+    NeighborSampler(torch.zeros(1, dtype=torch.int64), nothing, [2], seed=0).sample(nothing.long(), epoch=0, step=0)
     edgeless = NeighborSampler(*csc([[], [], []]), [2, -1], seed=0)
     minibatch = edgeless.sample(torch.tensor([2, 0]), epoch=0, step=0)
     assert as_lists(minibatch) == ([2, 0], [(2, 2, [0, 0, 0], [])] * 2)
@@ -174,7 +174,7 @@ def test_working_memory_survives_refused_seeds_and_running_out_of_numbers():
     with pytest.raises(DataError):
         sampler.sample(torch.tensor([4, 5, 4]), epoch=0, step=0)
     assert as_lists(sampler.sample(seeds, epoch=0, step=0)) == expected
-    kept = sampler._workspace()
+    kept = sampler._workspace
     kept.base = 2**31 - 130
     for _ in range(5):
         assert as_lists(sampler.sample(seeds, epoch=0, step=0)) == expected

@@ -102,7 +102,7 @@ def test_a_stated_task_wins_and_nan_is_unknown():
     assert prepare_labels(np.array([0, 1]), "single-label")[1:] == ("single-label", 2)
     assert prepare_labels(np.array([[0], [1]]), "multi-label")[1:] == ("multi-label", 1)
     assert prepare_labels(np.array([0.0, np.nan, 2.0]))[0].tolist() == [0, -1, 2]
-    with pytest.raises(RecipeError, match="task is 'multiclass'; use 'auto'"):
+    with pytest.raises(RecipeError, match="task is 'multiclass'; use one of auto"):
         prepare_labels(np.array([0, 1]), "multiclass")
 
 
