@@ -20,18 +20,18 @@ from typing import Any
 import torch
 
 from benchmarks.harness.memory import MemoryWatch
+from benchmarks.harness.power_law import power_law_communities
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table
 from windrow.caching.selection import cache_capacity, choose_cached
 from windrow.caching.vip import inclusion_probabilities
 from windrow.comm.connect import connect
 from windrow.comm.meter import Meter
-from windrow.gnn.demand import demand_of
+from windrow.gnn.cache_choice import demand_of
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import graph_to_store
 from windrow.gnn.sampler import SamplerOptions
-from windrow.gnn.synthetic import power_law_communities
 from windrow.gnn.task import NodeTask, TrainingOptions
 from windrow.partition import PartitionOptions
 from windrow.training.terminal import Progress

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.harness.compare import Variant, compare
+from benchmarks.harness.power_law import power_law_communities
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.caching.selection import cache_capacity, choose_cached
@@ -29,13 +30,12 @@ from windrow.caching.vip import inclusion_probabilities
 from windrow.comm.connect import connect
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
-from windrow.gnn.demand import demand_of
+from windrow.gnn.cache_choice import demand_of
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import graph_to_store
 from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.seed_order import count_steps
-from windrow.gnn.synthetic import power_law_communities
 from windrow.gnn.task import NodeTask
 from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.options import PartitionOptions

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness.data_sets import data_option
+from benchmarks.harness.power_law import power_law_communities
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table
 from windrow.caching.policies import score_vertices
@@ -34,10 +35,9 @@ from windrow.caching.vip import Demand, find_samplers
 from windrow.comm.errors import DataError
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.gnn.build import csc_from_edges, edges_of
-from windrow.gnn.demand import count_accesses
+from windrow.gnn.cache_choice import count_accesses
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.seed_order import SeedOrder
-from windrow.gnn.synthetic import power_law_communities
 from windrow.partition import PartitionBook, PartitionOptions, partition_graph
 
 ALPHAS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -129,7 +129,7 @@ def read(name: str, data: Path) -> tuple[Tensor, Tensor, npt.NDArray[np.int64]]:
         masks = archive.get("train_masks")
     edges -= edges.min()  # ego_twitter counts from 1
     num_vertices = int(edges.max()) + 1
-    indptr, indices = csc_from_edges(edges[:, 0], edges[:, 1], num_vertices, symmetrise=True)
+    indptr, indices, _ = csc_from_edges(edges[:, 0], edges[:, 1], num_vertices, symmetrise=True)
     share = REAL_SHARES[name]
     if share is None:
         assert masks is not None
@@ -145,8 +145,8 @@ def cut(indptr: Tensor, indices: Tensor, train_ids: npt.NDArray[np.int64], num_p
     book = PartitionBook.from_assignment(assignment, num_parts)
     sources, destinations = edges_of(indptr, indices)
     new = book.to_new(sources.numpy()), book.to_new(destinations.numpy())
-    renumbered = csc_from_edges(*new, book.num_vertices, symmetrise=False)
-    return Setting(book, *renumbered, torch.from_numpy(book.to_new(train_ids)))
+    indptr, indices, _ = csc_from_edges(*new, book.num_vertices, symmetrise=False)
+    return Setting(book, indptr, indices, torch.from_numpy(book.to_new(train_ids)))
 
 
 def sweep(setting: Setting, fanouts: tuple[int, ...], epochs: int) -> dict[float, dict[str, float]]:

@@ -32,10 +32,10 @@ def csc_from_edges(
     symmetrise: bool,
     self_loops: SelfLoops = "keep",
     deduplicate: bool = True,
-    index_dtype: torch.dtype | None = None,
     describe_edge: Callable[[int], str] = "edge {}".format,
-) -> tuple[Tensor, Tensor]:
-    """Group edges by destination, each vertex's sources ascending: (indptr, indices) as in `windrow.gnn.graph.Graph`.
+    edge_rows: Sequence[npt.NDArray[np.floating]] = (),
+) -> tuple[Tensor, Tensor, list[npt.NDArray[np.floating]]]:
+    """Group edges by destination, each vertex's sources ascending.
 
     Args:
         sources: integers [E]; where messages start.
@@ -45,46 +45,22 @@ def csc_from_edges(
         self_loops: what happens to edges from a vertex to itself.
         deduplicate: keep one of several equal edges. Without it, an undirected edge listed in both directions
             and symmetrised counts twice each way.
-        index_dtype: torch.int32 or torch.int64; None takes int32 wherever N fits, half the memory.
         describe_edge: names edge i in an error, for example by file and row.
+        edge_rows: arrays [E, ...], what is known of the edges.
+
+    Returns:
+        (indptr, indices) as in `windrow.gnn.graph.Graph`, indices int32 wherever N fits; and `edge_rows` in their
+        order: a reversed edge has the row of the edge, and an added self-loop ones.
 
     Raises:
-        DataError: an id is negative or not below N, the two lists differ in length, or N is over 3,037,000,499.
-        RecipeError: `index_dtype` is int32 and N does not fit, or is no integer type for indices.
+        DataError: an id is negative or not below N, the two lists differ in length, equal edges have different rows, or
+            N is over 3,037,000,499.
 
     Cost:
         One sort of E (or 2 E) 64-bit numbers; peak memory about three such arrays.
     """
-    indptr, indices, _ = _csc(
-        sources,
-        destinations,
-        num_vertices,
-        symmetrise=symmetrise,
-        self_loops=self_loops,
-        deduplicate=deduplicate,
-        index_dtype=index_dtype,
-        describe_edge=describe_edge,
-    )
-    return indptr, indices
-
-
-def _csc(
-    sources: Tensor | npt.NDArray[np.integer],
-    destinations: Tensor | npt.NDArray[np.integer],
-    num_vertices: int,
-    *,
-    symmetrise: bool,
-    self_loops: SelfLoops,
-    deduplicate: bool,
-    index_dtype: torch.dtype | None,
-    describe_edge: Callable[[int], str],
-    edge_rows: Sequence[npt.NDArray[np.floating]] = (),
-) -> tuple[Tensor, Tensor, list[npt.NDArray[np.floating]]]:
-    """`csc_from_edges`, and what is known of the edges, arrays [E, ...], in the order of its indices.
-
-    A reversed edge has the row of the edge, and an added self-loop ones.
-    """
-    dtype = _index_dtype(index_dtype, num_vertices)
+    if num_vertices > MAX_VERTICES:
+        raise DataError(f"{num_vertices} vertices are too many: the limit is {MAX_VERTICES}; split the graph.")
     sources = _checked(sources, "source", num_vertices, describe_edge)
     destinations = _checked(destinations, "destination", num_vertices, describe_edge)
     if sources.size != destinations.size:
@@ -114,6 +90,7 @@ def _csc(
         keys = keys[is_first]
     indptr = np.searchsorted(keys, np.arange(num_vertices + 1, dtype=np.int64) * num_vertices)
     np.remainder(keys, max(num_vertices, 1), out=keys)
+    dtype = torch.int32 if num_vertices < 2**31 - 1 else torch.int64
     # The last row is that of ADDED_LOOP.
     ordered = [np.concatenate([rows, np.ones_like(rows, shape=(1, *rows.shape[1:]))])[numbers] for rows in edge_rows]
     return torch.from_numpy(indptr.astype(np.int64, copy=False)), torch.from_numpy(keys).to(dtype), ordered
@@ -125,7 +102,7 @@ ADDED_LOOP = -1
 def _numbers_of_edges(
     loops: npt.NDArray[np.bool_], num_vertices: int, *, symmetrise: bool, self_loops: SelfLoops
 ) -> npt.NDArray[np.int64]:
-    """Which of the listed edges each key of `_csc` comes from."""
+    """Which of the listed edges each key comes from."""
     others = np.flatnonzero(~loops)
     numbers = [np.arange(loops.size) if self_loops == "keep" else others]
     if self_loops == "add":
@@ -178,19 +155,6 @@ def _checked(
     return array
 
 
-def _index_dtype(index_dtype: torch.dtype | None, num_vertices: int) -> torch.dtype:
-    if num_vertices > MAX_VERTICES:
-        raise DataError(f"{num_vertices} vertices are too many: the limit is {MAX_VERTICES}; split the graph.")
-    fits = num_vertices < 2**31 - 1
-    if index_dtype is None:
-        return torch.int32 if fits else torch.int64
-    if index_dtype not in (torch.int32, torch.int64):
-        raise RecipeError(f"index_dtype is {index_dtype}; use torch.int32 or torch.int64.")
-    if index_dtype == torch.int32 and not fits:
-        raise RecipeError(f"{num_vertices} vertices do not fit in int32; use index_dtype torch.int64.")
-    return index_dtype
-
-
 def assemble_graph(
     sources: Tensor | npt.NDArray[np.integer],
     destinations: Tensor | npt.NDArray[np.integer],
@@ -207,7 +171,6 @@ def assemble_graph(
     task: TaskOption = "auto",
     random_split_options: SplitOptions | None = None,
     split_seed: int = 0,
-    index_dtype: torch.dtype | None = None,
     describe_edge: Callable[[int], str] = "edge {}".format,
 ) -> Graph:
     """Build a graph and check it.
@@ -221,43 +184,37 @@ def assemble_graph(
         split: the data set's own split; None draws one at random where there are labels.
         edge_weight: numbers [E], or None; a reversed edge has that of the edge, and an added self-loop 1.
         edge_attr: numbers [E, D], or [E] for one feature, or None; likewise, but self-loops cannot be added.
-        symmetrise: see `csc_from_edges`, also for the next two, `index_dtype` and `describe_edge`.
+        symmetrise: see `csc_from_edges`, also for the next two and `describe_edge`.
         self_loops: what happens to edges from a vertex to itself.
         deduplicate: keep one of several equal edges.
         task: what the labels mean.
         random_split_options: how a random split is drawn; None for the defaults.
         split_seed: seed of a random split.
-        index_dtype: of the indices; None for the smaller one that fits.
         describe_edge: names edge i in an error.
 
     Returns:
-        A graph that `Graph.validate` accepts; where it has labels, one that can be trained on.
-
-    Raises:
-        DataError: the data breaks a law of `windrow.gnn.graph`.
+        A graph that `Graph.validate` accepts, else DataError; where it has labels, one that can be trained on.
     """
-    attributes = None if edge_attr is None else float_features(edge_attr, "edge features")
-    if attributes is not None and self_loops == "add":
+    if edge_attr is not None and self_loops == "add":
         raise RecipeError(
             'self_loops = "add" with edge features: those of the added edges are unknown. Put the self-loops into the '
             'data, and set self_loops = "keep"'
         )
-    known_of_edges = {
-        "edge_weight": None if edge_weight is None else float_features(edge_weight, "edge weights").squeeze(1),
-        "edge_attr": attributes,
-    }
-    present = {name: rows for name, rows in known_of_edges.items() if rows is not None}
+    present: dict[str, Tensor] = {}
+    if edge_weight is not None:
+        present["edge_weight"] = float_features(edge_weight, "edge weights").squeeze(1)
+    if edge_attr is not None:
+        present["edge_attr"] = float_features(edge_attr, "edge features")
     for name, rows in present.items():
         if len(rows) != len(sources):
             raise DataError(f"there are {len(rows)} rows of {name} for {len(sources)} edges; give one for each.")
-    indptr, indices, edge_rows = _csc(
+    indptr, indices, edge_rows = csc_from_edges(
         sources,
         destinations,
         num_vertices,
         symmetrise=symmetrise,
         self_loops=self_loops,
         deduplicate=deduplicate,
-        index_dtype=index_dtype,
         describe_edge=describe_edge,
         edge_rows=[rows.numpy() for rows in present.values()],
     )

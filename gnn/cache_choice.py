@@ -2,12 +2,10 @@
 
 One part's minibatches are ranked first: what they will ask for, and which remote rows would be kept first. This needs
 one process, so that planning does it for all parts. Then all ranks agree on sizes, before a run starts.
-
-Seeds of an inference pass are all vertices to predict, and there is one epoch. A row that two minibatches need is
-worth keeping: it travels once instead of twice.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +14,7 @@ from torch import Tensor
 
 from windrow.caching.policies import score_vertices
 from windrow.caching.selection import (
+    GIB_BYTES,
     CacheOptions,
     automatic_capacities,
     cache_capacity,
@@ -26,7 +25,6 @@ from windrow.caching.selection import (
 from windrow.caching.vip import Demand, Samplers, find_samplers, inclusion_probabilities
 from windrow.comm.wire import WireOptions, make_codec
 from windrow.comm.world import World
-from windrow.gnn.demand import count_accesses, demand_of
 from windrow.gnn.inference import own_vertices, sampled_steps
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler, SamplerOptions
@@ -38,6 +36,8 @@ __all__ = [
     "Sampling",
     "choose_cache",
     "choose_inference_cache",
+    "count_accesses",
+    "demand_of",
     "rank_part",
     "row_sizes",
     "seed_order",
@@ -49,11 +49,8 @@ class Sampling:
     """What a cache is chosen by: how minibatches are made, how many, and how their rows travel."""
 
     sampler: SamplerOptions
-    """Fanouts, order of seeds, and the form that features are kept in."""
     cache: CacheOptions
-    """Policy, and room."""
     wire: WireOptions
-    """How rows travel, and are kept in the cache."""
     batch_size: int
     """Seeds per step, over all ranks."""
     epochs: int
@@ -115,6 +112,34 @@ class PartRanking:
         return rows
 
 
+def demand_of(graph: PartitionedGraph, part: int, fanouts: Sequence[int], steps: int) -> Demand:
+    """Describe the training minibatches of a part, whether `graph` is its view or not, with so many steps an epoch."""
+    start, stop = graph.book.part_range(part)
+    train_ids = graph.train_ids
+    return Demand(
+        indptr=graph.indptr.numpy(),
+        indices=graph.indices.numpy(),
+        own=(start, stop),
+        seeds=train_ids[(train_ids >= start) & (train_ids < stop)].numpy(),
+        steps=steps,
+        fanouts=tuple(fanouts),
+    )
+
+
+def count_accesses(sampler: NeighborSampler, order: SeedOrder, epochs: Iterable[int]) -> npt.NDArray[np.int64]:
+    """Sample all minibatches of some epochs and count how often each vertex is among the input rows, int64 [N].
+
+    The draws are those of training where the sampler's seed is the run's. Ranking vertices for training by epochs that
+    training will sample itself would be looking ahead: take others.
+    """
+    counts = np.zeros(sampler.num_vertices, np.int64)
+    for epoch in epochs:
+        for step in range(order.steps_per_epoch):
+            # No vertex is twice among the input rows of a minibatch.
+            counts[sampler.sample(order.seeds(epoch, step), epoch=epoch, step=step).input_ids.numpy()] += 1
+    return counts
+
+
 def rank_part(
     graph: PartitionedGraph,
     part: int,
@@ -123,7 +148,7 @@ def rank_part(
     samplers: Samplers | None = None,
     demand: Demand | None = None,
 ) -> PartRanking:
-    """Analyse a part's minibatches, and rank what they need by the cache policy.
+    """Analyse a part's minibatches, and rank what they need by the cache policy: RecipeError where it cannot be used.
 
     Args:
         graph: its topology and training vertices; whose rows it holds does not matter.
@@ -132,11 +157,7 @@ def rank_part(
         samplers: of the same graph, where they are known from another part.
         demand: its minibatches, where seeds are not the training vertices; the policy "simulation" is refused then.
 
-    Raises:
-        RecipeError: the policy cannot be used.
-
-    Cost:
-        One pass over the edges for each hop. The policy "simulation" samples some epochs besides.
+    Cost: one pass over the edges for each hop. The policy "simulation" samples some epochs besides.
     """
     order = None
     if demand is None:
@@ -179,17 +200,14 @@ def seed_order(graph: PartitionedGraph, part: int, sampling: Sampling) -> SeedOr
 
 
 def row_sizes(sampler: SamplerOptions, wire: WireOptions, features: Tensor) -> tuple[int, int]:
-    """Bytes of one row of features where it is owned, and on the wire of training or in a cache, which keeps that form.
+    """Bytes of one row of features, [rows, F], where it is owned, and on the wire or in a cache, which keeps that form.
 
-    Of the features only shape and dtype count: [rows, F] as the store has them, or as training keeps them already.
+    Of the features only shape and dtype count, as the store has them, or as training keeps them already.
     """
     shape = features.shape[1:]
     in_memory = make_codec(sampler.storage).wire_row_bytes(shape, features.dtype)
     on_the_wire = wire.vectors_codec(features.dtype).wire_row_bytes(shape, features.dtype)
     return in_memory, min(in_memory, on_the_wire)
-
-
-STAGE = "size of caches"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -212,8 +230,7 @@ def choose_cache(
     With a number for alpha every rank keeps floor(alpha N / ranks) rows, or as many as it can ever need; with "auto",
     those that pay, within the memory budget. `demand` is this rank's minibatches where seeds are not training vertices.
 
-    Cost:
-        That of `rank_part`; none where alpha is 0 or there is one rank.
+    Cost: that of `rank_part`; none where alpha is 0 or there is one rank.
     """
     options = sampling.cache
     if world.size == 1 or options.alpha == 0:
@@ -221,27 +238,14 @@ def choose_cache(
     ranking = rank_part(graph, world.rank, sampling, demand=demand)
     _, copy_bytes = row_sizes(sampling.sampler, sampling.wire, graph.features)
     if isinstance(options.alpha, str):
-        worthwhile = ranking.worthwhile(sampling.epochs)
-        capacities = _agree_on_capacities(world, ranking, worthwhile, copy_bytes, options.memory_gib)
-        alpha = max(capacities) * world.size / graph.num_vertices
+        need = ranking.worthwhile(sampling.epochs), ranking.num_remote
+        worthwhile, remote = zip(*world.all_gather_object(need, stage="size of caches"), strict=True)
+        capacities = automatic_capacities(worthwhile, remote, copy_bytes, options.memory_gib)
+        alpha, own = max(capacities) * world.size / graph.num_vertices, capacities[world.rank]
     else:
-        capacities = [cache_capacity(options.alpha, graph.num_vertices, world.size)] * world.size
-        alpha = options.alpha
-    own = capacities[world.rank]
-    return CacheChoice(
-        alpha=alpha,
-        cached_ids=torch.from_numpy(ranking.kept(own)),
-        expected_rows=float(ranking.expected_rows([own]).sum()),
-    )
-
-
-def _agree_on_capacities(
-    world: World, ranking: PartRanking, worthwhile: int, row_bytes: int, memory_gib: float
-) -> list[int]:
-    """Rows that each rank keeps where alpha is "auto", see `automatic_capacities`. Collective."""
-    needs = world.all_gather_object((worthwhile, ranking.num_remote), stage=STAGE)
-    everywhere, remote = zip(*needs, strict=True)
-    return automatic_capacities(everywhere, remote, row_bytes, memory_gib)
+        alpha, own = options.alpha, cache_capacity(options.alpha, graph.num_vertices, world.size)
+    expected = float(ranking.expected_rows([own]).sum())
+    return CacheChoice(alpha=alpha, cached_ids=torch.from_numpy(ranking.kept(own)), expected_rows=expected)
 
 
 def choose_inference_cache(
@@ -253,41 +257,34 @@ def choose_inference_cache(
     fanouts: tuple[int, ...],
     batch_size: int,
 ) -> Tensor:
-    """Choose the remote rows that this rank keeps, by the probability that a minibatch needs them. Collective.
+    """Choose the remote rows that this rank keeps for one pass of sampled inference, by policy "vip". Collective.
+
+    A row that two minibatches need is worth keeping: it travels once instead of twice.
 
     Args:
         world: one rank for each part.
         graph: this rank's view.
-        ids: int64 [n], vertices to predict, ids of the partition; None for all; must agree.
-        options: how much room there is; must agree.
-        fanouts: neighbours per hop; must agree.
-        batch_size: vertices of a minibatch, over all ranks; must agree.
+        ids: int64 [n], vertices to predict, ids of the partition; None for all; must agree, as all that follows.
+        options: how much room there is.
+        fanouts: neighbours per hop.
+        batch_size: vertices of a minibatch, over all ranks.
 
     Returns:
         int64 ids of other ranks' vertices: never more than save transfers, save where rows of all ranks fit.
 
-    Cost:
-        One pass over the edges for each hop; none where alpha is 0 or there is one rank.
+    Cost: that of `choose_cache`.
     """
     steps = sampled_steps(graph, ids, batch_size)
-    if world.size == 1 or options.alpha == 0 or steps == 0:
+    if options.alpha == 0 or steps == 0:
         return torch.empty(0, dtype=torch.int64)
-    demand = Demand(
-        indptr=graph.indptr.numpy(),
-        indices=graph.indices.numpy(),
-        own=graph.own_range,
-        seeds=own_vertices(graph, ids).numpy(),
-        steps=steps,
-        fanouts=fanouts,
+    sampler, wire = SamplerOptions(fanouts=fanouts), WireOptions()
+    if not isinstance(options.alpha, str):
+        rows = cache_capacity(options.alpha, graph.num_vertices, world.size)
+        _, row_bytes = row_sizes(sampler, wire, graph.features)
+        options = replace(options, alpha="auto", memory_gib=(rows + 0.5) * row_bytes / GIB_BYTES)
+    sampling = Sampling(
+        sampler=sampler, cache=replace(options, policy="vip"), wire=wire, batch_size=batch_size, epochs=1, seed=0
     )
-    total = inclusion_probabilities(demand)[-1]
-    ranking = PartRanking(
-        part=world.rank, offsets=graph.offsets, steps=steps, total=total, ranking=choose_cached(total, demand.own)
-    )
-    worthwhile = ranking.worthwhile(1)
-    if isinstance(options.alpha, str):
-        row_bytes = graph.features.shape[1:].numel() * graph.features.element_size()
-        capacities = _agree_on_capacities(world, ranking, worthwhile, row_bytes, options.memory_gib)
-        return torch.from_numpy(ranking.kept(capacities[world.rank]))
-    room = cache_capacity(options.alpha, graph.num_vertices, world.size)
-    return torch.from_numpy(ranking.kept(min(worthwhile, room)))
+    seeds = own_vertices(graph, ids).numpy()
+    demand = replace(demand_of(graph, world.rank, fanouts, steps), seeds=seeds)
+    return choose_cache(world, graph, sampling, demand=demand).cached_ids

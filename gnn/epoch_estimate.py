@@ -13,13 +13,13 @@ A step's work is measured without its network: a few minibatches of the real gra
 """
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.links import Links
@@ -53,12 +53,10 @@ class StepWork:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochTime:
-    """Where an epoch's seconds go, without evaluation."""
+    """Where an epoch's seconds go, without evaluation; the first two as in `StepWork`."""
 
     processor_s: float
-    """Sampling and gathering; on a CPU the model as well."""
     device_s: float
-    """The model on a GPU."""
     exchange_s: float
     """Counts, ids and rows on the network."""
     reduction_s: float
@@ -131,87 +129,57 @@ def measure_step_work(
     Returns:
         The median over the minibatches, after one that does not count.
     """
+    built = build_model(model, in_features=graph.num_features, out_features=graph.num_outputs, seed=sampling.seed)
+    codec = make_codec(sampling.wire.sums)
+    gradient_bytes = sum(codec.wire_row_bytes(w.shape, w.dtype) for w in built.parameters() if w.requires_grad)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        bench = _Bench(graph, model, sampling, device)
-        parts = graph.book.num_parts
-        orders = [seed_order(graph, part, sampling) for part in range(parts)]
-        begun = time.perf_counter()
-        for index in range(MINIBATCHES + 1):
-            order = orders[index % parts]
-            step = index * max(1, order.steps_per_epoch // MINIBATCHES) % order.steps_per_epoch
-            share = 1 / order.global_batch_size(0, step)
-            bench.run(order.seeds(0, step), step, share=share, counts=index > 0)
-            if index > 1 and time.perf_counter() - begun > ENOUGH_S:
-                break
-        return bench.result(slower)
+        steps = list(_run_minibatches(graph, built.to(device), sampling, device))[1:]
     finally:
         torch.set_num_threads(before)
+    processor, on_device = (median(seconds) for seconds in zip(*steps, strict=True))
+    if device.type == "cpu":
+        processor, on_device = processor + on_device, 0.0
+    return StepWork(processor_s=slower * processor, device_s=on_device, gradient_bytes=gradient_bytes)
 
 
-@dataclass(eq=False)
-class _Bench:
-    """Where minibatches are run, and how long they took."""
-
-    graph: PartitionedGraph
-    options: ModelOptions
-    sampling: Sampling
-    device: torch.device
-    processor_s: list[float] = field(default_factory=list)
-    device_s: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        width = self.graph.features.shape[1]
-        self._model: GNN = build_model(
-            self.options, in_features=width, out_features=self.graph.num_outputs, seed=self.sampling.seed
-        ).to(self.device)
-        self._optimizer = torch.optim.AdamW(self._model.parameters())
-        self._sampler = self.graph.sampler(self.sampling.sampler.fanouts, self._model, seed=self.sampling.seed)
-        generator = torch.Generator().manual_seed(0)
-        made_up = torch.randn(min(MADE_UP_ROWS, self.graph.num_vertices), width, generator=generator)
-        self._rows = make_codec(self.sampling.sampler.storage).encode(made_up)
-
-    def run(self, seeds: Tensor, step: int, *, share: float, counts: bool) -> None:
-        """Do a step as training does it; `share` of the loss is what its gradients are of."""
-        begun = self._now()
-        minibatch = self._sampler.sample(seeds, epoch=0, step=step)
-        rows = self._rows[minibatch.input_ids % len(self._rows)].to(self.device, torch.float32)
-        blocks = minibatch.to(self.device).blocks
-        gathered = self._now()
+def _run_minibatches(
+    graph: PartitionedGraph, model: GNN, sampling: Sampling, device: torch.device
+) -> Iterator[tuple[float, float]]:
+    """Do steps as training does them: seconds of sampling and gathering, and of computing."""
+    optimizer = torch.optim.AdamW(model.parameters())
+    sampler = graph.sampler(sampling.sampler.fanouts, model, seed=sampling.seed)
+    generator = torch.Generator().manual_seed(0)
+    made_up = torch.randn(min(MADE_UP_ROWS, graph.num_vertices), graph.num_features, generator=generator)
+    made_up = make_codec(sampling.sampler.storage).encode(made_up)
+    orders = [seed_order(graph, part, sampling) for part in range(graph.book.num_parts)]
+    first = time.perf_counter()
+    for index in range(MINIBATCHES + 1):
+        order = orders[index % len(orders)]
+        step = index * max(1, order.steps_per_epoch // MINIBATCHES) % order.steps_per_epoch
+        seeds = order.seeds(0, step)
+        begun = _clocks(device)
+        minibatch = sampler.sample(seeds, epoch=0, step=step)
+        rows = made_up[minibatch.input_ids % len(made_up)].to(device, torch.float32)
+        blocks = minibatch.to(device).blocks
+        gathered = _clocks(device)
         if len(seeds) > 0:
-            row_ids = self.graph.original_ids[minibatch.input_ids].to(self.device)
-            dropout = DropoutContext(seed=self.sampling.seed, epoch=0, step=step, row_ids=row_ids)
-            logits = self._model(blocks, rows, dropout)
-            loss = loss_sum(self.graph.task, logits, self.graph.labels_of(seeds).to(self.device))
-            self._optimizer.zero_grad()
-            (loss * share).backward()
-            self._optimizer.step()
-        if counts:
-            self.processor_s.append(self._between(begun, gathered))
-            self.device_s.append(self._between(gathered, self._now()))
+            row_ids = graph.original_ids[minibatch.input_ids].to(device)
+            dropout = DropoutContext(seed=sampling.seed, epoch=0, step=step, row_ids=row_ids)
+            loss = loss_sum(graph.task, model(blocks, rows, dropout), graph.labels_of(seeds).to(device))
+            optimizer.zero_grad()
+            (loss / order.global_batch_size(0, step)).backward()
+            optimizer.step()
+        # On a CPU the lesser of the two leaves out when other programs of this machine had the cores.
+        yield float((gathered - begun).min()), float((_clocks(device) - gathered).min())
+        if index > 1 and time.perf_counter() - first > ENOUGH_S:
+            break
 
-    def result(self, slower: float) -> StepWork:
-        """Medians of what counted."""
-        processor = slower * median(self.processor_s)
-        device = median(self.device_s)
-        codec = make_codec(self.sampling.wire.sums)
-        gradient_bytes = sum(
-            codec.wire_row_bytes(weight.shape, weight.dtype)
-            for weight in self._model.parameters()
-            if weight.requires_grad
-        )
-        if self.device.type == "cpu":
-            processor, device = processor + slower * device, 0.0
-        return StepWork(processor_s=processor, device_s=device, gradient_bytes=gradient_bytes)
 
-    def _now(self) -> tuple[float, float]:
-        """Seconds on the clock, and seconds that all threads of this process have computed."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter(), time.process_time()
-
-    def _between(self, begun: tuple[float, float], ended: tuple[float, float]) -> float:
-        """Seconds that the step took; without those in which other programs of this machine had the cores."""
-        passed, computed = (end - begin for begin, end in zip(begun, ended, strict=True))
-        return passed if self.device.type == "cuda" else min(passed, computed)
+def _clocks(device: torch.device) -> npt.NDArray[np.float64]:
+    """Seconds that went by, and on a CPU those that all threads of this process have computed."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        return np.array([time.perf_counter()])
+    return np.array([time.perf_counter(), time.process_time()])

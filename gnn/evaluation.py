@@ -1,6 +1,7 @@
 """Measure a model on the validation and test vertices, all ranks together."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Literal, get_args
 
@@ -78,77 +79,62 @@ def check_splits(splits: Sequence[str]) -> None:
             raise RecipeError(f"there is no split {split!r}: choose from {', '.join(get_args(Split))}")
 
 
+@dataclass(eq=False)
 class Evaluator:
-    """Measures a model on one partitioned graph.
-
-    Args:
-        world: all its ranks make the same evaluator.
-        graph: this rank's view.
-        model: equal weights on all ranks.
-        metrics: by name, see `metrics_of`; none where the evaluator only infers.
-        options: how to measure. None: exactly for a `GNN`, else sampled.
-        fanouts: those of training, for "sampled" evaluation that names none.
-        seed: the run's seed; what is sampled is the same at every evaluation.
-        pipeline: how far ahead the minibatches of "sampled" evaluation are made; must agree.
-        store: where these find features, if it brings rows of other ranks as they are; None for a store of their
-            own, which keeps none of them.
+    """Measures a model on one partitioned graph. All ranks make the same one.
 
     Raises:
         RecipeError: the number of fanouts is not usable, or the model cannot be run layer by layer.
     """
 
-    def __init__(
-        self,
-        world: World,
-        graph: PartitionedGraph,
-        model: nn.Module,
-        metrics: Metrics,
-        options: EvaluationOptions | None = None,
-        *,
-        fanouts: Sequence[int],
-        seed: int,
-        pipeline: PipelineOptions | None = None,
-        store: CachedStore | None = None,
-    ) -> None:
-        if options is None:
-            options = EvaluationOptions(method="exact" if isinstance(model, GNN) else "sampled")
-        if options.method == "exact" and not isinstance(model, GNN):
+    world: World
+    graph: PartitionedGraph
+    """This rank's view."""
+    model: nn.Module
+    """Equal weights on all ranks; it is left in evaluation mode."""
+    metrics: Metrics
+    """By name, see `metrics_of`; none where the evaluator only infers."""
+    options: EvaluationOptions | None = None
+    """How to measure. None: exactly for a `GNN`, else sampled."""
+    _: KW_ONLY
+    fanouts: Sequence[int]
+    """Those of training, for "sampled" evaluation that names none."""
+    seed: int
+    """The run's seed; what is sampled is the same at every evaluation."""
+    pipeline: PipelineOptions = field(default_factory=PipelineOptions)
+    """How far ahead the minibatches of "sampled" evaluation are made; must agree."""
+    store: CachedStore | None = None
+    """Where these find features, if it brings rows of other ranks as they are; None for a store of their own, which
+    keeps none of them."""
+
+    def __post_init__(self) -> None:
+        is_gnn = isinstance(self.model, GNN)
+        self._options = options = self.options or EvaluationOptions(method="exact" if is_gnn else "sampled")
+        if options.method == "exact" and not is_gnn:
             raise RecipeError(
-                f'evaluation.method = "exact" runs a GNN layer by layer, which {type(model).__name__} is not: choose '
-                '"sampled", with fanouts of -1 to take all neighbours'
+                f'evaluation.method = "exact" runs a GNN layer by layer, which {type(self.model).__name__} is not: '
+                'choose "sampled", with fanouts of -1 to take all neighbours'
             )
-        check_layers(model, options.fanouts or fanouts, "evaluation.fanouts")
-        self._world = world
-        self._graph = graph
-        self._model = model
-        self._options = options
-        self._metrics = metrics
-        self._sampler = graph.sampler(options.fanouts or fanouts, model, seed=seed)
-        self._pipeline = pipeline or PipelineOptions()
-        self._store = store
+        fanouts = options.fanouts or self.fanouts
+        check_layers(self.model, fanouts, "evaluation.fanouts")
+        self._sampler = self.graph.sampler(fanouts, self.model, seed=self.seed)
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
-        """Measure the model. Collective.
-
-        Args:
-            splits: which vertices to measure on.
+        """Measure the model on some splits: RecipeError where there is no such. Collective.
 
         Returns:
-            For each split that has vertices the metrics over all ranks, the same on every rank. The model is left in
-            evaluation mode.
-
-        Raises:
-            RecipeError: there is no such split.
+            For each split that has vertices the metrics over all ranks, the same on every rank.
         """
         check_splits(splits)
-        wanted = {split: ids for split in splits if len(ids := self._graph.split_ids(split))}
+        wanted = {split: ids for split in splits if len(ids := self.graph.split_ids(split))}
         whole = self.infer() if self._options.method == "exact" else None
+        start, _ = self.graph.own_range
         values: dict[str, dict[str, float]] = {}
         for split, ids in wanted.items():
-            own = own_vertices(self._graph, ids)
-            outputs = self.infer(ids) if whole is None else whole[own - self._graph.own_range[0]]
-            values[split] = measure_split(self._world, self._graph, self._metrics, own, outputs.cpu())
+            own = own_vertices(self.graph, ids)
+            outputs = self.infer(ids) if whole is None else whole[own - start]
+            values[split] = measure_split(self.world, self.graph, self.metrics, own, outputs.cpu())
         return values
 
     @torch.no_grad()
@@ -162,40 +148,35 @@ class Evaluator:
         Raises:
             RecipeError: `hidden` rows are wanted, see `infer_exactly`, of a model that is not run layer by layer.
         """
-        self._model.eval()
-        if isinstance(self._model, GNN) and self._options.method == "exact":
-            rows = infer_exactly(self._world, self._graph, self._model, hidden=hidden, after_chunk=after_step)
-            return rows if ids is None else rows[own_vertices(self._graph, ids) - self._graph.own_range[0]]
+        self.model.eval()
+        if isinstance(self.model, GNN) and self._options.method == "exact":
+            rows = infer_exactly(self.world, self.graph, self.model, hidden=hidden, after_chunk=after_step)
+            return rows if ids is None else rows[own_vertices(self.graph, ids) - self.graph.own_range[0]]
         if hidden:
             raise RecipeError(
                 "hidden vectors are those of a GNN that is evaluated exactly, layer by layer: let a model of your own "
                 'return them as outputs, and leave out evaluation.method = "sampled"'
             )
-        if self._store is None:
-            self._store = CachedStore(self._world, self._graph.offsets, self._graph.features, stage="evaluation")
+        if self.store is None:
+            self.store = CachedStore(self.world, self.graph.offsets, self.graph.features, stage="evaluation")
         return infer_sampled(
-            self._world,
-            self._graph,
-            self._model,
+            self.world,
+            self.graph,
+            self.model,
             ids,
             sampler=self._sampler,
-            store=self._store,
-            options=self._pipeline,
+            store=self.store,
+            options=self.pipeline,
             batch_size=self._options.batch_size,
             after_step=after_step,
         )
 
 
 def metrics_of(options: EvaluationOptions, graph: PartitionedGraph) -> Metrics:
-    """The built-in metric that the options choose.
-
-    Raises:
-        DataError: it means nothing for the labels of a split.
-    """
+    """The built-in metric that the options choose; DataError where it means nothing for the labels of a split."""
     name = default_metric(graph.task) if options.metric == "auto" else options.metric
     for split in ("validation", "test"):
-        ids = graph.split_ids(split)
-        if len(ids) > 0:
+        if len(ids := graph.split_ids(split)):
             check_labels_can_be_scored(name, graph.task, graph.labels_of(ids))
     return {name: partial(evaluate_predictions, name, graph.task)}
 
@@ -206,10 +187,8 @@ def measure_split(
     """Measure predictions for a split over the vertices of all ranks. Collective; the same on every rank.
 
     `own_ids` int64 [n] are the split's vertices of this part, ids of the partition, `own_outputs` [n, outputs] theirs,
-    on the CPU. Every rank holds the split's outputs of all ranks.
-
-    Raises:
-        DataError: the labels cannot be scored by a built-in metric, or a logit is NaN or infinite.
+    on the CPU. Every rank holds the split's outputs of all ranks. Built-in metrics raise DataError where labels cannot
+    be scored, or an output is NaN or infinite.
     """
     all_ids = torch.cat(world.all_gather(own_ids, stage="evaluation ids"))
     all_outputs = torch.cat(world.all_gather(own_outputs, stage="evaluation logits"))

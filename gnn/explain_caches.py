@@ -4,13 +4,11 @@ One process counts, for all parts of the graph, what each size leaves to be aske
 makes seconds of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from windrow.caching.selection import (
     automatic_capacities,
@@ -26,9 +24,6 @@ from windrow.gnn.epoch_estimate import ID_BYTES, EpochTime, StepWork, estimate_e
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.training.journal import COLOURS, new_figure
 from windrow.training.terminal import byte_size, count, table
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["USUAL_ALPHAS", "Explanation", "SizeEstimate", "describe_explanation", "explain", "write_explanation_plot"]
 
@@ -78,21 +73,15 @@ class Explanation:
     """Of a row on the wire, without the 8 bytes of its id, and of a copy in a cache."""
     work: StepWork | None
     """Of one step on one rank; None where the network is not known."""
-    pipelined: bool
-    """Whether the recipe has a pipeline."""
     sizes: tuple[SizeEstimate, ...]
-    """From the smallest alpha to the largest: those asked for, and the four below."""
+    """From the smallest alpha to the largest: those asked for, and the marked ones."""
     curve: tuple[SizeEstimate, ...]
     """Many alphas, up to the last that is worth its memory."""
-    knee: SizeEstimate
-    """Where more memory hardly helps any more: the least alpha whose epoch time is within 1 % of the shortest; where
-    times are not known, the point at which the curve of rows lies furthest below a straight line."""
-    automatic: SizeEstimate
-    """What training keeps with ``cache.alpha = "auto"`` and the recipe's ``cache.memory_gib``."""
-    everything: SizeEstimate
-    """Every rank keeps every row."""
-    chosen: SizeEstimate
-    """What training keeps with the recipe as it is."""
+    marks: Mapping[str, SizeEstimate]
+    """"knee": where more memory hardly helps any more: the least alpha whose epoch time is within 1 % of the shortest,
+    or where times are not known, the point at which the curve of rows lies furthest below a straight line. "auto": what
+    training keeps with ``cache.alpha = "auto"`` and the recipe's ``cache.memory_gib``. "all": every rank keeps every
+    row. "recipe": what training keeps with the recipe as it is."""
 
 
 def explain(
@@ -117,17 +106,14 @@ def explain(
     Cost:
         That of `windrow.gnn.cache_choice.rank_part` for every part, one after another; memory for one at a time.
     """
-    parts, vertices = graph.book.num_parts, graph.num_vertices
+    parts, vertices, cache = graph.book.num_parts, graph.num_vertices, sampling.cache
     row_bytes, wire_row_bytes = row_sizes(sampling.sampler, sampling.wire, graph.features)
     remote = [vertices - graph.book.part_size(part) for part in range(parts)]
     full = max(remote) * parts / vertices
-    shown = [alpha for alpha in alphas if alpha < full]
-    on_curve = (full * np.linspace(0.0, 1.0, CURVE_POINTS) ** 2).tolist()
-    cache = sampling.cache
     given = [] if isinstance(cache.alpha, str) else [cache.alpha]
-    tried = [*shown, *on_curve, *given]
+    on_curve = (full * np.linspace(0.0, 1.0, CURVE_POINTS) ** 2).tolist()
+    tried = [*on_curve, *(alpha for alpha in alphas if alpha < full), *given]
     by_alpha = [cache_capacity(alpha, vertices, parts) for alpha in tried]
-    affordable = rows_that_fit(cache.memory_gib, wire_row_bytes)
 
     # Behind the sizes asked for stand the two that depend on the part: what is worth it and fits, and everything.
     kept = np.empty((len(tried) + 2, parts), np.int64)
@@ -137,7 +123,8 @@ def explain(
     for part in range(parts):
         ranking = rank_part(graph, part, sampling, samplers=samplers)
         worthwhile.append(ranking.worthwhile(sampling.epochs))
-        capacities = [*by_alpha, min(worthwhile[-1], affordable), remote[part]]
+        affordable = min(worthwhile[-1], rows_that_fit(cache.memory_gib, wire_row_bytes))
+        capacities = [*by_alpha, affordable, remote[part]]
         kept[:, part] = [ranking.num_kept(capacity) for capacity in capacities]
         asked[:, part] = ranking.expected_rows(capacities)
         input_rows += ranking.input_rows
@@ -159,15 +146,15 @@ def explain(
         )
 
     estimates = [estimate(place, alpha) for place, alpha in enumerate(tried)]
-    worth_it = [one for one in estimates[len(shown) : len(shown) + CURVE_POINTS] if one.kept_rows <= max(worthwhile)]
-    knee = _knee(worth_it, pipelined=pipelined)
-    everything = estimate(-1, full)
-    affordable_everywhere = automatic_capacities(worthwhile, remote, wire_row_bytes, cache.memory_gib)
-    automatic = everything
-    if affordable_everywhere != remote:
-        automatic = estimate(-2, max(affordable_everywhere) * parts / vertices)
+    curve = tuple(one for one in estimates[:CURVE_POINTS] if one.kept_rows <= max(worthwhile))
+    automatic = everything = estimate(-1, full)
+    automatic_rows = automatic_capacities(worthwhile, remote, wire_row_bytes, cache.memory_gib)
+    if automatic_rows != remote:
+        automatic = estimate(-2, max(automatic_rows) * parts / vertices)
     chosen = estimates[-1] if given else automatic
-    marked = {one.alpha: one for one in (*estimates[: len(shown)], everything, knee, automatic, chosen)}
+    knee = _knee(curve, pipelined=pipelined)
+    marks = {"knee": knee, "auto": automatic, "all": everything, "recipe": chosen}
+    shown = {one.alpha: one for one in (*estimates[CURVE_POINTS:], everything, knee, automatic, chosen)}
     return Explanation(
         num_vertices=vertices,
         num_parts=parts,
@@ -176,13 +163,9 @@ def explain(
         row_bytes=row_bytes,
         wire_row_bytes=wire_row_bytes,
         work=work,
-        pipelined=pipelined,
-        sizes=tuple(marked[alpha] for alpha in sorted(marked)),
-        curve=tuple(worth_it),
-        knee=knee,
-        automatic=automatic,
-        everything=everything,
-        chosen=chosen,
+        sizes=tuple(shown[alpha] for alpha in sorted(shown)),
+        curve=curve,
+        marks=marks,
     )
 
 
@@ -194,34 +177,30 @@ def _knee(curve: Sequence[SizeEstimate], *, pipelined: bool) -> SizeEstimate:
 
 
 def describe_explanation(found: Explanation, sampling: Sampling, *, network: str, computed: str) -> str:
-    """Lay out an explanation: a few lines about the job, the table of sizes, and what its marks mean.
+    """Lay out an explanation: a few lines about the job, and the table of sizes, which docs/caching.md explains.
 
-    Args:
-        found: what is expected.
-        sampling: that it is of.
-        network: which network times are of; empty where none is known.
-        computed: where a step's work was measured.
+    `network` says which one times are of, empty where none is known; `computed` where a step's work was measured.
     """
     fanouts = ", ".join(map(str, sampling.sampler.fanouts))
-    head = [f"{found.num_vertices:,} vertices in {found.num_parts} parts; {found.steps:,} steps an epoch"]
-    head.append(f"fanouts {fanouts}; cache policy {sampling.cache.policy}")
+    head = [
+        f"{found.num_vertices:,} vertices in {found.num_parts} parts; {found.steps:,} steps an epoch",
+        f"fanouts {fanouts}; cache policy {sampling.cache.policy}",
+    ]
     head.append(
         f"an epoch needs {count(found.input_rows)} rows; a row takes {byte_size(found.row_bytes)} locally, "
         f"{byte_size(found.wire_row_bytes)} in a cache and on the wire, its id 8 B more"
     )
-    if found.work is not None:
-        work = found.work
-        parts = f"{work.processor_s * 1e3:.3g} ms of work"
-        if work.device_s:
-            parts += f" of the processor and {work.device_s * 1e3:.3g} ms of the GPU"
-        head.append(f"network: {network}; a step is {parts}, {computed}")
-    else:
+    if found.work is None:
         head.append(
             "no times, since the network is not known: name one by --network FILE, or measure this machine's by\n"
             f"  mpirun -n {found.num_parts} windrow network"
         )
-    body = table([_row(one, found) for one in found.sizes])
-    return "\n".join([*head, "", body, "", *_notes(found, sampling.cache.memory_gib)])
+    else:
+        work = f"{found.work.processor_s * 1e3:.3g} ms of work"
+        if found.work.device_s:
+            work += f" of the processor and {found.work.device_s * 1e3:.3g} ms of the GPU"
+        head.append(f"network: {network}; a step is {work}, {computed}")
+    return "\n".join([*head, "", table([_row(one, found) for one in found.sizes])])
 
 
 def _row(one: SizeEstimate, found: Explanation) -> dict[str, object]:
@@ -241,88 +220,31 @@ def _row(one: SizeEstimate, found: Explanation) -> dict[str, object]:
             "no pipeline s": one.time.seconds(pipelined=False),
             "pipeline s": one.time.seconds(pipelined=True),
         }
-    marks = {"knee": found.knee, "auto": found.automatic, "all": found.everything, "recipe": found.chosen}
-    return row | {"": ", ".join(name for name, size in marks.items() if size.alpha == one.alpha)}
-
-
-def _notes(found: Explanation, memory_gib: float) -> list[str]:
-    knee = (
-        "the least alpha whose epoch is within 1 % of the shortest"
-        if found.knee.time is not None
-        else "a row kept beyond it saves less than the average row does"
-    )
-    return [
-        "remote rows, bytes: asked for by all ranks together in an epoch of training; kept rows, memory: of one rank",
-        f"knee    {knee}",
-        f'auto    what cache.alpha = "auto" keeps with cache.memory_gib = {memory_gib:g}',
-        "all     every rank keeps every row, and there is no exchange",
-        "recipe  what training with this recipe keeps",
-    ]
-
-
-BLUE, ORANGE, GREEN, PURPLE, *_ = COLOURS
-
-TICKS = (0.0, 0.01, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96)
-"""Of the axis of alpha, where there is room for them."""
-
-TICK_ROOM = 0.06
-"""Share of the axis that a label takes."""
+    return row | {"": ", ".join(name for name, size in found.marks.items() if size.alpha == one.alpha)}
 
 
 def write_explanation_plot(found: Explanation, path: Path, *, title: str) -> None:
-    """Draw the curves into a .png file.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    timed = found.knee.time is not None
-    figure, panels = new_figure(2 if timed else 1)
-    _draw_rows(panels[0], found)
-    if timed:
-        _draw_seconds(panels[1], found)
+    """Draw the curves into a .png file: OSError where it cannot be written."""
+    points = sorted([*found.curve, *found.sizes], key=lambda one: one.alpha)
+    alphas = [one.alpha for one in points]
+    times = [one.time for one in points if one.time is not None]
+    blue, orange, green, purple, *_ = COLOURS
+    figure, panels = new_figure(2 if times else 1)
+    panels[0].plot(alphas, [one.remote_rows for one in points], color=blue, label="remote rows")
+    panels[0].set(title="Rows that travel", ylabel="rows in an epoch, all ranks together")
+    if times:
+        for pipelined, colour, label in ((False, orange, "no pipeline"), (True, blue, "pipeline")):
+            panels[1].plot(alphas, [time.seconds(pipelined=pipelined) for time in times], color=colour, label=label)
+        panels[1].plot(alphas, [time.exchange_s for time in times], color="#888888", label="exchange of rows")
+        panels[1].set(title="Time", ylabel="seconds of an epoch, without evaluation")
+    knee, automatic, everything = (found.marks[name].alpha for name in ("knee", "auto", "all"))
     for axes in panels:
-        # Most happens where caches are small.
-        axes.set_xscale("function", functions=(_root, np.square))
-        axes.set_xlim(0, found.everything.alpha)
-        ticks = _ticks(found.everything.alpha)
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        # Most happens where caches are small; Matplotlib also asks about what is left of the axis.
+        axes.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0.0)), np.square))
+        axes.set(xlim=(0, everything), xlabel="alpha: remote rows kept by a rank, as a share of N / ranks")
         axes.set_ylim(bottom=0)
-        axes.set_xlabel("alpha: remote rows kept by a rank, as a share of N / ranks")
-        axes.axvline(found.knee.alpha, color=PURPLE, linestyle=":", label=f"knee, {found.knee.alpha:.3g}")
-        axes.axvline(found.automatic.alpha, color=GREEN, linestyle="--", label=f"auto, {found.automatic.alpha:.3g}")
+        axes.axvline(knee, color=purple, linestyle=":", label=f"knee, {knee:.3g}")
+        axes.axvline(automatic, color=green, linestyle="--", label=f"auto, {automatic:.3g}")
         axes.legend(edgecolor="none")
     figure.suptitle(title, weight="bold")
     figure.savefig(path, format="png")
-
-
-def _root(alphas: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The square root; 0 for what Matplotlib asks about left of the axis."""
-    roots: npt.NDArray[np.float64] = np.sqrt(np.maximum(alphas, 0.0))
-    return roots
-
-
-def _ticks(last: float) -> list[float]:
-    chosen: list[float] = []
-    for tick in TICKS:
-        place, before = (float(np.sqrt(alpha / last)) for alpha in (tick, chosen[-1] if chosen else 0.0))
-        if tick <= last and (not chosen or place - before >= TICK_ROOM):
-            chosen.append(tick)
-    return chosen
-
-
-def _draw_rows(axes: "Axes", found: Explanation) -> None:
-    points = sorted([*found.curve, *found.sizes], key=lambda one: one.alpha)
-    axes.plot([p.alpha for p in points], [p.remote_rows for p in points], color=BLUE, label="remote rows")
-    axes.set_title("Rows that travel")
-    axes.set_ylabel("rows in an epoch, all ranks together")
-
-
-def _draw_seconds(axes: "Axes", found: Explanation) -> None:
-    points = sorted([*found.curve, *found.sizes], key=lambda one: one.alpha)
-    timed = [(point.alpha, point.time) for point in points if point.time is not None]
-    alphas = [alpha for alpha, _ in timed]
-    for pipelined, colour, label in ((False, ORANGE, "no pipeline"), (True, BLUE, "pipeline")):
-        axes.plot(alphas, [time.seconds(pipelined=pipelined) for _, time in timed], color=colour, label=label)
-    axes.plot(alphas, [time.exchange_s for _, time in timed], color="#888888", label="exchange of rows")
-    axes.set_title("Time")
-    axes.set_ylabel("seconds of an epoch, without evaluation")

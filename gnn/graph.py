@@ -10,7 +10,7 @@ Each rule for a valid graph has one private check; every message names the value
 """
 
 import hashlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ from windrow.comm.errors import DataError
 from windrow.partition.book import PartitionBook
 from windrow.partition.graph_kernels import relabel
 
-__all__ = ["EDGE_ARRAYS", "Graph", "Task", "describe_numbering", "first_outside"]
+__all__ = ["EDGE_ARRAYS", "Graph", "GraphData", "Task", "describe_numbering", "first_outside"]
 
 Task = Literal["single-label", "binary", "multi-label"]
 """What is predicted for a vertex: one of many classes, one of two, or any subset of the classes."""
@@ -32,21 +32,16 @@ EDGE_ARRAYS = ("edge_weight", "edge_attr")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Graph:
-    """A graph with what is known about its vertices.
-
-    Four fields may be absent: a graph that is only partitioned or sampled has neither features nor labels, and many
-    have no data of edges.
-    """
+class GraphData:
+    """What a graph in memory and a rank's view of a partitioned one both hold whole; ids are each one's own."""
 
     indptr: Tensor
     """int64 [N + 1]; the in-neighbours of vertex v are ``indices[indptr[v]:indptr[v + 1]]``."""
     indices: Tensor
     """int32 or int64 [E]; sources of the edges, ascending inside each vertex's list as it was read."""
-    features: Tensor | None
-    """Floating point [N, F], or None."""
     labels: Tensor | None
-    """int64 [N] for "single-label" and "binary" (-1: unknown), float32 [N, C] of 0 and 1 for "multi-label", or None."""
+    """int64 [N] for "single-label" and "binary" (-1: unknown), float32 [N, C] of 0 and 1 for "multi-label". None: the
+    graph has none, and can be partitioned, sampled and predicted, or its links learnt."""
     train_ids: Tensor
     """int64; vertices whose labels are learnt from."""
     validation_ids: Tensor
@@ -61,8 +56,6 @@ class Graph:
     """float32 [E], in the order of `indices`, or None."""
     edge_attr: Tensor | None = None
     """float32 [E, D], features of edges in the order of `indices`, or None."""
-    feature_scaling: Tensor | None = None
-    """float64 [2, F], means and deviations by which the features were made standard; None: they are as they were."""
 
     @property
     def num_vertices(self) -> int:
@@ -74,10 +67,15 @@ class Graph:
         """E, the number of directed edges; an undirected edge counts twice."""
         return self.indices.numel()
 
-    @property
-    def in_degrees(self) -> Tensor:
-        """int64 [N]; the number of in-neighbours of each vertex."""
-        return self.indptr.diff()
+
+@dataclass(frozen=True, kw_only=True)
+class Graph(GraphData):
+    """A graph with what is known about its vertices, in the user's numbering."""
+
+    features: Tensor | None
+    """Floating point [N, F], or None: a graph that is only partitioned or sampled needs none."""
+    feature_scaling: Tensor | None = None
+    """float64 [2, F], means and deviations by which the features were made standard; None: they are as they were."""
 
     def validate(self, *, training: bool = True) -> None:
         """Check the graph against every law that sampling and training rely on.
@@ -101,12 +99,9 @@ class Graph:
             rows: Tensor | None = getattr(self, name)
             if rows is not None:
                 _check_edge_rows(name, rows, self.num_edges)
-        _check_splits(self)
         if self.labels is not None:
-            _check_label_rows(self, self.labels)
-            _check_label_values(self, self.labels)
-            if self.task != "multi-label":
-                _check_split_labels_known(self, self.labels)
+            _check_labels(self, self.labels)
+        _check_splits(self)
         if training and self.labels is None:
             raise DataError("the graph has no labels to train on; read a data set that has them.")
         if training and self.train_ids.numel() == 0:
@@ -149,35 +144,37 @@ class Graph:
         over all bytes, about a second per gigabyte.
         """
         digest = hashlib.sha256()
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name in DIGESTED:
+            value = getattr(self, name)
             if isinstance(value, Tensor):
                 array = np.ascontiguousarray(value.detach().cpu().numpy())
-                digest.update(f"{field.name}:{value.dtype}:{tuple(value.shape)};".encode())
+                digest.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
                 digest.update(array.reshape(-1).view(np.uint8).data)
             else:
-                digest.update(f"{field.name}={value};".encode())
+                digest.update(f"{name}={value};".encode())
         return digest.hexdigest()
 
+
+LABEL_FIELDS = ("labels", "train_ids", "validation_ids", "test_ids", "task", "num_classes")
+DIGESTED = ("indptr", "indices", "features", *LABEL_FIELDS, *EDGE_ARRAYS, "feature_scaling")
+"""In the order that stored fingerprints were made with."""
 
 NUMBERS_PER_CHUNK = 1 << 22
 
 
-def _splits(graph: "Graph") -> list[tuple[str, Tensor]]:
-    return [("train", graph.train_ids), ("validation", graph.validation_ids), ("test", graph.test_ids)]
-
-
 def _check_dtypes(graph: "Graph") -> None:
-    expected: list[tuple[str, Tensor | None, tuple[torch.dtype, ...]]] = [
-        ("indptr", graph.indptr, (torch.int64,)),
-        ("indices", graph.indices, (torch.int32, torch.int64)),
-        ("features", graph.features, (torch.float32, torch.float64, torch.float16, torch.bfloat16)),
-        ("labels", graph.labels, (torch.float32,) if graph.task == "multi-label" else (torch.int64,)),
-        ("train_ids", graph.train_ids, (torch.int64,)),
-        ("validation_ids", graph.validation_ids, (torch.int64,)),
-        ("test_ids", graph.test_ids, (torch.int64,)),
-    ]
-    for name, tensor, dtypes in expected:
+    ids = (torch.int64,)
+    expected: dict[str, tuple[torch.dtype, ...]] = {
+        "indptr": ids,
+        "indices": (torch.int32, torch.int64),
+        "features": (torch.float32, torch.float64, torch.float16, torch.bfloat16),
+        "labels": (torch.float32,) if graph.task == "multi-label" else ids,
+        "train_ids": ids,
+        "validation_ids": ids,
+        "test_ids": ids,
+    }
+    for name, dtypes in expected.items():
+        tensor: Tensor | None = getattr(graph, name)
         if tensor is not None and tensor.dtype not in dtypes:
             allowed = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
             found = str(tensor.dtype).removeprefix("torch.")
@@ -190,9 +187,8 @@ def _check_indptr(graph: "Graph") -> None:
         raise DataError(f"indptr has shape {tuple(indptr.shape)}; give one offset per vertex and one more, [N + 1].")
     if int(indptr[0]) != 0:
         raise DataError(f"indptr[0] is {int(indptr[0])}; it must be 0. Rebuild the graph with csc_from_edges.")
-    falls = (indptr.diff() < 0).nonzero()
-    if falls.numel():
-        row = int(falls[0])
+    row = _first(indptr.diff() < 0)
+    if row is not None:
         raise DataError(
             f"indptr goes down from {int(indptr[row])} to {int(indptr[row + 1])} at vertex {row}; offsets "
             "may only grow. Rebuild the graph with csc_from_edges."
@@ -229,13 +225,17 @@ def _check_features(features: Tensor, num_vertices: int) -> None:
     rows_per_chunk = max(1, NUMBERS_PER_CHUNK // features.shape[1])
     for start in range(0, num_vertices, rows_per_chunk):
         chunk = features[start : start + rows_per_chunk]
-        smallest, largest = torch.aminmax(chunk)
-        if not bool(smallest.isfinite() & largest.isfinite()):
+        if not _all_finite(chunk):
             row, column = (~chunk.isfinite()).nonzero()[0].tolist()
             raise DataError(
                 f"feature column {column} of vertex {start + row} is {float(chunk[row, column])}; features "
                 "must be finite numbers. Replace it, for example by the column's mean."
             )
+
+
+def _all_finite(values: Tensor) -> bool:
+    smallest, largest = torch.aminmax(values)
+    return bool(smallest.isfinite() & largest.isfinite())
 
 
 def _check_edge_rows(name: str, rows: Tensor, num_edges: int) -> None:
@@ -245,15 +245,12 @@ def _check_edge_rows(name: str, rows: Tensor, num_edges: int) -> None:
             f"{name} is {rows.dtype} of shape {tuple(rows.shape)} for {num_edges} edges; give float32, "
             "one row per edge."
         )
-    if not rows.numel():
-        return
-    smallest, largest = torch.aminmax(rows)
-    if not bool(smallest.isfinite() & largest.isfinite()):
+    if rows.numel() and not _all_finite(rows):
         edge = int((~rows.isfinite()).nonzero()[0, 0])
         raise DataError(f"{name} of edge {edge} is {rows[edge].tolist()}; it must be finite. Replace it.")
 
 
-def _check_label_rows(graph: "Graph", labels: Tensor) -> None:
+def _check_labels(graph: "Graph", labels: Tensor) -> None:
     multi = graph.task == "multi-label"
     if labels.dim() != (2 if multi else 1):
         shape = "[N, C]" if multi else "[N]"
@@ -267,10 +264,7 @@ def _check_label_rows(graph: "Graph", labels: Tensor) -> None:
         raise DataError(
             f"labels has {labels.shape[1]} columns but num_classes is {graph.num_classes}; make them equal."
         )
-
-
-def _check_label_values(graph: "Graph", labels: Tensor) -> None:
-    if graph.task == "multi-label":
+    if multi:
         wrong = ((labels != 0) & (labels != 1)).nonzero()
         if wrong.numel():
             row, column = wrong[0].tolist()
@@ -281,9 +275,8 @@ def _check_label_values(graph: "Graph", labels: Tensor) -> None:
         return
     if graph.task == "binary" and graph.num_classes != 2:
         raise DataError(f"task 'binary' has 2 classes, not {graph.num_classes}; use task 'single-label'.")
-    wrong = ((labels < -1) | (labels >= graph.num_classes)).nonzero()
-    if wrong.numel():
-        vertex = int(wrong[0])
+    vertex = _first((labels < -1) | (labels >= graph.num_classes))
+    if vertex is not None:
         raise DataError(
             f"the label of vertex {vertex} is {int(labels[vertex])}, but with {graph.num_classes} classes a "
             f"label is 0 to {graph.num_classes - 1}, or -1 for unknown. Correct it or raise num_classes."
@@ -292,8 +285,8 @@ def _check_label_values(graph: "Graph", labels: Tensor) -> None:
 
 def _check_splits(graph: "Graph") -> None:
     owner = torch.full((graph.num_vertices,), -1, dtype=torch.int8)
-    splits = _splits(graph)
-    for name, ids in splits:
+    splits = [("train", graph.train_ids), ("validation", graph.validation_ids), ("test", graph.test_ids)]
+    for number, (name, ids) in enumerate(splits):
         if ids.dim() != 1:
             raise DataError(f"the {name} split has shape {tuple(ids.shape)}; give a list of vertex ids.")
         position = first_outside(ids, graph.num_vertices)
@@ -303,31 +296,32 @@ def _check_splits(graph: "Graph") -> None:
                 f"{describe_numbering(graph.num_vertices)}. Correct the split."
             )
         ordered = ids.sort().values
-        repeats = (ordered.diff() == 0).nonzero()
-        if repeats.numel():
-            vertex = int(ordered[int(repeats[0])])
+        position = _first(ordered.diff() == 0)
+        if position is not None:
+            vertex = int(ordered[position])
             raise DataError(f"vertex {vertex} is in the {name} split more than once; remove the duplicate.")
-    for number, (name, ids) in enumerate(splits):
-        taken = (owner[ids] >= 0).nonzero()
-        if taken.numel():
-            vertex = int(ids[int(taken[0])])
+        position = _first(owner[ids] >= 0)
+        if position is not None:
+            vertex = int(ids[position])
             other = splits[int(owner[vertex])][0]
             raise DataError(
                 f"vertex {vertex} is in the {other} split and in the {name} split; keep it in one of them, "
                 "or the measured quality means nothing."
             )
         owner[ids] = number
-
-
-def _check_split_labels_known(graph: "Graph", labels: Tensor) -> None:
-    for name, ids in _splits(graph):
-        unknown = (labels[ids] < 0).nonzero()
-        if unknown.numel():
-            vertex = int(ids[int(unknown[0])])
+    if graph.labels is not None and graph.task != "multi-label":
+        vertex_without = _first((owner >= 0) & (graph.labels < 0))
+        if vertex_without is not None:
             raise DataError(
-                f"vertex {vertex} is in the {name} split but has no label (-1); give it one or take it out "
-                "of the split."
+                f"vertex {vertex_without} is in the {splits[int(owner[vertex_without])][0]} split but has no label "
+                "(-1); give it one or take it out of the split."
             )
+
+
+def _first(wrong: Tensor) -> int | None:
+    """Position of the first True, or None."""
+    positions = wrong.nonzero()
+    return int(positions[0]) if positions.numel() else None
 
 
 def first_outside(ids: Tensor, num_vertices: int) -> int | None:
@@ -337,7 +331,7 @@ def first_outside(ids: Tensor, num_vertices: int) -> int | None:
     smallest, largest = torch.aminmax(ids)
     if int(smallest) >= 0 and int(largest) < num_vertices:
         return None
-    return int(((ids < 0) | (ids >= num_vertices)).nonzero()[0])
+    return _first((ids < 0) | (ids >= num_vertices))
 
 
 def describe_numbering(num_vertices: int) -> str:

@@ -1,12 +1,10 @@
 """Distributed inference: exact, or from sampled neighbourhoods; and its results on rank 0 in the user's order.
 
-Exact: the whole graph, one layer at a time, each rank its own vertices. A layer's outputs of all vertices are computed
-before the next layer starts, so no vertex is computed twice and no neighbour is left out. Before each layer a rank
-fetches the rows of the sources that others own.
+Exact: the whole graph, one layer at a time, each rank its own vertices, so that no vertex is computed twice and no
+neighbour is left out. Before each layer a rank fetches the rows of the sources that others own.
 
-Sampled: through the pipeline of training, sampled and fetched ahead. Each vertex is computed on the rank that owns it.
-What it samples depends on its id alone, not on the vertices that share its minibatch, so that the result does not
-depend on the number of ranks or on the size of minibatches.
+Sampled: through the pipeline of training. What a vertex samples depends on its id alone, not on the vertices that share
+its minibatch, so that the result does not depend on the number of ranks or on the size of minibatches.
 
 Rows of all ranks come to rank 0 a chunk at a time: memory stays bounded, whatever the graph::
 
@@ -76,15 +74,12 @@ def infer_exactly(
         world: all ranks call this with the same weights and chunk size.
         graph: this rank's view.
         model: on any device; the rows of this part and of one chunk's sources are there at a time.
-        hidden: stop at the last hidden rows, those that outputs are made of.
+        hidden: stop at the last hidden rows, those that outputs are made of; RecipeError where there are none.
         chunk_vertices: vertices computed at a time.
         after_chunk: called after each, to show progress.
 
     Returns:
         [rows of this part, outputs], or [rows of this part, hidden], in the order of the partition.
-
-    Raises:
-        RecipeError: a model of one layer has no hidden rows.
 
     Cost: per layer, one pass over the edges of this part and one fetch per chunk of its distinct sources.
     """
@@ -109,11 +104,9 @@ def infer_exactly(
 
 
 def _num_layers(model: GNN, *, hidden: bool) -> int:
-    if not hidden:
-        return model.options.num_layers
-    if model.num_hidden_layers == 0:
+    if hidden and model.num_hidden_layers == 0:
         raise RecipeError("model.num_layers = 1: a model of one layer has no hidden vectors")
-    return model.num_hidden_layers
+    return model.num_hidden_layers if hidden else model.options.num_layers
 
 
 def _largest_part(graph: PartitionedGraph) -> int:
@@ -127,13 +120,11 @@ def _chunk(
     indptr = graph.indptr[start : stop + 1]
     edges = slice(int(indptr[0]), int(indptr[-1]))
     neighbours = graph.indices[edges].long()
-    destinations = torch.arange(start, stop)
-    is_destination = (neighbours >= start) & (neighbours < stop)
-    others, positions = neighbours[~is_destination].unique(return_inverse=True)
-    indices = torch.empty_like(neighbours)
-    indices[is_destination] = neighbours[is_destination] - start
-    indices[~is_destination] = positions + (stop - start)
-    sources = torch.cat([destinations, others])
+    is_other = (neighbours < start) | (neighbours >= stop)
+    others, positions = neighbours[is_other].unique(return_inverse=True)
+    indices = neighbours - start
+    indices[is_other] = positions + (stop - start)
+    sources = torch.cat([torch.arange(start, stop), others])
     block = Block(
         num_src=len(sources),
         num_dst=stop - start,
@@ -146,12 +137,7 @@ def _chunk(
 
 
 def gather_predictions(world: World, graph: PartitionedGraph, own_rows: Tensor) -> Tensor:
-    """Bring the rows of all ranks together, in the user's order of vertices. Collective.
-
-    Args:
-        world: all ranks call this.
-        graph: this rank's view.
-        own_rows: [rows of this part, ...] from `infer_exactly`; row shape and dtype must agree.
+    """Bring the rows of all ranks, [rows of this part, ...] from `infer_exactly`, together. Collective.
 
     Returns:
         [N, ...] on every rank; row v belongs to the vertex that the user calls v.
@@ -171,11 +157,10 @@ def own_vertices(graph: PartitionedGraph, ids: Tensor | None) -> Tensor:
 
 def sampled_steps(graph: PartitionedGraph, ids: Tensor | None, batch_size: int) -> int:
     """How many minibatches `infer_sampled` goes through with these arguments, the same on every rank."""
-    ranges = list(pairwise(graph.offsets))
     largest = _largest_part(graph)
     if ids is not None:
-        largest = max(int(((ids >= start) & (ids < stop)).sum()) for start, stop in ranges)
-    return -(-largest // max(1, batch_size // len(ranges)))
+        largest = max(int(((ids >= start) & (ids < stop)).sum()) for start, stop in pairwise(graph.offsets))
+    return -(-largest // max(1, batch_size // graph.book.num_parts))
 
 
 @torch.no_grad()
@@ -208,11 +193,10 @@ def infer_sampled(
         float32 [own vertices, outputs] on the CPU, in the order of `own_vertices`.
     """
     own = own_vertices(graph, ids)
-    outputs = torch.empty((len(own), graph.num_outputs))
     steps = sampled_steps(graph, ids, batch_size)
     if steps == 0:
-        return outputs
-    row_shape: torch.Size | None = None
+        return torch.empty((0, graph.num_outputs))
+    outputs: Tensor | None = None
     bounds = list(pairwise(near_equal_split(len(own), steps)))
     device = next(model.parameters()).device
     pipeline = MinibatchPipeline(world, sampler, store, options, device=device, stopwatch=Stopwatch())
@@ -222,16 +206,16 @@ def infer_sampled(
         for (first, last), loaded in zip(bounds, pipeline.run(tasks), strict=True):
             if first < last:
                 found: Tensor = model(loaded.minibatch.blocks, loaded.rows)
-                if row_shape is None:
-                    # A model of the user's may have other outputs than there are labels.
-                    row_shape = found.shape[1:]
-                    outputs = outputs.new_empty((len(own), *row_shape))
+                if outputs is None:
+                    outputs = torch.empty((len(own), *found.shape[1:]))
                 outputs[first:last] = found
             if after_step is not None:
                 after_step()
-    # A rank without a vertex has seen no output.
-    shapes = world.all_gather_object(row_shape, stage="shape of outputs")
-    return outputs.reshape(len(own), *next(shape for shape in shapes if shape is not None))
+    # A rank without a vertex has seen no output, and a model of the user's may have others than there are labels.
+    shapes = world.all_gather_object(None if outputs is None else outputs.shape[1:], stage="shape of outputs")
+    if outputs is None:
+        outputs = torch.empty((0, *next(shape for shape in shapes if shape is not None)))
+    return outputs
 
 
 PREDICTIONS_STAGE = "predictions"
@@ -254,8 +238,7 @@ def rows_in_users_order(
     are wanted among them, and `own_rows` [len(own_ids), ...] their rows, on any device. `wanted`, `chunk_rows`, the
     most rows that are brought together at a time, and the rows' shape and dtype must agree.
 
-    Yields:
-        The user's ids of a chunk, ascending, and on rank 0 their rows on the CPU; on other ranks no rows.
+    Yields the user's ids of a chunk, ascending, and on rank 0 their rows on the CPU; on other ranks no rows.
 
     Memory: rank 0 holds a chunk twice, other ranks what they send of it, besides 8 bytes for each id.
     """

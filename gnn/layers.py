@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from windrow.comm.errors import RecipeError
 from windrow.gnn.message_passing import (
     Block,
     add_ends,
@@ -121,26 +120,21 @@ class GCNLayer(nn.Module):
         normalisation: Literal["both", "right", "none"] = "both",
         generator: torch.Generator,
     ) -> None:
-        """Draw the weights from the generator; RecipeError where the normalisation is unknown."""
+        """Draw the weights from the generator."""
         super().__init__()
-        if normalisation not in ("both", "right", "none"):
-            raise RecipeError(f"GCN normalisation {normalisation!r} is unknown: choose both, right or none")
         self.normalisation = normalisation
         self.linear = make_linear(in_features, out_features, generator=generator)
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
         """Apply the layer to one hop: x [num_src, in_features] -> [num_dst, out_features]."""
-        weight = self.linear.weight
-        if self.normalisation == "none":
-            return _aggregate_projected(block, x, weight, reduce="sum") + self.linear.bias
-        if self.normalisation == "right":
-            if block.edge_weight is None:
-                return _aggregate_projected(block, x, weight, reduce="mean") + self.linear.bias
-            total = _aggregate_projected(block, x, weight, reduce="sum")
-            return total / _received(block, x.dtype) + self.linear.bias
-        source_scale, destination_scale = _symmetric_scales(block, x.dtype)
-        total = _aggregate_projected(block, x * source_scale, weight, reduce="sum")
-        return total * destination_scale + self.linear.bias
+        if self.normalisation == "both":
+            source_scale, destination_scale = _symmetric_scales(block, x.dtype)
+            total = _aggregate_projected(block, x * source_scale, self.linear.weight) * destination_scale
+        else:
+            total = _aggregate_projected(block, x, self.linear.weight)
+            if self.normalisation == "right":
+                total = total / _received(block, x.dtype)
+        return total + self.linear.bias
 
 
 def _symmetric_scales(block: Block, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -191,17 +185,10 @@ class GATLayer(nn.Module):
     ) -> None:
         """Draw the weights from the generator.
 
-        `combine` says whether to "concatenate" heads of out_features / heads columns, or to take the "mean" of heads of
-        out_features.
-
-        Raises:
-            RecipeError: heads do not divide the output that they are to fill.
+        `combine` says whether to "concatenate" heads of out_features / heads columns, which must be whole, or to take
+        the "mean" of heads of out_features.
         """
         super().__init__()
-        if heads < 1 or (combine == "concatenate" and out_features % heads):
-            raise RecipeError(
-                f"{heads} attention heads cannot share {out_features} columns: choose a divisor of {out_features}"
-            )
         self.heads = heads
         self.combine = combine
         self.head_features = out_features // heads if combine == "concatenate" else out_features
@@ -250,15 +237,14 @@ _GATHER_COST = 4.0
 on a core with AVX-512 and rows of 128 float32. It only chooses between two equal results."""
 
 
-def _aggregate_projected(block: Block, x: Tensor, weight: Tensor, *, reduce: Literal["sum", "mean"]) -> Tensor:
+def _aggregate_projected(block: Block, x: Tensor, weight: Tensor) -> Tensor:
     """Aggregate the rows of `x W^T` over each destination's sources, in the cheaper of two orders.
 
     Both steps are linear, so aggregate(x W^T) = aggregate(x) W^T up to rounding.
     """
-    edge_weights = block.edge_weight
     if _projects_first(block, x, weight.shape[0]):
-        return aggregate(block, linear(x, weight), reduce=reduce, edge_weights=edge_weights)
-    return linear(aggregate(block, x, reduce=reduce, edge_weights=edge_weights), weight)
+        return aggregate(block, linear(x, weight), edge_weights=block.edge_weight)
+    return linear(aggregate(block, x, edge_weights=block.edge_weight), weight)
 
 
 def _projects_first(block: Block, x: Tensor, out_features: int) -> bool:
@@ -268,13 +254,7 @@ def _projects_first(block: Block, x: Tensor, out_features: int) -> bool:
     per destination. Both are counted with their backward pass; an input that needs no gradient (the first
     layer's features) spares the aggregation's.
     """
-    in_features = x.shape[1]
-    products = 3 if x.requires_grad else 2
-    gathers = 2 if x.requires_grad else 1
-    projected_first = (
-        _GATHER_COST * 2 * block.num_edges * out_features + products * block.num_src * in_features * out_features
-    )
-    aggregated_first = (
-        _GATHER_COST * gathers * block.num_edges * in_features + products * block.num_dst * in_features * out_features
-    )
-    return projected_first < aggregated_first
+    products, gathers = (3, 2) if x.requires_grad else (2, 1)
+    gather, product = _GATHER_COST * block.num_edges, products * x.shape[1] * out_features
+    projected_first = gather * 2 * out_features + product * block.num_src
+    return projected_first < gather * gathers * x.shape[1] + product * block.num_dst

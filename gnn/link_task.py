@@ -28,10 +28,11 @@ from windrow.comm.fetch import fetch_rows
 from windrow.comm.random import Stream, hash_ids, permuted, stream_key
 from windrow.comm.rows import near_equal_split
 from windrow.comm.wire import Wire
-from windrow.gnn.evaluation import EvaluationOptions
+from windrow.gnn.evaluation import EvaluationOptions, check_splits
 from windrow.gnn.graph import EDGE_ARRAYS, Graph
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import LoadedMinibatch, PipelineOptions, SeedTask
+from windrow.gnn.seed_order import count_steps
 from windrow.gnn.task import GraphTask
 from windrow.training.task import Loss, Setup, summed_loss
 
@@ -70,15 +71,12 @@ def split_links(
     Args:
         graph: any; an edge that is there several times is one link. Self-loops are no links, and stay.
         validation_fraction: share of the links.
-        test_fraction: likewise.
+        test_fraction: likewise; RecipeError where nothing is left to train on.
         directed: whether u -> v and v -> u are two links; otherwise they are one, of which neither direction stays.
         seed: of the draw, which depends on the vertices' ids alone.
 
     Returns:
         The graph without validation and test links, and all links.
-
-    Raises:
-        RecipeError: the fractions leave nothing to train on.
     """
     if validation_fraction < 0 or test_fraction < 0 or validation_fraction + test_fraction >= 1:
         raise RecipeError(
@@ -91,25 +89,22 @@ def split_links(
     keys = low * graph.num_vertices + high
     draws = hash_ids(stream_key(seed, Stream.SPLIT), keys) / np.float64(2**64)
     in_test = draws < test_fraction
-    in_validation = ~in_test & (draws < test_fraction + validation_fraction)
+    in_train = draws >= test_fraction + validation_fraction
     loops = sources == targets
 
     def links(chosen: npt.NDArray[np.bool_]) -> Tensor:
         found = np.unique(keys[chosen & ~loops])
         return torch.from_numpy(np.stack([found // graph.num_vertices, found % graph.num_vertices]))
 
-    in_train = ~(in_test | in_validation)
-    stays = loops | in_train
-    counts = np.bincount(targets[stays], minlength=graph.num_vertices)
+    stays = torch.from_numpy(loops | in_train)
+    counts = np.bincount(targets[loops | in_train], minlength=graph.num_vertices)
     remaining = replace(
         graph,
         indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])),
-        indices=graph.indices[torch.from_numpy(stays)],
-        **{name: rows[torch.from_numpy(stays)] for name in EDGE_ARRAYS if (rows := getattr(graph, name)) is not None},
+        indices=graph.indices[stays],
+        **{name: rows[stays] for name in EDGE_ARRAYS if (rows := getattr(graph, name)) is not None},
     )
-    return remaining, Links(
-        train=links(~in_test & ~in_validation), validation=links(in_validation), test=links(in_test)
-    )
+    return remaining, Links(train=links(in_train), validation=links(~in_test & ~in_train), test=links(in_test))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -138,7 +133,7 @@ class LinkTask(GraphTask):
             labels int64 [n] say which of them is that of the edge. None: cross entropy.
         k: of hits@k.
         evaluation_negatives: uniform negatives that each measured edge is ranked among, the same at every evaluation.
-        evaluation: how vectors are computed for that, see `GraphTask`; also for the next three.
+        evaluation: how vectors are computed for that; see `windrow.gnn.task.NodeTask` for this and the next three.
         cache: which rows of other ranks each rank keeps.
         cached_ids: those of this rank, for who chose them already.
         pipeline: how far ahead minibatches are sampled and fetched.
@@ -198,7 +193,7 @@ class LinkTask(GraphTask):
 
     def start(self, setup: Setup) -> None:
         """Choose what is cached, and start the threads that sample. Collective."""
-        self.steps_per_epoch = -(-self.samples_per_epoch // setup.options.batch_size)
+        self.steps_per_epoch = count_steps(self.samples_per_epoch, setup.options.batch_size)
         self._bounds = near_equal_split(self.samples_per_epoch, self.steps_per_epoch)
         start, stop = self.graph.own_range
         sources = self._links["train"][0]
@@ -254,12 +249,8 @@ class LinkTask(GraphTask):
 
     def _draw_negatives(self, epoch: int, chosen: npt.NDArray[np.int64]) -> Tensor:
         """[n, K] for these training edges, the same on any number of ranks."""
-        counters = chosen[:, None] * self._num_negatives + np.arange(self._num_negatives)
-        draws = hash_ids(stream_key(self._setup.seed, Stream.NEGATIVE, epoch), counters)
-        if self._negatives == "uniform":
-            return self._new_ids[torch.from_numpy((draws % np.uint64(self.graph.num_vertices)).astype(np.int64))]
-        ends = self._links["train"].T.flatten()
-        return ends[torch.from_numpy((draws % np.uint64(len(ends))).astype(np.int64))]
+        drawn_from = self._new_ids if self._negatives == "uniform" else self._links["train"].T.flatten()
+        return _draw(drawn_from, chosen, self._num_negatives, stream_key(self._setup.seed, Stream.NEGATIVE, epoch))
 
     def loss(self, minibatch: LoadedMinibatch, epoch: int, step: int) -> Tensor | None:
         """Of this rank's edges; None where it has none in this step."""
@@ -281,13 +272,10 @@ class LinkTask(GraphTask):
     def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
         """Rank each link among its negatives, a tie counting one half. Collective.
 
-        Returns:
-            For each split that has links "mrr", the mean of 1 / rank, and "hits@k", the share of ranks up to k. Cost:
-            inference of all vertices, and a fetch of the vectors of all pairs.
+        Gives for each split that has links "mrr", the mean of 1 / rank, and "hits@k", the share of ranks up to k. Cost:
+        inference of all vertices, and a fetch of the vectors of all pairs.
         """
-        unknown = [split for split in splits if split not in self._links]
-        if unknown:
-            raise RecipeError(f"there is no split {unknown[0]!r}: choose from {', '.join(self._links)}")
+        check_splits(splits)
         hidden = self.evaluator.infer()
         return {split: self._measure(hidden, split) for split in splits if self._links[split].numel()}
 
@@ -298,13 +286,8 @@ class LinkTask(GraphTask):
         chunks = near_equal_split(pairs.shape[1], world.size * -(-pairs.shape[1] // (PAIRS_PER_CHUNK * world.size)))
         sums = torch.zeros(2, dtype=torch.float64)
         for start, stop in list(pairwise(chunks))[world.rank :: world.size]:
-            places = np.arange(start, stop)[:, None] * self._evaluation_negatives + np.arange(
-                self._evaluation_negatives
-            )
-            drawn = (hash_ids(key, places) % np.uint64(self.graph.num_vertices)).astype(np.int64)
-            ids, inverse = torch.cat([pairs[:, start:stop].T, self._new_ids[torch.from_numpy(drawn)]], 1).unique(
-                return_inverse=True
-            )
+            drawn = _draw(self._new_ids, np.arange(start, stop), self._evaluation_negatives, key)
+            ids, inverse = torch.cat([pairs[:, start:stop].T, drawn], 1).unique(return_inverse=True)
             rows = fetch_rows(wire, self.graph.offsets, hidden, ids)
             inverse = inverse.to(rows.device)
             scores = score(self._setup.model, rows[inverse[:, :1]], rows[inverse[:, 1:]]).double()
@@ -313,6 +296,12 @@ class LinkTask(GraphTask):
             sums += torch.stack([(1 / ranks).sum(), (ranks <= self._k).sum()]).cpu()
         reciprocal, hits = world.all_reduce(sums, stage="evaluation").tolist()
         return {"mrr": reciprocal / pairs.shape[1], f"hits@{self._k}": hits / pairs.shape[1]}
+
+
+def _draw(ids: Tensor, numbers: npt.NDArray[np.int64], count: int, key: int) -> Tensor:
+    """So many of the ids for each of the numbers [n], by a hash of the number: [n, count]."""
+    draws = hash_ids(key, numbers[:, None] * count + np.arange(count))
+    return ids[torch.from_numpy((draws % np.uint64(len(ids))).astype(np.int64))]
 
 
 def score(model: nn.Module, sources: Tensor, others: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ A block is one hop as a bipartite graph, from sources to destinations; a minibat
 edges that enter destination v:
 
     sum        y_v = sum_{(u, v) in N(v)} w_uv x_u
-    mean       y_v = sum / max(1, number of edges in N(v)), times w_uv where weights are given
     softmax    a_uv = exp(s_uv) / sum_{(t, v) in N(v)} exp(s_tv)
 
 The sum is `torch.embedding_bag` with destinations as bags: on CPUs it reaches FBGEMM's prefetching
@@ -15,7 +14,7 @@ block; it is not computed (nor is the transpose) where x needs no gradient.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -38,14 +37,10 @@ __all__ = [
 
 
 class Transpose(NamedTuple):
-    """The same edges grouped by source: what a backward pass walks.
-
-    Source `u` sends along the edges at positions `indptr[u]:indptr[u + 1]`; inside a group the
-    edges keep their order in the block.
-    """
+    """The same edges grouped by source, in a group in the order of the block: what a backward pass walks."""
 
     indptr: Tensor
-    """int64 [num_src + 1]."""
+    """int64 [num_src + 1], where the edges of each source start."""
     indices: Tensor
     """Destination of each edge; dtype of the block's `indices`, [edges]."""
     edge_ids: Tensor
@@ -56,10 +51,9 @@ class Transpose(NamedTuple):
 class Block:
     """One hop: `num_src` vertices send messages to `num_dst` vertices.
 
-    Destinations are the first `num_dst` of the sources, so a layer reads a destination's
-    own row from the prefix of its input. The edges are in compressed sparse column form: messages
-    to destination `v` come from sources `indices[indptr[v]:indptr[v + 1]]`. The constructor checks
-    nothing that costs time: blocks come from a sampler or from a validated graph.
+    Destinations are the first `num_dst` of the sources, so a layer reads a destination's own row from the prefix of
+    its input. Messages to destination `v` come from sources `indices[indptr[v]:indptr[v + 1]]`. Nothing is checked:
+    blocks come from a sampler or from a validated graph.
     """
 
     num_src: int
@@ -82,12 +76,7 @@ class Block:
 
     @classmethod
     def whole(cls, indptr: Tensor, indices: Tensor) -> Self:
-        """A whole graph as one block, in which every vertex is a source and a destination.
-
-        Args:
-            indptr: int64 [vertices + 1].
-            indices: int32 or int64 [edges], in-neighbours of each vertex.
-        """
+        """A whole graph as one block, in which every vertex is a source and a destination; arrays as in `Graph`."""
         num_vertices = indptr.shape[0] - 1
         return cls(num_src=num_vertices, num_dst=num_vertices, indptr=indptr, indices=indices)
 
@@ -221,59 +210,45 @@ class Minibatch:
 
 
 _KERNEL_DTYPES = (torch.float32, torch.float64)
-_INT32_LIMIT = 2**31 - 1
 
 
-def aggregate(
-    block: Block, x: Tensor, *, reduce: Literal["sum", "mean"] = "sum", edge_weights: Tensor | None = None
-) -> Tensor:
-    """Sum or average the rows of each destination's sources.
+def aggregate(block: Block, x: Tensor, *, edge_weights: Tensor | None = None) -> Tensor:
+    """Add up the rows of each destination's sources.
 
     Args:
         block: the bipartite graph; on the device of `x`.
         x: floating [num_src, features], or [num_src, heads, features].
-        reduce: "sum", or "mean": the sum divided by the number of edges, whatever their weights.
         edge_weights: floating [edges], or [edges, heads] where `x` has heads.
 
     Returns:
-        [num_dst, features] or [num_dst, heads, features], differentiable in `x` and
-        `edge_weights`. A destination without edges gets zeros.
-        Cost: edges x features multiply-adds, the same again for each gradient.
+        [num_dst, features] or [num_dst, heads, features], differentiable in `x` and `edge_weights`; zeros for a
+        destination without edges. Cost: edges x features multiply-adds, the same again for each gradient.
     """
     total: Tensor
     if edge_weights is None:
-        total = _Sum.apply(x.flatten(1), block, reduce)  # type: ignore[no-untyped-call]
+        total = _Sum.apply(x.flatten(1), block)  # type: ignore[no-untyped-call]
         return total.view(block.num_dst, *x.shape[1:])
     edge_weights = edge_weights.to(x.dtype)  # Under autocast only one of the two may be short.
-    if edge_weights.dim() == 1:
-        one_head, weights = x.unsqueeze(1), edge_weights.unsqueeze(1)
-        total = _WeightedSum.apply(one_head, weights, block)  # type: ignore[no-untyped-call]
-        total = total.squeeze(1)
-    else:
+    if edge_weights.dim() > 1:
         total = _WeightedSum.apply(x, edge_weights, block)  # type: ignore[no-untyped-call]
-    return total if reduce == "sum" else total / _divisors(block, total)
+        return total
+    one_head, weights = x.unsqueeze(1), edge_weights.unsqueeze(1)
+    total = _WeightedSum.apply(one_head, weights, block)  # type: ignore[no-untyped-call]
+    return total.squeeze(1)
 
 
 def divide_by_degrees(block: Block, rows: Tensor) -> Tensor:
-    """Divide the row of each destination by its number of edges, where it has any, in place and without a gradient."""
-    return rows.div_(_divisors(block, rows))
+    """Divide the row [features] of each destination by its number of edges, if any, in place, without a gradient."""
+    return rows.div_(block.degrees.clamp(min=1).to(rows.dtype).unsqueeze(1))
 
 
 def sum_over_bags(rows: Tensor, indptr: Tensor, indices: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Sum chosen rows bag by bag, without a gradient.
+    """Sum chosen rows bag by bag, without a gradient: [bags, features], new memory; zeros for an empty bag.
 
-    Args:
-        rows: floating [n, features].
-        indptr: int64 [bags + 1], where each bag begins in `indices`.
-        indices: int32 or int64, rows of each bag, one bag after the other.
-        weights: factor of each entry of `indices`, or None.
-
-    Returns:
-        [bags, features], new memory; zeros for an empty bag.
+    Of rows, floating [n, features], bag b has ``indices[indptr[b]:indptr[b + 1]]``, int32, if fewer than 2**31, or
+    int64, each times its weight where there are weights.
     """
     # embedding_bag would widen all indices to match the offsets, so the short array changes type instead.
-    if indices.dtype == torch.int32 and indices.shape[0] > _INT32_LIMIT:
-        indices = indices.long()
     total: Tensor = torch.embedding_bag(
         rows.detach(), indices, indptr.to(indices.dtype), mode=0, per_sample_weights=weights, include_last_offset=True
     )[0]
@@ -305,19 +280,15 @@ def edge_softmax(block: Block, scores: Tensor) -> Tensor:
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, block: Block, reduce: str) -> Tensor:
-        ctx.block, ctx.reduce = block, reduce
-        total = sum_over_bags(x, block.indptr, block.indices)
-        return total if reduce == "sum" else divide_by_degrees(block, total)
+    def forward(ctx: Any, x: Tensor, block: Block) -> Tensor:
+        ctx.block = block
+        return sum_over_bags(x, block.indptr, block.indices)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None]:
-        if not ctx.needs_input_grad[0]:
-            return None, None, None
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
         transpose = ctx.block.transpose
-        scaled = upstream if ctx.reduce == "sum" else upstream / _divisors(ctx.block, upstream)
-        return sum_over_bags(scaled.contiguous(), transpose.indptr, transpose.indices), None, None
+        return sum_over_bags(upstream.contiguous(), transpose.indptr, transpose.indices), None
 
 
 class _WeightedSum(torch.autograd.Function):
@@ -390,10 +361,6 @@ class _EdgeSoftmax(torch.autograd.Function):
             return gradient, None
         product = weights * upstream
         return product - weights * _edge_sum(block, product).index_select(0, block.edge_destinations), None
-
-
-def _divisors(block: Block, rows: Tensor) -> Tensor:
-    return block.degrees.clamp(min=1).to(rows.dtype).view(-1, *[1] * (rows.dim() - 1))
 
 
 def _weighted_bag_sum(rows: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:

@@ -1,21 +1,11 @@
 """Metrics (accuracy, macro-F1, micro-F1, ROC-AUC; all: higher is better), and predictions as columns of a table.
 
 Logits are [n, C] for "single-label" and "multi-label", and [n] or [n, 1] for "binary", where they speak for
-class 1. Labels are as in `windrow.gnn.graph.Graph`. Each task is scored column by column::
+class 1. Labels are as in `windrow.gnn.graph.Graph`. Each task is scored column by column, a class each::
 
-    single-label, C = 3      labels  2 0      columns  0 0 1      scores: log-probability of each class
-                                                       1 0 0
-    multi-label, C = 3       as they are      columns  1 0 1      scores: logits
-                                                       0 0 1
-    binary                   labels  1 0      columns  0 1        scores: minus logit, logit
-                                                       1 0
-
-What is written for users::
-
-    task           columns
-    single-label   prediction: the class; probability: of that class
-    binary         probability: of class 1
-    multi-label    probabilities: one of each class
+    single-label    labels  2 0       columns  0 0 1  1 0 0    scores: log-probability of each class
+    multi-label     as they are, say           1 0 1  0 0 1    scores: logits
+    binary          labels  1 0       columns  0 1    1 0      scores: minus logit, logit
 
 Nothing here communicates.
 """
@@ -43,19 +33,14 @@ Metric = Literal["accuracy", "macro_f1", "micro_f1", "roc_auc"]
 
 
 def default_metric(task: Task) -> Metric:
-    """The measure to choose where the user chose none.
-
-    "roc_auc" for tasks whose classes are seldom balanced: there it must not hang on a threshold.
-    """
+    """The measure where the user chose none: one without a threshold for tasks whose classes are seldom balanced."""
     return "accuracy" if task == "single-label" else "roc_auc"
 
 
 def check_labels_can_be_scored(metric: Metric, task: Task, labels: Tensor) -> None:
     """Refuse labels [n] or [n, C], of all vertices that will be measured together, for which a metric means nothing.
 
-    Raises:
-        DataError: there are no vertices; a label is unknown (-1); or ROC-AUC is asked for and no class has
-            both a vertex that belongs to it and one that does not.
+    DataError: there are no vertices; a label is unknown (-1); or ROC-AUC is asked for and all labels are the same.
     """
     if len(labels) == 0:
         raise DataError(f"no vertices to measure {metric} on: give the split at least one vertex")
@@ -84,17 +69,8 @@ def evaluate_predictions(metric: Metric, task: Task, logits: Tensor, labels: Ten
 
     A vertex is predicted to have the class with the largest logit, or each class with a logit above 0.
 
-    Args:
-        metric: what to measure.
-        task: of the graph.
-        logits: [n, C], or [n] or [n, 1] for "binary".
-        labels: [n] int64, or [n, C] of 0 and 1 for "multi-label"; on the device of `logits`.
-
-    Returns:
-        A number between 0 and 1.
-
-    Raises:
-        DataError: as `check_labels_can_be_scored`, or a logit is NaN or infinite: the training diverged.
+    Logits and labels are on one device. DataError as of `check_labels_can_be_scored`, or where a logit is NaN or
+    infinite: the training diverged.
     """
     check_labels_can_be_scored(metric, task, labels)
     lost = _diverged(logits)
@@ -106,14 +82,15 @@ def evaluate_predictions(metric: Metric, task: Task, logits: Tensor, labels: Ten
     multi = task == "multi-label"
     targets = (labels if multi else F.one_hot(labels, 2 if task == "binary" else logits.shape[1])) > 0
     scores = _score_columns(task, logits)
+    # The two areas of a binary task are the same, and its micro-F1 is that of class 1.
+    first = 1 if task == "binary" else 0
     if metric == "roc_auc":
-        # The two areas of a binary task are the same.
-        return _roc_auc(scores[:, 1:], targets[:, 1:]) if task == "binary" else _roc_auc(scores, targets)
+        return _roc_auc(scores[:, first:], targets[:, first:])
     predictions = scores > 0 if multi else F.one_hot(scores.argmax(1), scores.shape[1]) > 0
     if metric == "macro_f1":
-        return _macro_f1(predictions, targets)
+        return _f1(predictions, targets)
     if metric == "micro_f1":
-        return _micro_f1(predictions, targets) if task != "binary" else _micro_f1(predictions[:, 1:], targets[:, 1:])
+        return _f1(predictions[:, first:].reshape(-1, 1), targets[:, first:].reshape(-1, 1))
     right = predictions == targets if multi else (predictions & targets).any(1)
     return float(right.sum() / right.numel())
 
@@ -130,19 +107,11 @@ def _score_columns(task: Task, logits: Tensor) -> Tensor:
     return exact
 
 
-def _macro_f1(predictions: Tensor, targets: Tensor) -> float:
-    from torchmetrics.functional.classification import binary_f1_score
-
-    occurs = (predictions | targets).any(0).nonzero().flatten().tolist()
-    scores = [float(binary_f1_score(predictions[:, c].long(), targets[:, c].long())) for c in occurs]
-    # Where no vertex has a class and none is predicted to, every prediction is right.
-    return sum(scores) / len(scores) if scores else 1.0
-
-
-def _micro_f1(predictions: Tensor, targets: Tensor) -> float:
+def _f1(predictions: Tensor, targets: Tensor) -> float:
+    """Mean of the columns."""
+    both, either = (predictions & targets).sum(0).double(), predictions.sum(0) + targets.sum(0)
     # Where there is no class to find and none is predicted, every prediction is right.
-    both = int(predictions.sum() + targets.sum())
-    return 2 * int((predictions & targets).sum()) / both if both else 1.0
+    return float((2 * both / either)[either > 0].mean()) if either.any() else 1.0
 
 
 def _roc_auc(scores: Tensor, targets: Tensor) -> float:
@@ -158,11 +127,11 @@ def _roc_auc(scores: Tensor, targets: Tensor) -> float:
 
 
 def prediction_columns(task: Task, logits: Tensor) -> dict[str, Tensor]:
-    """Turn logits, [n, C] on the CPU, or [n] or [n, 1] for "binary", into predictions.
+    """Turn logits on the CPU into the columns that are written for users.
 
-    Returns:
-        By column: "prediction" int32 [n] is the class with the largest logit, the first of equal ones, as metrics
-        count it; "probability" float32 [n]; "probabilities" float32 [n, C].
+    "single-label" has "prediction" int32 [n], the class with the largest logit, the first of equal ones, as metrics
+    count it, and its "probability" float32 [n]; "binary" the "probability" of class 1; "multi-label" "probabilities"
+    float32 [n, C].
     """
     # Single precision would lose digits of a probability that is close to 1.
     exact = logits.double()

@@ -1,6 +1,7 @@
 """Stacks of layers: options in, a model with reproducible weights out."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -58,11 +59,8 @@ class ModelOptions:
 def build_model(options: ModelOptions, *, in_features: int, out_features: int, seed: int) -> "GNN":
     """Create a model whose weights depend on its arguments alone, not on torch's global generator.
 
-    Args:
-        options: shape of the model.
-        in_features: columns of the vertex features.
-        out_features: number of classes or labels; 1 for a binary task (a logit).
-        seed: the run's seed.
+    `in_features` are the columns of the vertex features, `out_features` the number of classes or labels, 1 for a binary
+    task (a logit); `seed` is the run's.
     """
     # torch.Generator takes signed 64-bit seeds.
     key = stream_key(seed, Stream.INITIALISE) & (2**63 - 1)
@@ -97,18 +95,11 @@ class GNN(nn.Module):
         self.options = options
         width = options.hidden
         num_layers = options.num_layers
-        widths = [width if options.residual else in_features] + [width] * num_layers
-        if not options.residual:
-            widths[-1] = out_features
+        inner = [width] * (num_layers - 1)
+        widths = [width, *inner, width] if options.residual else [in_features, *inner, out_features]
         self.layers = nn.ModuleList(
-            _make_layer(
-                options,
-                widths[i],
-                widths[i + 1],
-                last=i == num_layers - 1 and not options.residual,
-                generator=generator,
-            )
-            for i in range(num_layers)
+            _make_layer(options, *ends, last=i == num_layers - 1 and not options.residual, generator=generator)
+            for i, ends in enumerate(pairwise(widths))
         )
         num_norms = num_layers + 1 if options.residual else num_layers - 1
         self.norms = nn.ModuleList(
@@ -203,18 +194,10 @@ class GNN(nn.Module):
 def _make_layer(
     options: ModelOptions, in_features: int, out_features: int, *, last: bool, generator: torch.Generator
 ) -> nn.Module:
-    match options.kind:
-        case "graphsage":
-            return GraphSAGELayer(in_features, out_features, generator=generator)
-        case "gcn":
-            return GCNLayer(in_features, out_features, normalisation=options.gcn_normalisation, generator=generator)
-        case "gat":
-            return GATLayer(
-                in_features,
-                out_features,
-                heads=options.heads,
-                combine="mean" if last else "concatenate",
-                generator=generator,
-            )
-        case "gin":
-            return GINLayer(in_features, out_features, generator=generator)
+    if options.kind == "gcn":
+        return GCNLayer(in_features, out_features, normalisation=options.gcn_normalisation, generator=generator)
+    if options.kind == "gat":
+        combine: Literal["mean", "concatenate"] = "mean" if last else "concatenate"
+        return GATLayer(in_features, out_features, heads=options.heads, combine=combine, generator=generator)
+    layer = GINLayer if options.kind == "gin" else GraphSAGELayer
+    return layer(in_features, out_features, generator=generator)

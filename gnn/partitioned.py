@@ -6,7 +6,7 @@ features travel. Ids are those of the partition, in which each part is one conti
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.wire import CodecName, make_codec
 from windrow.comm.world import World
-from windrow.gnn.graph import EDGE_ARRAYS, Graph, Task
+from windrow.gnn.graph import EDGE_ARRAYS, Graph, GraphData, Task
 from windrow.gnn.sampler import NeighborSampler
 from windrow.partition.book import PartitionBook, VertexOrder, order_from_metadata
 from windrow.partition.options import PartitionOptions
@@ -34,8 +34,8 @@ OPTIONAL_ARRAYS = ("labels", *EDGE_ARRAYS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionedGraph:
-    """One rank's view of a partitioned graph."""
+class PartitionedGraph(GraphData):
+    """One rank's view of a partitioned graph. Splits list ids of the partition."""
 
     book: PartitionBook
     """Which rank owns which ids, and the user's numbering."""
@@ -43,47 +43,20 @@ class PartitionedGraph:
     """The part that this process holds."""
     original_ids: Tensor
     """int64 [N], the user's id of each id of the partition."""
-    indptr: Tensor
-    """int64 [N + 1], whole."""
-    indices: Tensor
-    """int32 or int64 [E], whole."""
     features: Tensor
     """Floating point [rows of this part, F]."""
-    labels: Tensor | None
-    """[N] int64 or [N, C] float32, whole; None: the graph has none, and can be predicted, or its links learnt."""
-    train_ids: Tensor
-    """int64, whole, ids of the partition."""
-    validation_ids: Tensor
-    """int64, whole, ids of the partition."""
-    test_ids: Tensor
-    """int64, whole, ids of the partition."""
-    task: Task
-    """What the labels mean."""
-    num_classes: int
-    """Number of classes; 0 where there are no labels."""
     fingerprint: str
     """Digest of the user's graph, to tell a changed one from the one that a checkpoint was made with."""
     order: VertexOrder | None = None
     """What the order of vertices inside parts was made for; None for the user's order."""
-    edge_weight: Tensor | None = None
-    """float32 [E], whole, in the order of `indices`; None: the graph has none."""
-    edge_attr: Tensor | None = None
-    """float32 [E, D], whole, in the order of `indices`; None: the graph has none."""
 
     @staticmethod
     def from_graph(
         graph: Graph, book: PartitionBook, rank: int, *, order: VertexOrder | None = None
     ) -> "PartitionedGraph":
-        """Cut one rank's view out of a graph in memory.
+        """Cut one rank's view out of a graph in memory, in the user's order: DataError where there are no features.
 
-        Args:
-            graph: in the user's order, with features.
-            book: its partition.
-            rank: the part to keep.
-            order: what the order inside the parts of `book` was made for; None for the user's order.
-
-        Raises:
-            DataError: there are no features.
+        `order` says what the order inside the parts of `book` was made for; None for the user's order.
         """
         if graph.features is None:
             raise DataError("the graph has no features: a model needs them")
@@ -94,11 +67,9 @@ class PartitionedGraph:
             rank=rank,
             original_ids=torch.from_numpy(book.new_to_old),
             features=relabelled.features[slice(*book.part_range(rank))].clone(),
-            task=graph.task,
-            num_classes=graph.num_classes,
             fingerprint=graph.fingerprint(),
             order=order,
-            **{name: getattr(relabelled, name) for name in (*SHARED_ARRAYS, *OPTIONAL_ARRAYS)},
+            **{field.name: getattr(relabelled, field.name) for field in fields(GraphData)},
         )
 
     @staticmethod
@@ -111,8 +82,7 @@ class PartitionedGraph:
             path: the store's folder.
             rank: the part to hold.
             size: number of ranks; must be the number of parts.
-            read_features: False for planning, where only their shape counts: they are mapped as well, and no
-                checksum is compared.
+            read_features: False for planning: they are mapped as well, and no checksum is compared.
 
         Raises:
             StoreError: the store is missing, damaged, of another version, or has another number of parts.
@@ -142,21 +112,13 @@ class PartitionedGraph:
         )
 
     def stored_as(self, storage: CodecName) -> "PartitionedGraph":
-        """The same with features in another number format; let go of this one to save memory.
-
-        Raises:
-            DataError: a feature is too large for the format.
-        """
+        """The same with features in another number format: DataError where one is too large for it."""
         codec = make_codec(storage)
         codec.check(self.features)
         return replace(self, features=codec.encode(self.features))
 
     def labels_of(self, ids: Tensor) -> Tensor:
-        """Labels of vertices, ids of the partition.
-
-        Raises:
-            DataError: the graph has none.
-        """
+        """Labels of vertices, ids of the partition: DataError where the graph has none."""
         if self.labels is None:
             raise DataError("the graph has no labels: add them to its data, or learn its links by a LinkTask")
         return self.labels[ids]
@@ -164,9 +126,7 @@ class PartitionedGraph:
     def edge_weight_for(self, model: nn.Module) -> Tensor | None:
         """The edge weights that a model gets: all models but a `GNN` that was not asked to use them.
 
-        Raises:
-            RecipeError: it was asked to, but the graph has none.
-            DataError: it was asked to, and one is negative.
+        A `GNN` that was asked to is refused where the graph has none, RecipeError, or one is negative, DataError.
         """
         wanted: bool | None = getattr(model, "needs_edge_weights", None)
         if not wanted:
@@ -195,11 +155,6 @@ class PartitionedGraph:
         )
 
     @property
-    def num_vertices(self) -> int:
-        """N, over all parts."""
-        return self.indptr.numel() - 1
-
-    @property
     def offsets(self) -> list[int]:
         """[parts + 1], where each part's ids start."""
         return [int(offset) for offset in self.book.offsets]
@@ -225,43 +180,23 @@ class PartitionedGraph:
         return ids
 
 
-def graph_placement(
-    graph: PartitionedGraph, *, cached_rows: int | Sequence[int] = 0, copy_bytes: int | None = None
-) -> dict[str, Any]:
+def graph_placement(graph: PartitionedGraph, cached_rows: Sequence[int], copy_bytes: int) -> dict[str, Any]:
     """What the parts of a graph are, by any rank's view of it, for placement.json.
 
-    Args:
-        graph: the view.
-        cached_rows: rows of other ranks of which each rank keeps copies: one number for each, or one for all.
-        copy_bytes: bytes of one such row, which is kept as it travels; None: as many as where it is owned.
-
-    Returns:
-        ``{"kind": "graph", "ranks": [{"vertices": 1, ...}, ...]}``: for each rank its vertices, the training vertices
-        among them, the edges that end at them, the bytes of their features, and rows and bytes of its cache.
+    Each rank keeps copies of so many `cached_rows` of other ranks, of `copy_bytes` each.
     """
-    num_parts = graph.book.num_parts
-    copies = [cached_rows] * num_parts if isinstance(cached_rows, int) else cached_rows
-    offsets = graph.book.offsets
-    first_edges = graph.indptr[offsets].numpy()
-    training = np.bincount(graph.book.owner(graph.train_ids.numpy()), minlength=num_parts)
+    vertices, edges = np.diff(graph.book.offsets), np.diff(graph.indptr[graph.book.offsets].numpy())
     row_bytes = graph.features.shape[1:].numel() * graph.features.element_size()
-    if copy_bytes is None:
-        copy_bytes = row_bytes
-    columns = zip(np.diff(offsets).tolist(), training.tolist(), np.diff(first_edges).tolist(), copies, strict=True)
-    return {
-        "kind": "graph",
-        "ranks": [
-            {
-                "vertices": vertices,
-                "train_vertices": train_vertices,
-                "edges": edges,
-                "feature_bytes": vertices * row_bytes,
-                "cached_rows": cached,
-                "cached_bytes": cached * copy_bytes,
-            }
-            for vertices, train_vertices, edges, cached in columns
-        ],
+    columns = {
+        "vertices": vertices,
+        "train_vertices": np.bincount(graph.book.owner(graph.train_ids.numpy()), minlength=len(vertices)),
+        "edges": edges,
+        "feature_bytes": vertices * row_bytes,
+        "cached_rows": np.array(cached_rows),
+        "cached_bytes": np.array(cached_rows) * copy_bytes,
     }
+    ranks = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return {"kind": "graph", "ranks": [dict(zip(columns, rank, strict=True)) for rank in ranks]}
 
 
 def partition(graph: Graph, world: World, options: PartitionOptions | None = None) -> PartitionedGraph:

@@ -2,20 +2,22 @@
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from windrow.caching.vip import Demand, find_samplers, inclusion_probabilities
 from windrow.comm.errors import StoreError, from_here
 from windrow.comm.options import PathOption, checked_dataclass
-from windrow.gnn.demand import bytes_for_priorities, vertex_priorities
 from windrow.gnn.graph import EDGE_ARRAYS, Graph
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.sampler import SamplerOptions
+from windrow.gnn.seed_order import count_steps
 from windrow.gnn.task import TrainingOptions
 from windrow.partition import (
     PartitionBook,
@@ -31,7 +33,14 @@ from windrow.partition import (
 from windrow.partition.book import ORDER_KEY, VertexOrder, order_to_metadata
 from windrow.training.terminal import Progress, StageProgress, duration
 
-__all__ = ["PartitionJob", "graph_to_store", "partition_to_store", "store_arrays"]
+__all__ = [
+    "PartitionJob",
+    "bytes_for_priorities",
+    "graph_to_store",
+    "partition_to_store",
+    "store_arrays",
+    "vertex_priorities",
+]
 
 CHUNK_ROWS = 1 << 14
 SHARED = ("indptr", "indices", "labels", "train_ids", "validation_ids", "test_ids", "feature_scaling", *EDGE_ARRAYS)
@@ -56,22 +65,9 @@ class PartitionJob:
 def partition_to_store(
     job: PartitionJob, *, overwrite: bool = False, progress: Progress | None = None
 ) -> PartitionQuality:
-    """Partition a graph on disk and write the store that training opens. One process does all of it.
+    """Partition a graph on disk and write the store that training opens, as `graph_to_store`: which see.
 
-    Shows the memory that it will take before it starts, a bar for each stage, and the quality at the end.
-
-    Args:
-        job: which graph, how to split it, where to write.
-        overwrite: replace an existing store.
-        progress: where to show all this; None for nowhere.
-
-    Returns:
-        The quality of the partition.
-
-    Raises:
-        StoreError: the store exists and is not to be overwritten, or cannot be written.
-        DataError: the graph breaks a law, or too little memory is free.
-        RecipeError: an option is out of range.
+    DataError also where the graph breaks a law.
     """
     progress = progress or Progress()
     # Before the graph is read, which may take long.
@@ -101,7 +97,9 @@ def graph_to_store(
     progress: Progress | None = None,
     origin: Mapping[str, object] | None = None,
 ) -> PartitionQuality:
-    """Partition a graph in memory and write the store that training opens; else as `partition_to_store`.
+    """Partition a graph in memory and write the store that training opens. One process does all of it.
+
+    Shows the memory that it will take before it starts, a bar for each stage, and the quality at the end.
 
     Args:
         graph: for example from `windrow.gnn.readers.from_pyg`.
@@ -119,19 +117,25 @@ def graph_to_store(
     Raises:
         StoreError: the store exists and is not to be overwritten, or cannot be written.
         DataError: too little memory is free, or there are fewer training vertices than parts.
+        RecipeError: an option is out of range.
     """
     progress = progress or Progress()
     _check_place(store, overwrite=overwrite)
     start = time.perf_counter()
-    order = _order(graph, options, sampler or SamplerOptions(), training or TrainingOptions())
+    sampler, training = sampler or SamplerOptions(), training or TrainingOptions()
+    order = None
     needed = estimate_memory(graph.num_vertices, graph.num_edges, options)
-    if order is not None:
+    if options.order != "original" and graph.labels is not None and graph.train_ids.numel():
+        order = VertexOrder(fanouts=sampler.fanouts, batch_size=training.batch_size, seed_order=sampler.order)
         needed["vertex order"] = bytes_for_priorities(graph, order)
     progress.write(f"{graph.num_vertices:,} vertices, {graph.num_edges:,} stored edges")
     told = check_memory(needed, available_memory_bytes())
     progress.write(f"partitioning into {options.num_parts} parts by {options.method} takes about {told}")
     indptr, indices = graph.indptr.numpy(), graph.indices.numpy()
-    train_ids, validation_ids = _ids_if_any(graph.train_ids), _ids_if_any(graph.validation_ids)
+    # A graph without labels is partitioned by its edges alone.
+    train_ids, validation_ids = (
+        ids.numpy() if ids.numel() else None for ids in (graph.train_ids, graph.validation_ids)
+    )
     stages = StageProgress(progress).report
     assignment = partition_graph(
         indptr, indices, options, train_ids=train_ids, validation_ids=validation_ids, progress=stages
@@ -184,29 +188,60 @@ def store_arrays(
     """
     topology = dataclasses.replace(graph, features=None).relabel(book)
     shared = {name: tensor.numpy() for name in SHARED if (tensor := getattr(topology, name)) is not None}
-    sharded = {} if graph.features is None else {"features": _row_chunks(graph.features, book)}
-    return shared, sharded
+    features = graph.features
+    if features is None:
+        return shared, {}
+    places = torch.from_numpy(book.new_to_old).split(CHUNK_ROWS)
+    return shared, {"features": (features[chunk].numpy() for chunk in places)}
+
+
+PRIORITY_STAGE = "ordering vertices"
+VECTORS_PER_HOP = 4
+"""Of N numbers of 8 bytes each: those of `inclusion_probabilities`."""
+VECTORS_BESIDE_HOPS = 8
+"""Five of the same function, what it knows of lists that overlap, the priorities, and the ids of a part."""
+
+
+def vertex_priorities(
+    graph: Graph,
+    assignment: npt.NDArray[np.integer],
+    num_parts: int,
+    order: VertexOrder,
+    *,
+    progress: Callable[[str, float], None] | None = None,
+) -> npt.NDArray[np.float64]:
+    """The probability of each vertex to be needed in a minibatch of the rank that owns it, float64 [N].
+
+    A part without training vertices has zeros. `assignment` integer [N] is each vertex's part, in the user's numbering
+    as the graph; `progress` is called with a stage name and the share done, 0 to 1.
+
+    Cost: a pass over the edges for each part and hop, one part after another; memory: see `bytes_for_priorities`.
+    """
+    indptr, indices = graph.indptr.numpy(), graph.indices.numpy()
+    train_ids = graph.train_ids.numpy()
+    parts_of_seeds = assignment[train_ids]
+    steps = count_steps(len(train_ids), order.batch_size)
+    priorities = np.zeros(graph.num_vertices)
+    report = progress or (lambda *_: None)
+    report(PRIORITY_STAGE, 0.0)
+    samplers = find_samplers(indptr, indices)
+    # Parts are no ranges before vertices are renumbered; probabilities do not ask who owns a vertex.
+    known = partial(Demand, indptr=indptr, indices=indices, own=(0, 0), steps=steps, fanouts=order.fanouts)
+    for part in range(num_parts):
+        seeds = train_ids[parts_of_seeds == part]
+        if len(seeds):
+            mine = np.flatnonzero(assignment == part)
+            priorities[mine] = inclusion_probabilities(known(seeds=seeds), samplers=samplers)[-1][mine]
+        report(PRIORITY_STAGE, (part + 1) / num_parts)
+    return priorities
+
+
+def bytes_for_priorities(graph: Graph, order: VertexOrder) -> int:
+    """Estimate the peak memory of `vertex_priorities` beyond the graph, in bytes; less where it is undirected."""
+    lists = graph.num_edges * (graph.indices.element_size() + 1)
+    return lists + graph.num_vertices * 8 * (VECTORS_BESIDE_HOPS + VECTORS_PER_HOP * len(order.fanouts))
 
 
 def _check_place(store: Path, *, overwrite: bool) -> None:
     if store.exists() and not overwrite:
         raise StoreError(f"{store} already exists: replace it by --overwrite, or choose another folder")
-
-
-def _order(
-    graph: Graph, options: PartitionOptions, sampler: SamplerOptions, training: TrainingOptions
-) -> VertexOrder | None:
-    """What vertices are ordered for inside their part; None for the user's order."""
-    if options.order == "original" or graph.labels is None or not graph.train_ids.numel():
-        return None
-    return VertexOrder(fanouts=sampler.fanouts, batch_size=training.batch_size, seed_order=sampler.order)
-
-
-def _ids_if_any(ids: torch.Tensor) -> npt.NDArray[np.int64] | None:
-    """None for an empty split: a graph without labels is partitioned by its edges alone."""
-    return ids.numpy() if ids.numel() else None
-
-
-def _row_chunks(rows: torch.Tensor, book: PartitionBook) -> Iterator[npt.NDArray[np.generic]]:
-    for start in range(0, book.num_vertices, CHUNK_ROWS):
-        yield rows[torch.from_numpy(book.new_to_old[start : start + CHUNK_ROWS])].numpy()

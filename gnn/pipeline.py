@@ -20,25 +20,17 @@ A depth of 3 has rows of one minibatch on the wire, of 2 sends ids and rows in o
 rows are the longer on their way. With 0, all stages of a minibatch follow one another, and sampling too: what the
 pipeline is measured against.
 
-Threads sample, and work out where each row will come from (`_MinibatchLoader`)::
+A thread samples a whole minibatch from end to end, works out where each row will come from, and holds the interpreter
+lock only between its compiled loops. At most `threads + 1` minibatches are under way or waiting, so memory is bounded
+and nobody samples far ahead of training.
 
-    task 7   task 6   task 5   |  task 4   task 3  |  task 2
-    not yet drawn              |  being sampled    |  taken by the caller, in order
-
-A thread does a whole minibatch from end to end and holds the interpreter lock only between its compiled loops. At
-most `threads + 1` minibatches are under way or waiting, so memory is bounded and nobody samples far ahead of training.
-
-On a GPU the copy of minibatch i + 1 runs beside the computing of i, so all but computing are a minibatch further on
-(`_DeviceCopy`)::
-
-    stream of the caller   | compute i        | compute i + 1    |
-    stream of the copies      | copy i + 1       | copy i + 2
-
-A stream does its work in order, so copies need one of their own. What they made is used by another stream than the one
+On a GPU the copy of minibatch i + 1 runs beside the computing of i, so all but computing are a minibatch further on. A
+stream does its work in order, so copies need one of their own. What they made is used by another stream than the one
 that its memory belongs to: that stream waits for the copies, and the allocator for that stream.
 """
 
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -96,35 +88,28 @@ class _PlannedMinibatch:
     """Where the rows of its input vertices will come from."""
 
 
+@dataclass(eq=False)
 class _MinibatchLoader:
     """Samples minibatches in threads, and gives them out in the order of their tasks.
 
-    `plan` tells where the rows of some vertices will come from; it is called in the thread that samples. With 0
-    threads the caller's own does each minibatch when it is asked for. The stage "sample" counts seconds of all threads
-    together.
+    With 0 threads the caller's own does each minibatch when it is asked for. The stage "sample" counts seconds of all
+    threads together.
     """
 
-    def __init__(
-        self,
-        sampler: NeighborSampler,
-        plan: Callable[[Tensor], RowRequest],
-        *,
-        threads: int,
-        deadline_s: float,
-        stopwatch: Stopwatch,
-    ) -> None:
-        self._sampler = sampler
-        self._plan = plan
-        self._threads = threads
-        self._deadline_s = deadline_s
-        self._stopwatch = stopwatch
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sampler") if threads else None
+    sampler: NeighborSampler
+    plan: Callable[[Tensor], RowRequest]
+    """Tells where the rows of some vertices will come from; called in the thread that samples."""
+    threads: int
+    deadline_s: float
+    stopwatch: Stopwatch
+
+    def __post_init__(self) -> None:
+        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="sampler") if self.threads else None
 
     def run(self, tasks: Iterable[SeedTask]) -> Iterator[_PlannedMinibatch]:
         """Make one minibatch for each task, in their order; tasks are drawn in the caller's thread, not far ahead.
 
-        What a thread raised is raised when its minibatch is due, `DeadlineError` where it was not there within the
-        deadline.
+        What a thread raised is raised when its minibatch is due, `DeadlineError` where that took too long.
         """
         if self._pool is None:
             yield from map(self._make, tasks)
@@ -133,10 +118,8 @@ class _MinibatchLoader:
         waiting: deque[tuple[SeedTask, Future[_PlannedMinibatch]]] = deque()
         try:
             while True:
-                for task in remaining:
+                for task in itertools.islice(remaining, 1 + self.threads - len(waiting)):
                     waiting.append((task, self._pool.submit(self._make, task)))
-                    if len(waiting) > self._threads:
-                        break
                 if not waiting:
                     return
                 yield self._result(*waiting.popleft())
@@ -152,21 +135,21 @@ class _MinibatchLoader:
 
     def _result(self, task: SeedTask, future: Future[_PlannedMinibatch]) -> _PlannedMinibatch:
         try:
-            return future.result(timeout=self._deadline_s)
+            return future.result(timeout=self.deadline_s)
         except TimeoutError:
             if future.done():  # It is the thread's own error.
                 raise
             raise DeadlineError(
-                f"the minibatch of epoch {task.epoch}, step {task.step} was not sampled after {self._deadline_s:g} s: "
+                f"the minibatch of epoch {task.epoch}, step {task.step} was not sampled after {self.deadline_s:g} s: "
                 "give sampling more threads or smaller fanouts, or raise deadline_s"
             ) from None
 
     def _make(self, task: SeedTask) -> _PlannedMinibatch:
-        with self._stopwatch.measure("sample"):
-            minibatch = self._sampler.sample(task.seeds, epoch=task.epoch, step=task.step)
+        with self.stopwatch.measure("sample"):
+            minibatch = self.sampler.sample(task.seeds, epoch=task.epoch, step=task.step)
             if task.exclude is not None:
                 minibatch = minibatch.without(task.exclude)
-            return _PlannedMinibatch(task=task, minibatch=minibatch, request=self._plan(minibatch.input_ids))
+            return _PlannedMinibatch(task=task, minibatch=minibatch, request=self.plan(minibatch.input_ids))
 
 
 class _DeviceCopy:
@@ -174,14 +157,11 @@ class _DeviceCopy:
 
     def __init__(self, device: torch.device) -> None:
         self._stream: torch.cuda.Stream | None = None
-        if device.type == "cuda":
+        self.overlaps = device.type == "cuda"
+        """Whether copies run beside computing, so that it pays to begin them a minibatch ahead."""
+        if self.overlaps:
             self._stream = torch.cuda.Stream(device)
             self._stream.wait_stream(torch.cuda.current_stream(device))
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether copies run beside computing, so that it pays to begin them a minibatch ahead."""
-        return self._stream is not None
 
     def queue(self) -> AbstractContextManager[object]:
         """While the ``with`` block runs, what this thread queues on the device goes to the stream of the copies."""
@@ -283,7 +263,10 @@ class MinibatchPipeline:
         planned = self._loader.run(tasks)
         try:
             if self._depth == 0:
-                yield from self._one_by_one(planned)
+                for one in planned:
+                    with self._stopwatch.measure("fetch"):
+                        loaded = self._load(one, self._store.start(one.request))
+                    yield loaded
             else:
                 with contextlib.closing(self._fetched(planned)) as fetched:
                     yield from self._copied(fetched)
@@ -294,12 +277,6 @@ class MinibatchPipeline:
     def close(self) -> None:
         """End the threads that sample."""
         self._loader.close()
-
-    def _one_by_one(self, planned: Iterator[_PlannedMinibatch]) -> Iterator[LoadedMinibatch]:
-        for one in planned:
-            with self._stopwatch.measure("fetch"):
-                loaded = self._load(one, self._store.start(one.request))
-            yield loaded
 
     def _copied(self, fetched: Iterator[LoadedMinibatch]) -> Iterator[LoadedMinibatch]:
         """Hand minibatches over, each when the copy of the next has begun where that runs beside computing."""

@@ -9,15 +9,14 @@
 The frontier is cumulative, as in PyG, DGL and SALIENT (Kaler et al., MLSys 2022): every hop expands all
 vertices found so far, because each layer needs the previous layer's row of a vertex itself as well.
 
-Local ids are kept in one of two maps, an array of all vertices or a hash table. Both keep base + local id for a vertex,
-and smaller entries are left from earlier samples: raising the base past all entries forgets them at no cost, until the
-numbers run out.
+Local ids are kept in an array of all vertices, as base + local id. Smaller entries are left from earlier samples:
+raising the base past all entries forgets them at no cost, until the numbers run out.
 """
 
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,24 +29,12 @@ from windrow.comm.options import PositiveInt, checked_dataclass
 from windrow.comm.random import Stream, stream_key
 from windrow.comm.wire import CodecName
 from windrow.gnn.message_passing import Block, Minibatch, weighted_degrees
-from windrow.gnn.sampler_kernels import (
-    count_edges,
-    draw_neighbors,
-    look_up_vertices,
-    number_directly,
-    number_hashed,
-    place_seeds_directly,
-    place_seeds_hashed,
-    refill,
-)
+from windrow.gnn.sampler_kernels import draw_neighbors, look_up_vertices, number_vertices, place_seeds
 
-__all__ = ["Fanout", "NeighborSampler", "NumbersKind", "SamplerOptions"]
+__all__ = ["Fanout", "NeighborSampler", "SamplerOptions"]
 
 Fanout: TypeAlias = PositiveInt | Literal[-1]
 """Neighbours sampled per vertex at one hop; -1 takes all."""
-
-NumbersKind = Literal["auto", "direct", "hashed"]
-"""How numbers are kept: by the size of the graph, in an array of all vertices, or in a table of the sampled ones."""
 
 
 @checked_dataclass
@@ -65,92 +52,23 @@ class SamplerOptions:
     """Number format in which features are kept in memory; the model computes in fp32 all the same."""
 
 
-HASHED_FROM_VERTICES = 1 << 26
-"""Vertices from which on "auto" takes the table. Nanoseconds of a whole sample per edge, fanouts 15, 10, 5 from 1024
-seeds, array against table, in turn on one core of an AMD EPYC (2 MiB L2, 32 MiB L3): 9.2 and 13.6 for 1 million
-vertices, 19.6 and 24.0 for 10 million, 20.9 and 23.0 for 30 million, 24.4 and 23.8 for 100 million. From here on an
-array would take 256 MiB and more of every thread, for nothing."""
-
 LARGEST_INT32 = 2**31 - 1
-FIRST_SLOTS = 1 << 12
-"""Slots of a new table; a power of two."""
-SLOTS_PER_VERTEX = 4
-"""Least slots of the table for each vertex in it. With 2 a sample took 3 % less time where all fits into the cache, and
-10 to 15 % more where it does not, which is what the table is for."""
-
-
-class _DirectNumbers:
-    """Keeps numbers in an array of all vertices: 4 bytes for each vertex of the graph."""
-
-    def __init__(self, num_vertices: int) -> None:
-        self.base = 1
-        self._num_vertices = num_vertices
-        self._entries: npt.NDArray[Any] = np.zeros(num_vertices, np.int32)
-
-    def forget(self, numbered: int) -> None:
-        """Forget the numbers of at most `numbered` vertices."""
-        self.base += numbered
-        if self.base > LARGEST_INT32 - self._num_vertices:
-            self._entries.fill(0)
-            self.base = 1
-
-    def place_seeds(self, seeds: npt.NDArray[np.int64], frontier: npt.NDArray[np.int64]) -> int:
-        """Number the seeds 0, 1, ...; -1, or the position of one that is out of range or repeats an earlier one."""
-        return place_seeds_directly(seeds, self._entries, self.base, frontier)
-
-    def number(self, neighbors: npt.NDArray[np.int32], frontier: npt.NDArray[np.int64], found: int) -> int:
-        """Replace vertex ids by numbers; those that have none yet get the next. Returns the frontier's length."""
-        return number_directly(neighbors, self._entries, self.base, frontier, found)
-
-
-class _HashedNumbers(_DirectNumbers):
-    """The same in a table with open addressing: 32 to 64 bytes for each vertex of the largest sample so far."""
-
-    def __init__(self, num_vertices: int) -> None:
-        super().__init__(0)
-        self._num_vertices = num_vertices
-        self._make_table(FIRST_SLOTS)
-
-    def place_seeds(self, seeds: npt.NDArray[np.int64], frontier: npt.NDArray[np.int64]) -> int:
-        if len(seeds) > self._most:
-            self._make_table(2 ** (SLOTS_PER_VERTEX * len(seeds)).bit_length())
-        return place_seeds_hashed(seeds, self._num_vertices, self._entries, self._shift, self.base, frontier)
-
-    def number(self, neighbors: npt.NDArray[np.int32], frontier: npt.NDArray[np.int64], found: int) -> int:
-        edge = 0
-        while True:
-            edge, found = number_hashed(
-                neighbors, edge, self._entries, self._shift, self.base, frontier, found, self._most
-            )
-            if edge == len(neighbors):
-                return found
-            self._make_table(2 * len(self._entries))
-            refill(frontier, found, self._entries, self._shift, self.base)
-
-    def _make_table(self, slots: int) -> None:
-        self._entries = np.zeros(slots, np.int64)
-        self._shift = np.uint64(65 - slots.bit_length())
-        self._most = slots // SLOTS_PER_VERTEX
-
-
-_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 class NeighborSampler:
     """Samples neighbours uniformly without replacement, hop by hop.
 
-    `fanouts` counts hops from the seeds outwards: `fanouts[0]` is the number of neighbours of a seed. That is
-    PyG's order (`NeighborLoader(num_neighbors=fanouts)`) and the reverse of DGL's, whose
-    `NeighborSampler(fanouts[::-1])` counts layers of the model. A vertex with at most that many neighbours,
-    and every vertex where the fanout is -1, sends all of its neighbour list in its order. Entries of the
-    list are what is sampled: where a neighbour stands in it twice it may come out twice.
+    `fanouts` counts hops from the seeds outwards, as PyG does (`NeighborLoader(num_neighbors=fanouts)`); DGL counts
+    layers of the model, `NeighborSampler(fanouts[::-1])`. A vertex with at most that many neighbours, and every vertex
+    where the fanout is -1, sends all of its neighbour list in its order. Entries of the list are what is sampled: where
+    a neighbour stands in it twice it may come out twice.
 
     What a vertex samples, and in which order, depends only on (seed, epoch, step, hop, original id) and its
     neighbour list: not on the rank, the other seeds or the thread.
 
     `sample` may be called from several threads at once and holds the interpreter lock only between its
-    loops, so it runs beside training. Each thread keeps its own working memory: 32 bytes per sampled vertex, and
-    where local ids are looked up (see `windrow.gnn.sampler`).
+    loops, so it runs beside training. Each thread keeps its own working memory: 32 bytes per sampled vertex, and 4
+    bytes per vertex of the graph.
     """
 
     def __init__(
@@ -164,22 +82,18 @@ class NeighborSampler:
         source_degrees: bool = False,
         edge_weight: Tensor | None = None,
         edge_attr: Tensor | None = None,
-        numbers: NumbersKind = "auto",
     ) -> None:
         """Keep the graph by reference; it must not change afterwards.
 
         Args:
             indptr: int64 [N + 1], where each vertex's list of in-neighbours starts, on the CPU.
-            indices: int32 or int64 [E], the lists one after another; ids in 0..N - 1, which
-                `Graph.validate` checks, not this class.
+            indices: int32 or int64 [E], the lists one after another; `Graph.validate` checks them, not this class.
             fanouts: neighbours per vertex for each hop from the seeds outwards; at least 1, or -1 for all.
             seed: the run's seed.
-            original_ids: int64 [N], the user's id of each vertex where vertices were renumbered; None where
-                ids are the user's.
+            original_ids: int64 [N], the user's id of each vertex; None where ids are the user's.
             source_degrees: fill in `Block.source_degrees`, for layers that divide by the degree of a source.
             edge_weight: float32 [E], in the order of `indices`, for `Block.edge_weight`; None for none.
             edge_attr: float32 [E, D], likewise, for `Block.edge_attr`.
-            numbers: where local ids are looked up: the sample is the same, only memory and time are not.
 
         Raises:
             RecipeError: `fanouts` is empty or holds a number that is neither positive nor -1.
@@ -196,10 +110,9 @@ class NeighborSampler:
             raise DataError(f"indptr has {indptr.shape[0]} entries; the sampler takes 1 to {LARGEST_INT32}")
         if original_ids is not None:
             _check_array("original_ids", original_ids, (torch.int64,))
-            if original_ids.shape[0] != self.num_vertices:
+            if len(original_ids) != self.num_vertices:
                 raise DataError(
-                    f"original_ids has {original_ids.shape[0]} entries for {self.num_vertices} vertices: "
-                    "give one for each vertex, in the new numbering"
+                    f"original_ids has {len(original_ids)} entries for {self.num_vertices} vertices: give one for each"
                 )
         self.fanouts = tuple(fanouts)
         self.seed = seed
@@ -213,20 +126,14 @@ class NeighborSampler:
         self._weighted_degrees = None
         if source_degrees and edge_weight is not None:
             self._weighted_degrees = weighted_degrees(indptr, edge_weight)
-        self._numbers: NumbersKind = numbers
-        self._largest_degree = int(np.diff(self._indptr).max(initial=0))
-        if self._largest_degree > LARGEST_INT32:
-            raise DataError(
-                f"a vertex has {self._largest_degree} neighbours, the sampler takes {LARGEST_INT32}: "
-                "deduplicate the edges"
-            )
-        self._per_thread = threading.local()
+        largest_degree = int(np.diff(self._indptr).max(initial=0))
+        self._workspace = _Workspace(self.num_vertices, largest_degree)
 
     def sample(self, seeds: Tensor, *, epoch: int, step: int) -> Minibatch:
         """Sample the neighbourhood of `seeds`.
 
         Args:
-            seeds: int64 [B], unique vertex ids; B may be 0.
+            seeds: int64 [B], unique vertex ids, else DataError; B may be 0.
             epoch: counter of the randomness.
             step: counter of the randomness: global step of the epoch, the same on all ranks.
 
@@ -234,13 +141,10 @@ class NeighborSampler:
             One block per hop in the order of layers, so `blocks[-1]` is hop 0; the indices of blocks are
             int32. Local ids are in first-seen order, so the seeds are the first rows of every block.
 
-        Raises:
-            DataError: a seed is out of range or given twice.
-
         Cost: O(vertices + edges sampled), independent of the size of the graph after a thread's first call.
         """
         _check_array("seeds", seeds, (torch.int64,))
-        workspace = self._workspace()
+        workspace = self._workspace
         workspace.begin(seeds.contiguous().numpy())
         blocks = [
             self._sample_hop(workspace, stream_key(self.seed, Stream.SAMPLE, epoch, step, hop), fanout)
@@ -260,7 +164,6 @@ class NeighborSampler:
     def _sample_hop(self, workspace: "_Workspace", key: int, fanout: int) -> Block:
         """Expand every vertex found so far."""
         num_dst = workspace.found
-        workspace.reserve_destinations(num_dst)
         look_up_vertices(
             self._indptr,
             self._original_ids,
@@ -272,8 +175,10 @@ class NeighborSampler:
             workspace.inner_hashes,
         )
         workspace.looked_up = num_dst
-        block_indptr = np.empty(num_dst + 1, np.int64)
-        num_edges = count_edges(workspace.degrees, num_dst, fanout, block_indptr)
+        degrees = workspace.degrees[:num_dst]
+        block_indptr = np.zeros(num_dst + 1, np.int64)
+        np.cumsum(degrees if fanout < 0 else np.minimum(degrees, fanout), out=block_indptr[1:])
+        num_edges = int(block_indptr[-1])
         block_indices = np.empty(num_edges, np.int32)
         places = np.empty(num_edges, np.int64) if self._edge_data else None
         draw_neighbors(
@@ -287,8 +192,10 @@ class NeighborSampler:
             block_indices,
             places,
         )
-        workspace.reserve_frontier(num_dst + num_edges)
-        workspace.found = workspace.numbers.number(block_indices, workspace.frontier, num_dst)
+        workspace.reserve(num_dst + num_edges)
+        workspace.found = number_vertices(
+            block_indices, workspace.first_seen, workspace.base, workspace.frontier, num_dst
+        )
         return Block(
             num_src=workspace.found,
             num_dst=num_dst,
@@ -297,26 +204,14 @@ class NeighborSampler:
             **{name: rows[torch.from_numpy(places)] for name, rows in self._edge_data.items() if places is not None},
         )
 
-    def warm_up(self) -> None:
-        """Compile the loops for this graph's types, or load them from the cache, and allocate this thread's memory."""
-        self.sample(torch.arange(min(1, self.num_vertices)), epoch=0, step=0)
 
-    def _workspace(self) -> "_Workspace":
-        workspace: _Workspace | None = getattr(self._per_thread, "workspace", None)
-        if workspace is None:
-            workspace = _Workspace(self.num_vertices, self._largest_degree, self._numbers)
-            self._per_thread.workspace = workspace
-        return workspace
+class _Workspace(threading.local):
+    """What a thread reuses from sample to sample; each has its own."""
 
-
-class _Workspace:
-    """What one thread reuses from sample to sample."""
-
-    def __init__(self, num_vertices: int, largest_degree: int, numbers: NumbersKind) -> None:
+    def __init__(self, num_vertices: int, largest_degree: int) -> None:
         self.num_vertices = num_vertices
-        if numbers == "auto":
-            numbers = "direct" if num_vertices < HASHED_FROM_VERTICES else "hashed"
-        self.numbers = (_DirectNumbers if numbers == "direct" else _HashedNumbers)(num_vertices)
+        self.base = 1
+        self.first_seen: npt.NDArray[np.int32] = np.zeros(num_vertices, np.int32)
         self.taken: npt.NDArray[np.uint64] = np.zeros(largest_degree // 64 + 1, np.uint64)
         self.found = 0
         """Vertices in the frontier."""
@@ -329,12 +224,15 @@ class _Workspace:
 
     def begin(self, seeds: npt.NDArray[np.int64]) -> None:
         """Forget the last sample and make `seeds` the frontier."""
-        self.numbers.forget(self.found)
+        self.base += self.found
+        if self.base > LARGEST_INT32 - self.num_vertices:
+            self.first_seen.fill(0)
+            self.base = 1
         self.looked_up = self.found = 0
-        self.reserve_frontier(len(seeds))
+        self.reserve(len(seeds))
         # Also where one is refused: its entries must be forgotten.
         self.found = min(len(seeds), self.num_vertices)
-        refused = self.numbers.place_seeds(seeds, self.frontier)
+        refused = place_seeds(seeds, self.first_seen, self.base, self.frontier)
         if refused >= 0:
             vertex = int(seeds[refused])
             if not 0 <= vertex < self.num_vertices:
@@ -344,25 +242,17 @@ class _Workspace:
                 "for example torch.unique(seeds)"
             )
 
-    def reserve_frontier(self, most: int) -> None:
+    def reserve(self, most: int) -> None:
         """Make room for `most` vertices, or all of the graph, and one that is written past the end."""
         most = min(most, self.num_vertices) + 1
         if most > len(self.frontier):
-            self.frontier = _grown(self.frontier, self.found, most)
-
-    def reserve_destinations(self, number: int) -> None:
-        """Make room for what is noted of `number` destinations."""
-        if number > len(self.starts):
-            self.starts = _grown(self.starts, self.looked_up, number)
-            self.degrees = _grown(self.degrees, self.looked_up, number)
-            self.inner_hashes = _grown(self.inner_hashes, self.looked_up, number)
-
-
-def _grown(array: npt.NDArray[_Scalar], used: int, needed: int) -> npt.NDArray[_Scalar]:
-    """A larger array with the first `used` entries; twice as large, so that growing stays cheap."""
-    larger = np.empty(max(needed, 2 * len(array)), array.dtype)
-    larger[:used] = array[:used]
-    return larger
+            # Twice as much, so that growing stays cheap.
+            length, used = max(most, 2 * len(self.frontier)), self.found
+            for name in ("frontier", "starts", "degrees", "inner_hashes"):
+                old = getattr(self, name)
+                larger = np.empty(length, old.dtype)
+                larger[:used] = old[:used]
+                setattr(self, name, larger)
 
 
 def _check_array(name: str, array: Tensor, dtypes: tuple[torch.dtype, ...]) -> None:

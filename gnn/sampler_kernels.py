@@ -1,13 +1,11 @@
 """Compiled loops of the neighbour sampler; see `windrow.gnn.sampler` for what they compute together.
 
-One hop is four passes, each free of branches that the processor cannot guess, so that many cache misses
+One hop is three passes, each free of branches that the processor cannot guess, so that many cache misses
 are under way at once:
 
     look_up_vertices   list start, degree and hash of every vertex that the last hop found
-    count_edges        edges before each destination, hence the exact size of the block
     draw_neighbors     vertex ids of the sampled neighbours
-    number_...         vertex ids -> local ids in first-seen order, new vertices appended to the frontier; a pair of
-                       loops (seeds, neighbours) for each of the two maps of local ids, and both pairs give the same
+    number_vertices    vertex ids -> local ids in first-seen order, new vertices appended to the frontier
 
 The draw: word i of a vertex is ``mix64(hash + i * golden)``, i = 1, 2, ... (SplitMix64 started at the vertex's
 hash), and a number below n is the high half of ``word * n`` (Lemire, Fast Random Integer Generation in an
@@ -25,16 +23,7 @@ import numpy.typing as npt
 from windrow.comm.inline_kernels import mix64, prefetch
 from windrow.comm.random import GOLDEN
 
-__all__ = [
-    "count_edges",
-    "draw_neighbors",
-    "look_up_vertices",
-    "number_directly",
-    "number_hashed",
-    "place_seeds_directly",
-    "place_seeds_hashed",
-    "refill",
-]
+__all__ = ["draw_neighbors", "look_up_vertices", "number_vertices", "place_seeds"]
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
@@ -89,18 +78,6 @@ def look_up_vertices(
             inner_hashes[local] = mix64(np.uint64(vertex) + _GOLDEN)
         else:
             inner_hashes[local] = mix64(np.uint64(original_ids[vertex]) + _GOLDEN)
-
-
-@numba.njit(cache=True, nogil=True)
-def count_edges(degrees: Longs, num_dst: int, fanout: int, block_indptr: Longs) -> int:
-    """Fill a block's row pointers for at most `fanout` neighbours of each vertex, -1 for all; the last one returns."""
-    total = 0
-    block_indptr[0] = 0
-    for local in range(num_dst):
-        degree = degrees[local]
-        total += degree if fanout < 0 else min(degree, fanout)
-        block_indptr[local + 1] = total
-    return total
 
 
 @numba.njit(cache=True, nogil=True)
@@ -174,18 +151,11 @@ def draw_neighbors(
                 edge_places[before + edge] = places[edge]
 
 
-_VERTEX_SHIFT = np.int64(32)
-_NUMBER_MASK = np.int64(0xFFFFFFFF)
-
-
 @numba.njit(cache=True, nogil=True)
-def place_seeds_directly(seeds: Longs, first_seen: Ints, base: int, frontier: Longs) -> int:
-    """Start a frontier with the seeds.
+def place_seeds(seeds: Longs, first_seen: Ints, base: int, frontier: Longs) -> int:
+    """Start a frontier with the seeds: -1, or the position of the first that is out of range or repeats an earlier one.
 
     Entry v of `first_seen` [N] becomes base + local id of v; entries below base belong to earlier samples.
-
-    Returns:
-        -1, or the position of the first seed that is out of range or repeats an earlier one.
     """
     num_vertices = len(first_seen)
     for local in range(len(seeds)):
@@ -198,7 +168,7 @@ def place_seeds_directly(seeds: Longs, first_seen: Ints, base: int, frontier: Lo
 
 
 @numba.njit(cache=True, nogil=True)
-def number_directly(neighbors: Ints, first_seen: Ints, base: int, frontier: Longs, found: int) -> int:
+def number_vertices(neighbors: Ints, first_seen: Ints, base: int, frontier: Longs, found: int) -> int:
     """Replace vertex ids by local ids in first-seen order and append new ones to the frontier; returns its length."""
     last = len(neighbors) - 1
     for edge in range(len(neighbors)):
@@ -213,75 +183,3 @@ def number_directly(neighbors: Ints, first_seen: Ints, base: int, frontier: Long
         neighbors[edge] = local
         found += is_new
     return found
-
-
-@numba.njit(inline="always", cache=True)
-def _home(vertex: np.int64, shift: np.uint64) -> np.uint64:
-    """Slot where the search for a vertex begins: the top bits of a product (Knuth, volume 3, section 6.4)."""
-    return (np.uint64(vertex) * _GOLDEN) >> shift
-
-
-@numba.njit(inline="always", cache=True)
-def _slot(table: Longs, shift: np.uint64, base: int, vertex: np.int64) -> np.uint64:
-    """Slot that holds a vertex, or the one that is to hold it."""
-    slot = _home(vertex, shift)
-    # One condition, which rarely holds: whether a slot is free or holds the vertex, no processor can guess.
-    while ((table[slot] & _NUMBER_MASK) >= base) & ((table[slot] >> _VERTEX_SHIFT) != vertex):
-        slot = (slot + _ONE) & (np.uint64(len(table)) - _ONE)
-    return slot
-
-
-@numba.njit(cache=True, nogil=True)
-def place_seeds_hashed(
-    seeds: Longs, num_vertices: int, table: Longs, shift: np.uint64, base: int, frontier: Longs
-) -> int:
-    """Do what `place_seeds_directly` does, in a table.
-
-    Its length is a power of two above that of the seeds, 2**(64 - shift). A slot holds vertex * 2**32 + base + local
-    id; where the lower half is below base, it is free.
-    """
-    for local in range(len(seeds)):
-        vertex = seeds[local]
-        if vertex < 0 or vertex >= num_vertices:
-            return local
-        slot = _slot(table, shift, base, vertex)
-        if (table[slot] & _NUMBER_MASK) >= base:
-            return local
-        table[slot] = (vertex << _VERTEX_SHIFT) | (base + local)
-        frontier[local] = vertex
-    return -1
-
-
-@numba.njit(cache=True, nogil=True)
-def number_hashed(
-    neighbors: Ints, first: int, table: Longs, shift: np.uint64, base: int, frontier: Longs, found: int, most: int
-) -> tuple[int, int]:
-    """Do what `number_directly` does, in a table, from edge `first` on, until the frontier has `most` vertices.
-
-    Returns:
-        (edge to go on with, vertices in the frontier now).
-    """
-    last = len(neighbors) - 1
-    for edge in range(first, len(neighbors)):
-        prefetch(table, _home(np.int64(neighbors[min(edge + _AHEAD, last)]), shift))
-        if found >= most:
-            return edge, found
-        vertex = np.int64(neighbors[edge])
-        slot = _slot(table, shift, base, vertex)
-        local = (table[slot] & _NUMBER_MASK) - base
-        is_new = local < 0
-        local = found if is_new else local
-        # Both writes happen every time: a branch here would be guessed wrong for every second edge.
-        frontier[found] = vertex
-        table[slot] = (vertex << _VERTEX_SHIFT) | (base + local)
-        neighbors[edge] = local
-        found += is_new
-    return len(neighbors), found
-
-
-@numba.njit(cache=True, nogil=True)
-def refill(frontier: Longs, found: int, table: Longs, shift: np.uint64, base: int) -> None:
-    """Put the vertices of a frontier into a new table, all of whose slots are free."""
-    for local in range(found):
-        prefetch(table, _home(frontier[min(local + _AHEAD, found - 1)], shift))
-        table[_slot(table, shift, base, frontier[local])] = (frontier[local] << _VERTEX_SHIFT) | (base + local)

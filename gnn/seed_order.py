@@ -1,8 +1,8 @@
 """Which training vertices are the seeds of which step, on which rank.
 
 Both schemes shuffle the training vertices anew in each epoch, and give every rank the same number of steps,
-``ceil(training vertices / batch_size)``, by construction: what is near-equally split is cut into exactly that
-many pieces. So there is no tiny last minibatch, and no vertex is dropped.
+``ceil(training vertices / batch_size)``: they cut into that many near-equal pieces. So there is no tiny last minibatch,
+and no vertex is dropped.
 
 "global" cuts one shuffle of all training vertices; of each piece a rank takes the vertices that it owns. Which vertices
 form a minibatch does not depend on the number of ranks. "local" lets each rank cut the shuffle of its own vertices, as
@@ -15,7 +15,7 @@ number of ranks makes other minibatches. 10 vertices, batches of at most 4, rank
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -37,28 +37,6 @@ def count_steps(num_train: int, batch_size: int) -> int:
     return -(-num_train // batch_size)
 
 
-def _check_every_part_has_training_vertices(offsets: Sequence[int], train_ids: Tensor) -> None:
-    """Refuse a partition with a part that has nothing to train on: DataError that names it, and the cure."""
-    if len(train_ids) == 0:
-        raise DataError("the training set is empty: give the graph at least one training vertex")
-    _, counts = group_by_owner(train_ids, offsets)
-    without = [part for part, count in enumerate(counts) if count == 0]
-    if without:
-        names = ", ".join(f"rank {part} ({offsets[part + 1] - offsets[part]} vertices)" for part in without)
-        raise DataError(
-            f"no training vertex on {names}, of {len(train_ids)} on all {len(counts)} ranks: partition again "
-            "so that the parts are balanced in training vertices, or into fewer parts"
-        )
-
-
-class _Epoch(NamedTuple):
-    """The seeds of one rank in one epoch, in order, and where each step begins."""
-
-    number: int
-    seeds: Tensor
-    bounds: list[int]
-
-
 class SeedOrder:
     """The seeds of every step. A pure function of its arguments; only the last epoch asked for is kept.
 
@@ -67,14 +45,13 @@ class SeedOrder:
         original_ids: [N] int64, the id in the user's order of each id of the partition; None where they are equal.
         offsets: [ranks + 1], rank r owns the ids offsets[r] .. offsets[r + 1] - 1.
         rank: whose seeds to give.
-        batch_size: the most seeds in a step, over all ranks; "local" rounds on each rank, so that a step may
-            have up to one more for each rank but one.
+        batch_size: the most seeds in a step, over all ranks; "local" may have one more for each rank but one.
         scheme: "global" or "local", see the top of this file.
         seed: the run's seed.
 
     Raises:
         DataError: a rank has no training vertex.
-        RecipeError: the batch size or the scheme is not one that can be used.
+        RecipeError: the batch size is too small for "local".
     """
 
     def __init__(
@@ -88,17 +65,22 @@ class SeedOrder:
         scheme: SeedScheme = "global",
         seed: int,
     ) -> None:
-        if batch_size < 1:
-            raise RecipeError(f"batch_size = {batch_size}: must be at least 1")
-        if scheme not in ("global", "local"):
-            raise RecipeError(f"order of seeds {scheme!r}: must be 'global' or 'local'")
         ranks = len(offsets) - 1
         if scheme == "local" and batch_size < ranks:
             raise RecipeError(
                 f"batch_size = {batch_size} over {ranks} ranks: order 'local' needs at least one seed per "
                 f"rank, so raise it to {ranks} or choose order 'global'"
             )
-        _check_every_part_has_training_vertices(offsets, train_ids)
+        if len(train_ids) == 0:
+            raise DataError("the training set is empty: give the graph at least one training vertex")
+        counts = group_by_owner(train_ids, offsets)[1]
+        if 0 in counts:
+            sizes = [(part, offsets[part + 1] - offsets[part]) for part in range(ranks) if not counts[part]]
+            names = ", ".join(f"rank {part} ({size} vertices)" for part, size in sizes)
+            raise DataError(
+                f"no training vertex on {names}, of {len(train_ids)} on all {ranks} ranks: partition again "
+                "so that the parts are balanced in training vertices, or into fewer parts"
+            )
         self._train_ids = train_ids
         self._originals = (train_ids if original_ids is None else original_ids[train_ids]).numpy()
         self._owned = ((train_ids >= offsets[rank]) & (train_ids < offsets[rank + 1])).numpy()
@@ -106,41 +88,32 @@ class SeedOrder:
         self._seed = seed
         self.steps_per_epoch = count_steps(len(train_ids), batch_size)
         """The same on every rank."""
-        counts = [len(train_ids)] if scheme == "global" else group_by_owner(train_ids, offsets)[1]
-        bounds = (near_equal_split(count, self.steps_per_epoch) for count in counts)
+        cut = [len(train_ids)] if scheme == "global" else counts
+        bounds = (near_equal_split(count, self.steps_per_epoch) for count in cut)
         # Seeds over all ranks before each step.
         self._global_bounds: list[int] = [sum(of_ranks) for of_ranks in zip(*bounds, strict=True)]
-        self._last: _Epoch | None = None
+        self._last_epoch = -1
 
     def seeds(self, epoch: int, step: int) -> Tensor:
-        """The seeds of this rank in a step, 0 <= step < steps_per_epoch, of an epoch from 0.
+        """The seeds of this rank in a step: int64 [b], ids of the partition; b may be 0 where a minibatch is small.
 
-        Returns:
-            [b] int64, ids of the partition, all of this rank; b may be 0 where a minibatch has few vertices.
-
-        Cost:
-            One sort of all training vertices at the first call of an epoch, nothing after.
+        Cost: one sort of all training vertices at the first call of an epoch, nothing after.
         """
-        self._check_step(step)
-        if self._last is None or self._last.number != epoch:
-            self._last = self._shuffle(epoch)
-        return self._last.seeds[self._last.bounds[step] : self._last.bounds[step + 1]]
+        if epoch != self._last_epoch:
+            # Original ids, so that the order does not depend on the partition. Hashing with one key is
+            # one-to-one, so there are no ties, and the order does not depend on that of train_ids either.
+            order = np.argsort(hash_ids(stream_key(self._seed, Stream.SHUFFLE, epoch), self._originals))
+            places: npt.NDArray[np.intp] = self._owned[order].nonzero()[0]
+            self._seeds = self._train_ids[torch.from_numpy(order[places])]
+            self._bounds = (
+                near_equal_split(len(places), self.steps_per_epoch)
+                if self._scheme == "local"
+                else np.searchsorted(places, self._global_bounds).tolist()
+            )
+            self._last_epoch = epoch
+        return self._seeds[self._bounds[step] : self._bounds[step + 1]]
 
     def global_batch_size(self, epoch: int, step: int) -> int:
         """Seeds of one step over all ranks, at least 1: what a sum of losses over ranks is divided by."""
         del epoch
-        self._check_step(step)
         return self._global_bounds[step + 1] - self._global_bounds[step]
-
-    def _shuffle(self, epoch: int) -> _Epoch:
-        # Original ids, so that the order does not depend on the partition. Hashing with one key is
-        # one-to-one, so there are no ties, and the order does not depend on that of train_ids either.
-        order = np.argsort(hash_ids(stream_key(self._seed, Stream.SHUFFLE, epoch), self._originals))
-        places: npt.NDArray[np.intp] = self._owned[order].nonzero()[0]
-        seeds = self._train_ids[torch.from_numpy(order[places])]
-        if self._scheme == "local":
-            return _Epoch(epoch, seeds, near_equal_split(len(places), self.steps_per_epoch))
-        return _Epoch(epoch, seeds, np.searchsorted(places, self._global_bounds).tolist())
-
-    def _check_step(self, step: int) -> None:
-        assert 0 <= step < self.steps_per_epoch, f"step {step} of an epoch of {self.steps_per_epoch}"

@@ -2,7 +2,8 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,14 +16,13 @@ from windrow.caching.vip import Demand
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.meter import Traffic
 from windrow.comm.options import PositiveFloat, PositiveInt, checked_dataclass
-from windrow.gnn.cache_choice import CacheChoice, Sampling, choose_cache
+from windrow.gnn.cache_choice import CacheChoice, Sampling, choose_cache, seed_order
 from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers, check_splits, check_width, metrics_of
 from windrow.gnn.graph import Task as Labels
 from windrow.gnn.inference import gather_predictions
 from windrow.gnn.partitioned import PartitionedGraph, graph_placement
 from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline, PipelineOptions, SeedTask
 from windrow.gnn.sampler import SamplerOptions
-from windrow.gnn.seed_order import SeedOrder
 from windrow.training import task as training
 from windrow.training.dropout import DropoutContext, takes_dropout
 from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
@@ -43,8 +43,7 @@ def loss_sum(task: Labels, logits: Tensor, labels: Tensor) -> Tensor:
     """Add up the loss over vertices; sums of all ranks add up, to be divided by the global batch size.
 
     Args:
-        task: "single-label": cross entropy; "binary": binary cross entropy; "multi-label": binary cross
-            entropy, mean over the classes.
+        task: "single-label": cross entropy; else binary cross entropy, for "multi-label" the mean over the classes.
         logits: [n, C], or [n] or [n, 1] for "binary"; n may be 0.
         labels: [n] int64, or [n, C] float of 0 and 1 for "multi-label"; on the device of `logits`.
 
@@ -53,24 +52,15 @@ def loss_sum(task: Labels, logits: Tensor, labels: Tensor) -> Tensor:
     """
     if task == "single-label":
         return F.cross_entropy(logits, labels, reduction="sum")
-    if task == "binary":
-        return F.binary_cross_entropy_with_logits(logits.reshape(len(labels)), labels.to(logits.dtype), reduction="sum")
-    total = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
-    return total / labels.shape[1]
+    targets = labels.to(logits.dtype)
+    total = F.binary_cross_entropy_with_logits(logits.reshape(labels.shape), targets, reduction="sum")
+    return total if task == "binary" else total / labels.shape[1]
 
 
 class GraphTask(Task[LoadedMinibatch]):
     """What tasks on a partitioned graph share: features of input vertices, fetched ahead, and inference.
 
-    Args:
-        graph: this rank's view; features in fp32, or as `PartitionedGraph.stored_as` gives them.
-        fanouts: neighbours sampled per vertex at each hop, from the seeds outwards; -1 takes all.
-        evaluation: how to measure. None: exactly, layer by layer, for a `GNN`; for other models from sampled
-            neighbours, with the fanouts of training.
-        cache: which rows of other ranks each rank keeps; a policy's name, "vip" say, or None for the defaults.
-        cached_ids: int64, ids of vertices of other ranks whose rows this rank keeps, for who chose them already; their
-            number may differ between ranks. None: by `cache`.
-        pipeline: how far ahead minibatches are sampled and fetched; must agree.
+    `NodeTask` describes the arguments.
     """
 
     data: ClassVar[Literal["graph", "log"]] = "graph"
@@ -100,19 +90,12 @@ class GraphTask(Task[LoadedMinibatch]):
         self._cache = CacheOptions(policy=policy) if isinstance(cache, str) else cache or CacheOptions()
         self._choice: CacheChoice | None = None
         self._cached_ids = cached_ids
-        self._cached_rows: list[int] = []
 
     def start_pipeline(self, setup: Setup, metrics: Metrics, demand: Demand | None = None) -> None:
         """Choose what is cached, make the store of features, the threads that sample, and the evaluator. Collective.
 
-        Args:
-            setup: of the trainer.
-            metrics: of the evaluator.
-            demand: what this rank will sample; None: the neighbourhoods of its training vertices.
-
-        Raises:
-            DataError: a feature is too large for the wire's number format.
-            RecipeError: the number of fanouts is not the model's number of layers.
+        `demand` is what this rank will sample; None: the neighbourhoods of its training vertices. Raises as
+        `NodeTask.start` does.
         """
         graph, world, model = self.graph, setup.world, setup.model
         if setup.wire.gradients != "fp32":
@@ -126,15 +109,7 @@ class GraphTask(Task[LoadedMinibatch]):
         codec = setup.wire.vectors_codec(graph.features.dtype)
         codec.check(graph.features)
         if self._cached_ids is None:
-            sampling = Sampling(
-                sampler=self._sampler_options,
-                cache=self._cache,
-                wire=setup.wire,
-                batch_size=setup.options.batch_size,
-                epochs=setup.options.epochs,
-                seed=setup.seed,
-            )
-            self._choice = choose_cache(world, graph, sampling, demand=demand)
+            self._choice = choose_cache(world, graph, self._sampling(setup), demand=demand)
             self._cached_ids = self._choice.cached_ids
         self._copy_bytes = codec.wire_row_bytes(graph.features.shape[1:], graph.features.dtype)
         self.store = CachedStore(
@@ -147,40 +122,34 @@ class GraphTask(Task[LoadedMinibatch]):
             device=setup.device,
             device_share=self._cache.gpu_share if setup.device.type == "cuda" else 1.0,
         )
-        expected = None if self._choice is None else self._choice.expected_rows
+        expected = self._choice and self._choice.expected_rows
         everyone = world.all_gather_object((len(self._cached_ids), expected), stage="size of caches")
-        self._cached_rows = [kept for kept, _ in everyone]
-        self._expected_rows = [rows for _, rows in everyone if rows is not None]
+        self._cached_rows, self._expected_rows = zip(*everyone, strict=True)
         sampler = graph.sampler(self._fanouts, model, seed=setup.seed)
         self._pipeline = MinibatchPipeline(
             world, sampler, self.store, self._pipeline_options, device=setup.device, stopwatch=setup.stopwatch
         )
         # What was rounded for the wire alone would make measured figures depend on the number of ranks.
         is_exact = graph.features.dtype != torch.float32 or setup.wire.vectors == "fp32"
-        self.evaluator = Evaluator(
-            world,
-            graph,
-            model,
-            metrics,
-            self._evaluation,
-            fanouts=self._fanouts,
+        self.evaluator = self._make_evaluator(graph, metrics, self.store if is_exact else None)
+
+    def _sampling(self, setup: Setup) -> Sampling:
+        return Sampling(
+            sampler=self._sampler_options,
+            cache=self._cache,
+            wire=setup.wire,
+            batch_size=setup.options.batch_size,
+            epochs=setup.options.epochs,
             seed=setup.seed,
-            pipeline=self._pipeline_options,
-            store=self.store if is_exact else None,
         )
 
     @abstractmethod
     def seeds(self, epoch: int, step: int) -> SeedTask:
         """What this rank samples in a step."""
 
-    @contextmanager
-    def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[LoadedMinibatch]]:
+    def minibatches(self, epoch: int, steps: range) -> AbstractContextManager[Iterator[LoadedMinibatch]]:
         """Sampled and fetched ahead, see `windrow.gnn.pipeline`."""
-        run = self._pipeline.run(self.seeds(epoch, step) for step in steps)
-        try:
-            yield run
-        finally:
-            run.close()
+        return closing(self._pipeline.run(self.seeds(epoch, step) for step in steps))
 
     def forward(self, minibatch: LoadedMinibatch) -> Any:
         """Run the model on a minibatch."""
@@ -208,7 +177,10 @@ class GraphTask(Task[LoadedMinibatch]):
             DataError: the other graph has another number of features.
             RecipeError: there is no such split, or the model has no hidden vectors.
         """
-        evaluator = self.evaluator if graph is None else self._evaluator_of(graph)
+        evaluator = self.evaluator
+        if graph is not None:
+            check_width(graph, self.graph.num_features)
+            evaluator = self._make_evaluator(graph)
         graph = graph or self.graph
         everything = gather_predictions(self._setup.world, graph, evaluator.infer(hidden=hidden))
         if split is None:
@@ -216,18 +188,19 @@ class GraphTask(Task[LoadedMinibatch]):
         check_splits([split])
         return everything[graph.original_ids[graph.split_ids(split)]]
 
-    def _evaluator_of(self, graph: PartitionedGraph) -> Evaluator:
-        """What infers on another graph."""
-        check_width(graph, self.graph.num_features)
+    def _make_evaluator(
+        self, graph: PartitionedGraph, metrics: Metrics = MappingProxyType({}), store: CachedStore | None = None
+    ) -> Evaluator:
         return Evaluator(
             self._setup.world,
             graph,
             self._setup.model,
-            {},
+            metrics,
             self._evaluation,
             fanouts=self._fanouts,
             seed=self._setup.seed,
             pipeline=self._pipeline_options,
+            store=store,
         )
 
     def opening_lines(self) -> Sequence[str]:
@@ -239,7 +212,7 @@ class GraphTask(Task[LoadedMinibatch]):
             kept = max(self._cached_rows)
             size = byte_size(kept * self._copy_bytes)
             line = f"cache: alpha {self._choice.alpha:.3g}, up to {kept:,} rows of other ranks ({size})"
-            if self._expected_rows:
+            if None not in self._expected_rows:
                 line += f"; all ranks together will ask for about {sum(self._expected_rows):,.0f} more in an epoch"
             lines.append(line)
         return lines
@@ -251,7 +224,7 @@ class GraphTask(Task[LoadedMinibatch]):
 
     def placement(self) -> dict[str, Any]:
         """The parts of the graph."""
-        return graph_placement(self.graph, cached_rows=self._cached_rows, copy_bytes=self._copy_bytes)
+        return graph_placement(self.graph, self._cached_rows, self._copy_bytes)
 
     def close(self) -> None:
         """End the threads that sample."""
@@ -315,19 +288,9 @@ class NodeTask(GraphTask):
                 the wire's number format.
             RecipeError: the number of fanouts is not the model's number of layers.
         """
-        graph, world = self.graph, setup.world
-        check_layers(setup.model, self._fanouts, "sampler.fanouts")
-        self._seeds = SeedOrder(
-            graph.train_ids,
-            graph.original_ids,
-            offsets=graph.offsets,
-            rank=world.rank,
-            batch_size=setup.options.batch_size,
-            scheme=self._sampler_options.order,
-            seed=setup.seed,
-        )
+        self._seeds = seed_order(self.graph, setup.world.rank, self._sampling(setup))
         self.steps_per_epoch = self._seeds.steps_per_epoch
-        metrics = self._metrics or metrics_of(self._evaluation or EvaluationOptions(), graph)
+        metrics = self._metrics or metrics_of(self._evaluation or EvaluationOptions(), self.graph)
         self.metric = next(iter(metrics))
         self.start_pipeline(setup, metrics)
 

@@ -4,7 +4,7 @@ Features become dense, and come to a common scale on request. The task is read o
 state it. A data set without a split gets a random one into training, validation and test vertices.
 """
 
-from typing import Annotated, Literal, NamedTuple, cast
+from typing import Annotated, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -38,11 +38,7 @@ COLUMNS_PER_CHUNK = 64
 
 
 def float_features(values: Tensor | npt.NDArray[np.generic], name: str = "features") -> Tensor:
-    """Turn numbers [N, F], or [N] for one feature, into float32 [N, F]; `name` is what an error calls them.
-
-    Raises:
-        DataError: the values are no numbers.
-    """
+    """Turn numbers [N, F], or [N] for one feature, into float32 [N, F]: DataError, with `name`, where they are none."""
     if not isinstance(values, Tensor):
         if values.dtype.kind not in "biuf":
             raise DataError(f"{name} have dtype {values.dtype}; convert them to numbers.")
@@ -59,35 +55,18 @@ def dense_features(
     values: npt.NDArray[np.generic],
     shape: tuple[int, int],
 ) -> Tensor:
-    """Fill in the zeros of a sparse matrix stored by row (CSR): float32 of the shape.
-
-    Raises:
-        DataError: the three arrays do not describe a matrix of this shape.
-    """
-    rows, columns = shape
-    offsets = indptr.astype(np.int64)
-    per_row = offsets[1:] - offsets[:-1]
-    consistent = (
-        indptr.shape == (rows + 1,)
-        and indices.shape == values.shape == (int(offsets[-1]),)
-        and int(offsets[0]) == 0
-        and bool((per_row >= 0).all())
-    )
-    if not consistent:
+    """Fill in the zeros of a sparse matrix stored by row (CSR); DataError where the arrays do not fit the shape."""
+    per_row = torch.from_numpy(indptr.astype(np.int64)).diff()
+    try:
+        rows = torch.arange(shape[0]).repeat_interleave(per_row)
+        places = torch.stack([rows, torch.from_numpy(indices.astype(np.int64))])
+        entries = torch.from_numpy(values.astype(np.float32))
+        return torch.sparse_coo_tensor(places, entries, shape, check_invariants=True).to_dense()
+    except RuntimeError as error:
         raise DataError(
-            f"the sparse features of shape {shape} are inconsistent: {indptr.size} offsets, {indices.size} columns, "
-            f"{values.size} values; write the matrix again, for example with scipy.sparse.csr_matrix."
-        )
-    if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < columns:
-        position = int(np.flatnonzero((indices.astype(np.int64) < 0) | (indices >= columns))[0])
-        raise DataError(
-            f"sparse feature {position} is in column {indices[position]}, but there are {columns} columns; "
-            "correct the matrix or its shape."
-        )
-    dense = np.zeros((rows, columns), dtype=np.float32)
-    row_of_value = np.repeat(np.arange(rows), per_row)
-    np.add.at(dense, (row_of_value, indices), values.astype(np.float32))
-    return torch.from_numpy(dense)
+            f"the sparse features of shape {shape} are inconsistent: {error}. Write the matrix again, for example "
+            "with scipy.sparse.csr_matrix."
+        ) from error
 
 
 def standardise_features(features: Tensor, how: Standardise) -> Tensor | None:
@@ -101,9 +80,6 @@ def standardise_features(features: Tensor, how: Standardise) -> Tensor | None:
     Returns:
         With "standard", float64 [2, F]: the means, and the deviations, infinite for a constant column. See
         `scale_features`.
-
-    Raises:
-        RecipeError: `how` is none of the three.
     """
     if how == "standard":
         scaling = torch.empty((2, features.shape[1]), dtype=torch.float64)
@@ -119,8 +95,6 @@ def standardise_features(features: Tensor, how: Standardise) -> Tensor | None:
     if how == "rows":
         sums = torch.linalg.vector_norm(features, ord=1, dim=1, keepdim=True)
         features.div_(torch.where(sums > 0, sums, 1.0))
-    elif how != "none":
-        raise RecipeError(f"standardise is {how!r}; use 'none', 'standard' or 'rows'.")
     return None
 
 
@@ -147,12 +121,10 @@ UNKNOWN_LABEL = -1
 def prepare_labels(labels: Tensor | npt.NDArray[np.generic], task: TaskOption = "auto") -> tuple[Tensor, Task, int]:
     """Bring labels to the form that `windrow.gnn.graph.Graph` holds.
 
-    With "auto", several columns mean "multi-label", one column with no class above 1 means "binary", and any
-    other means "single-label".
-
     Args:
         labels: [N] or [N, 1] class numbers from 0, where -1 or NaN is an unknown label; or [N, C] of 0 and 1.
-        task: what the labels mean.
+        task: what they mean. With "auto", several columns mean "multi-label", one column with no class above 1
+            "binary", and any other "single-label".
 
     Returns:
         (labels int64 [N] or float32 [N, C], task, number of classes).
@@ -161,8 +133,8 @@ def prepare_labels(labels: Tensor | npt.NDArray[np.generic], task: TaskOption = 
         DataError: labels are no whole numbers, contradict the task, or are all unknown.
         RecipeError: the task is unknown.
     """
-    if task not in ("auto", "single-label", "binary", "multi-label"):
-        raise RecipeError(f"task is {task!r}; use 'auto', 'single-label', 'binary' or 'multi-label'.")
+    if task not in get_args(TaskOption):
+        raise RecipeError(f"task is {task!r}; use one of {', '.join(get_args(TaskOption))}.")
     array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if array.dtype.kind not in "biuf":
         raise DataError(f"labels have dtype {array.dtype}; number the classes 0, 1, 2, ...")
@@ -244,54 +216,37 @@ class VertexSplit(NamedTuple):
 def random_split(labels: Tensor, options: SplitOptions, *, seed: int) -> VertexSplit:
     """Share the labelled vertices out at random, by a hash of (seed, vertex) alone, in disjoint ascending lists.
 
-    Args:
-        labels: int64 [N] with -1 for unknown, or float [N, C] (kind "fractions" only).
-        options: how many go where.
-        seed: another seed gives another split.
-
-    Raises:
-        RecipeError: kind "per-class" for labels with several classes per vertex.
-        DataError: a class has too few vertices.
+    Labels are int64 [N] with -1 for unknown, or float [N, C], for which kind "per-class" is refused: RecipeError.
+    DataError: a class has too few vertices.
     """
     values = labels.numpy()
     labelled = np.arange(len(values)) if values.ndim == 2 else np.flatnonzero(values >= 0)
     draws = hash_ids(stream_key(seed, Stream.SPLIT), labelled)
     shuffled = labelled[np.argsort(draws, kind="stable")]
     if options.kind == "fractions":
-        train = round(len(shuffled) * options.train_fraction)
-        validation = round(len(shuffled) * (options.train_fraction + options.validation_fraction))
-        return _ascending(shuffled[:train], shuffled[train:validation], shuffled[validation:])
-    if values.ndim == 2:
+        place, train = np.arange(len(shuffled)), round(len(shuffled) * options.train_fraction)
+        needed = round(len(shuffled) * (options.train_fraction + options.validation_fraction))
+    elif values.ndim == 2:
         raise RecipeError(
             "a split of kind 'per-class' needs one class per vertex, but this graph is multi-label; use kind "
             "'fractions'."
         )
-    return _per_class(shuffled, values, options)
+    else:
+        train, needed = options.train_per_class, options.train_per_class + options.validation_per_class
+        counts = np.bincount(values[shuffled])
+        for number, count in enumerate(counts.tolist()):
+            if 0 < count < needed:
+                raise DataError(
+                    f"class {number} has {count} labelled vertices, but the split takes {needed} of each class "
+                    f"({options.train_per_class} to train, {options.validation_per_class} to validate); take "
+                    "fewer, or use a split of kind 'fractions'."
+                )
+        shuffled = shuffled[np.argsort(values[shuffled], kind="stable")]
+        place = np.arange(len(shuffled)) - np.repeat(np.cumsum(counts) - counts, counts)
+    parts = place < train, (place >= train) & (place < needed), place >= needed
+    return VertexSplit(*(torch.from_numpy(np.sort(shuffled[part])) for part in parts))
 
 
 def split_from_masks(train: Tensor, validation: Tensor, test: Tensor) -> VertexSplit:
     """Turn three boolean masks [N] into lists of the ids where each is true."""
     return VertexSplit(*(mask.to(torch.bool).nonzero().flatten() for mask in (train, validation, test)))
-
-
-def _per_class(shuffled: npt.NDArray[np.int64], labels: npt.NDArray[np.int64], options: SplitOptions) -> VertexSplit:
-    needed = options.train_per_class + options.validation_per_class
-    counts = np.bincount(labels[shuffled])
-    for number, count in enumerate(counts.tolist()):
-        if 0 < count < needed:
-            raise DataError(
-                f"class {number} has {count} labelled vertices, but the split takes {needed} of each class "
-                f"({options.train_per_class} to train, {options.validation_per_class} to validate); take "
-                "fewer, or use a split of kind 'fractions'."
-            )
-    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    place_in_class = np.arange(len(by_class)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return _ascending(
-        by_class[place_in_class < options.train_per_class],
-        by_class[(place_in_class >= options.train_per_class) & (place_in_class < needed)],
-        by_class[place_in_class >= needed],
-    )
-
-
-def _ascending(*lists: npt.NDArray[np.int64]) -> VertexSplit:
-    return VertexSplit(*(torch.from_numpy(np.sort(ids)) for ids in lists))

@@ -233,7 +233,7 @@ def graph_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("graph") / "graph.npz"
     np.savez(
         path,
-        edges=np.stack([graph.indices.numpy(), np.repeat(np.arange(240), graph.in_degrees.numpy())], 1),
+        edges=np.stack([graph.indices.numpy(), np.repeat(np.arange(240), graph.indptr.diff().numpy())], 1),
         x=graph.features.numpy(),
         y=graph.labels.numpy(),
         train=graph.train_ids.numpy(),

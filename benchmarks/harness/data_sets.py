@@ -19,11 +19,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from benchmarks.harness.power_law import power_law_graph
 from windrow.comm.numpy_files import integer_row, load_arrays
 from windrow.gnn.build import csc_from_edges
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.libraries import MASKS
-from windrow.gnn.synthetic import power_law_graph
 
 __all__ = [
     "DIGINETICA",
@@ -70,7 +70,7 @@ def save_topology(name: str, data: Path, folder: Path) -> Path | None:
             return None
         with np.load(source, allow_pickle=False) as archive:
             edges = archive["edges"] - 1  # the file counts from 1
-        indptr, indices = csc_from_edges(edges[:, 0], edges[:, 1], int(edges.max()) + 1, symmetrise=True)
+        indptr, indices, _ = csc_from_edges(edges[:, 0], edges[:, 1], int(edges.max()) + 1, symmetrise=True)
     np.savez(path, indptr=indptr.numpy(), indices=indices.numpy())
     return path
 

@@ -18,8 +18,8 @@ from benchmarks.harness.data_sets import (
     read_sessions,
     save_topology,
 )
+from benchmarks.harness.power_law import power_law_graph
 from windrow.comm.errors import DataError
-from windrow.gnn.synthetic import power_law_graph
 
 
 def test_the_generated_graph_comes_back_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

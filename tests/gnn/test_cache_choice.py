@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.harness.power_law import power_law_communities
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
-from windrow.gnn.cache_choice import CacheChoice, choose_cache, rank_part, row_sizes, seed_order
-from windrow.gnn.demand import count_accesses
+from windrow.gnn.cache_choice import CacheChoice, choose_cache, count_accesses, rank_part, row_sizes, seed_order
 from windrow.gnn.models import build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler, SamplerOptions
-from windrow.gnn.synthetic import community_graph, power_law_communities
+from windrow.gnn.synthetic import community_graph
 from windrow.gnn.task import NodeTask
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.partition.book import PartitionBook

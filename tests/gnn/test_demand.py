@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.harness.power_law import power_law_graph
 from windrow.caching.vip import Demand, inclusion_probabilities
-from windrow.gnn.demand import bytes_for_priorities, count_accesses, demand_of, vertex_priorities
+from windrow.gnn.cache_choice import count_accesses, demand_of
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.partitioning import bytes_for_priorities, vertex_priorities
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.seed_order import SeedOrder
-from windrow.gnn.synthetic import community_graph, power_law_graph
+from windrow.gnn.synthetic import community_graph
 from windrow.partition.book import PartitionBook, VertexOrder
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from windrow.comm.errors import RecipeError
 from windrow.gnn import layers
 from windrow.gnn.layers import GATLayer, GCNLayer, GINLayer, GraphSAGELayer
 from windrow.gnn.message_passing import Block
@@ -114,10 +113,3 @@ def test_with_graph_degrees_a_subset_of_destinations_gives_the_same_rows(generat
         edge_weight=whole.edge_weight[edges] if weighted else None,
     )
     torch.testing.assert_close(layer(some, x), layer(whole, x)[:7])
-
-
-def test_bad_options_are_refused(generator):
-    with pytest.raises(RecipeError, match="'left' is unknown"):
-        GCNLayer(2, 2, normalisation="left", generator=generator)  # type: ignore[arg-type]
-    with pytest.raises(RecipeError, match="4 attention heads cannot share 6 columns"):
-        GATLayer(2, 6, heads=4, generator=generator)

@@ -92,19 +92,16 @@ def random(*shape, seed=0, dtype=torch.float64):
     features=st.integers(1, 20),
     seed=st.integers(0, 1000),
     dtype=st.sampled_from([torch.int32, torch.int64]),
-    reduce=st.sampled_from(["sum", "mean"]),
     weighted=st.booleans(),
 )
 @settings(max_examples=60)
-def test_aggregate_equals_a_dense_product(num_dst, more_sources, num_edges, features, seed, dtype, reduce, weighted):
+def test_aggregate_equals_a_dense_product(num_dst, more_sources, num_edges, features, seed, dtype, weighted):
     block = make_block(num_dst + more_sources, num_dst, num_edges, seed, dtype)
     x = random(block.num_src, features, seed=seed, dtype=torch.float32).requires_grad_()
     weights = random(num_edges, seed=seed + 1, dtype=torch.float32).requires_grad_(weighted)
     matrix = dense(block, weights if weighted else torch.ones(num_edges))
     expected = matrix @ x
-    if reduce == "mean":
-        expected = expected / block.degrees.clamp(min=1).unsqueeze(1)
-    result = aggregate(block, x, reduce=reduce, edge_weights=weights if weighted else None)
+    result = aggregate(block, x, edge_weights=weights if weighted else None)
     torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
     inputs = [x, weights] if weighted else [x]
     upstream = random(num_dst, features, seed=seed + 2, dtype=torch.float32)
@@ -124,7 +121,6 @@ def test_heads_are_aggregated_one_by_one():
 
 GRADIENT_CASES: dict[str, Callable[[Block, Tensor, Tensor], Tensor]] = {
     "sum": lambda block, x, w: aggregate(block, x),
-    "mean": lambda block, x, w: aggregate(block, x, reduce="mean"),
     "weighted": lambda block, x, w: aggregate(block, x, edge_weights=w),
     "softmax": lambda block, x, w: edge_softmax(block, w),
     "ends": lambda block, x, w: add_ends(block, x.sum(-1), x[: block.num_dst].sum(-1) * 2) * w,

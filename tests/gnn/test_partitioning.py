@@ -11,9 +11,8 @@ import torch
 
 from windrow.comm.errors import DataError, StoreError
 from windrow.gnn import partitioning
-from windrow.gnn.demand import vertex_priorities
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.partitioning import PartitionJob, graph_to_store, partition_to_store, store_arrays
+from windrow.gnn.partitioning import PartitionJob, graph_to_store, partition_to_store, store_arrays, vertex_priorities
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.sampler import NeighborSampler, SamplerOptions
 from windrow.gnn.synthetic import community_graph

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.random import GOLDEN, Stream, hash_ids, mix64, stream_key
 from windrow.gnn.sampler import NeighborSampler
-from windrow.gnn.synthetic import power_law_graph
 
 Lists = list[list[int]]
 
@@ -79,13 +78,10 @@ def sampled(minibatch, hop):
     st.data(),
 )
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("numbers", ["direct", "hashed"])
-def test_sample_equals_the_slow_reference(numbers, dtype, num_vertices, largest_degree, fanouts, seed, data):
+def test_sample_equals_the_slow_reference(dtype, num_vertices, largest_degree, fanouts, seed, data):
     lists = random_lists(num_vertices, largest_degree, seed)
     original = np.random.default_rng(seed).permutation(num_vertices).tolist()
-    sampler = NeighborSampler(
-        *csc(lists, dtype), fanouts, seed=seed, original_ids=torch.tensor(original), numbers=numbers
-    )
+    sampler = NeighborSampler(*csc(lists, dtype), fanouts, seed=seed, original_ids=torch.tensor(original))
     for step in range(3):
         seeds = data.draw(st.lists(st.integers(0, num_vertices - 1), unique=True))
         minibatch = sampler.sample(torch.tensor(seeds, dtype=torch.int64), epoch=4, step=step)
@@ -96,16 +92,13 @@ def test_sample_equals_the_slow_reference(numbers, dtype, num_vertices, largest_
         assert all(block.indices.dtype == torch.int32 for block in minibatch.blocks)
 
 
-@pytest.mark.parametrize("numbers", ["direct", "hashed"])
-def test_data_of_edges_comes_along(numbers):
+def test_data_of_edges_comes_along():
     indptr, indices = csc(random_lists(50, 90, 1))
     targets = torch.arange(50).repeat_interleave(indptr.diff())
     weight = (100 * targets + indices).float()
     attributes = torch.stack([weight, -weight], 1)
-    sampler = NeighborSampler(
-        indptr, indices, [3, 70, -1], seed=1, numbers=numbers, edge_weight=weight, edge_attr=attributes
-    )
-    plain = NeighborSampler(indptr, indices, [3, 70, -1], seed=1, numbers=numbers)
+    sampler = NeighborSampler(indptr, indices, [3, 70, -1], seed=1, edge_weight=weight, edge_attr=attributes)
+    plain = NeighborSampler(indptr, indices, [3, 70, -1], seed=1)
     seeds = torch.tensor([4, 0])
     minibatch = sampler.sample(seeds, epoch=1, step=2)
     assert as_lists(minibatch) == as_lists(plain.sample(seeds, epoch=1, step=2))
@@ -116,15 +109,14 @@ def test_data_of_edges_comes_along(numbers):
         assert torch.equal(block.edge_attr, torch.stack([block.edge_weight, -block.edge_weight], 1))
 
 
-@pytest.mark.parametrize("numbers", ["direct", "hashed"])
 @pytest.mark.parametrize(
     ("degree", "fanout"), [(5, 2), (7, 3), (63, 2), (64, 2), (65, 2), (64, 63), (65, 64), (130, 1)]
 )
-def test_every_subset_of_a_list_is_equally_likely(degree, fanout, numbers):
+def test_every_subset_of_a_list_is_equally_likely(degree, fanout):
     """Chi-square over all subsets of so many neighbours, on both hops, for lists around the length of a word."""
     num_vertices = 400
     lists = [[(vertex + 1 + entry) % num_vertices for entry in range(degree)] for vertex in range(num_vertices)]
-    sampler = NeighborSampler(*csc(lists), [fanout, fanout], seed=11, numbers=numbers)
+    sampler = NeighborSampler(*csc(lists), [fanout, fanout], seed=11)
     subsets = list(itertools.combinations(range(degree), fanout))
     places = {subset: place for place, subset in enumerate(subsets)}
     for hop in range(2):
@@ -168,40 +160,25 @@ def test_a_renumbered_graph_gives_the_same_sample_under_other_names():
 
 def test_a_graph_without_vertices_or_edges_can_be_sampled():
     nothing = torch.tensor([], dtype=torch.int32)
-    NeighborSampler(torch.zeros(1, dtype=torch.int64), nothing, [2], seed=0).warm_up()
+    NeighborSampler(torch.zeros(1, dtype=torch.int64), nothing, [2], seed=0).sample(nothing.long(), epoch=0, step=0)
     edgeless = NeighborSampler(*csc([[], [], []]), [2, -1], seed=0)
     minibatch = edgeless.sample(torch.tensor([2, 0]), epoch=0, step=0)
     assert as_lists(minibatch) == ([2, 0], [(2, 2, [0, 0, 0], [])] * 2)
 
 
-@pytest.mark.parametrize("numbers", ["direct", "hashed"])
-def test_working_memory_survives_refused_seeds_and_running_out_of_numbers(numbers):
+def test_working_memory_survives_refused_seeds_and_running_out_of_numbers():
     lists = random_lists(50, 10, seed=6)
-    sampler = NeighborSampler(*csc(lists), [3, 3], seed=2, numbers=numbers)
+    sampler = NeighborSampler(*csc(lists), [3, 3], seed=2)
     seeds = torch.arange(0, 50, 5)
     expected = as_lists(sampler.sample(seeds, epoch=0, step=0))
     with pytest.raises(DataError):
         sampler.sample(torch.tensor([4, 5, 4]), epoch=0, step=0)
     assert as_lists(sampler.sample(seeds, epoch=0, step=0)) == expected
-    kept = sampler._workspace().numbers
+    kept = sampler._workspace
     kept.base = 2**31 - 130
     for _ in range(5):
         assert as_lists(sampler.sample(seeds, epoch=0, step=0)) == expected
     assert kept.base < 300
-
-
-def test_both_ways_to_number_vertices_give_the_same_sample_of_a_large_graph():
-    """Large enough for the table to grow while a sample is under way, more than once."""
-    graph = power_law_graph(60_000, 600_000, seed=1)
-    direct, hashed = (
-        NeighborSampler(graph.indptr, graph.indices, [15, 10, 5], seed=3, numbers=numbers)
-        for numbers in ("direct", "hashed")
-    )
-    for step in range(3):
-        seeds = torch.arange(step, 60_000, 200)
-        one, other = (sampler.sample(seeds, epoch=0, step=step) for sampler in (direct, hashed))
-        assert as_lists(one) == as_lists(other)
-    assert len(one.input_ids) > 20_000
 
 
 def test_threads_sample_what_one_thread_samples():

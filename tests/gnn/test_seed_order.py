@@ -140,8 +140,6 @@ def test_ids_of_the_user_need_no_table():
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"batch_size": 0}, RecipeError, "batch_size = 0: must be at least 1"),
-        ({"scheme": "federated"}, RecipeError, "'federated': must be 'global' or 'local'"),
         ({"scheme": "local", "batch_size": 3}, RecipeError, "3 over 4 ranks: order 'local' needs at least one seed"),
         ({}, DataError, "no training vertex on rank 1 (3 vertices), rank 2 (0 vertices), of 2 on all 4 ranks: part"),
         ({"train_ids": torch.empty(0, dtype=torch.int64)}, DataError, "the training set is empty"),

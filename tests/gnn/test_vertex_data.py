@@ -44,10 +44,13 @@ def test_sparse_equals_scipy():
 
 def test_a_broken_sparse_matrix_is_refused():
     indptr, columns, values = np.array([0, 1, 2]), np.array([0, 5]), np.array([1.0, 1.0])
-    with pytest.raises(DataError, match="sparse feature 1 is in column 5, but there are 3 columns; correct"):
+    with pytest.raises(DataError, match=r"of shape \(2, 3\) are inconsistent: .* size is 3 but found index 5"):
         dense_features(indptr, columns, values, (2, 3))
-    with pytest.raises(DataError, match=r"sparse features of shape \(4, 9\) are inconsistent: 3 offsets, 2"):
+    with pytest.raises(DataError, match=r"sparse features of shape \(4, 9\) are inconsistent: repeats"):
         dense_features(indptr, columns, values, (4, 9))
+    for broken in (np.array([0, 2, 1]), np.array([0, 1, 3])):
+        with pytest.raises(DataError, match=r"inconsistent"):
+            dense_features(broken, columns % 3, values, (2, 3))
 
 
 def test_standard_in_chunks_of_columns_equals_numpy_and_a_constant_becomes_0():
@@ -72,12 +75,10 @@ def test_rows_divides_by_the_sum_of_magnitudes():
     assert features.tolist() == [[0.25, -0.75], [0.0, 0.0]]
 
 
-def test_none_changes_nothing_and_others_are_refused():
+def test_none_changes_nothing():
     features = torch.eye(3, 2)
     standardise_features(features, "none")
     assert torch.equal(features, torch.eye(3, 2))
-    with pytest.raises(RecipeError, match="standardise is 'zscore'; use 'none', 'standard' or 'rows'"):
-        standardise_features(features, "zscore")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_a_stated_task_wins_and_nan_is_unknown():
     assert prepare_labels(np.array([0, 1]), "single-label")[1:] == ("single-label", 2)
     assert prepare_labels(np.array([[0], [1]]), "multi-label")[1:] == ("multi-label", 1)
     assert prepare_labels(np.array([0.0, np.nan, 2.0]))[0].tolist() == [0, -1, 2]
-    with pytest.raises(RecipeError, match="task is 'multiclass'; use 'auto'"):
+    with pytest.raises(RecipeError, match="task is 'multiclass'; use one of auto"):
         prepare_labels(np.array([0, 1]), "multiclass")
 
 

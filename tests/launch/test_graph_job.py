@@ -77,7 +77,7 @@ def test_the_size_of_copies_is_the_one_that_they_have(recipe: Recipe) -> None:
     asked = make_recipe(changed, source="r.toml", base=Path("/"))
     partition_to_store(asked)
     graph = PartitionedGraph.open(asked.store, rank=0, size=2, read_features=False)
-    explained = explain(graph, asked.sampling).chosen.remote_rows
+    explained = explain(graph, asked.sampling).marks["recipe"].remote_rows
     assert explained > 1
 
     def body(world: World) -> tuple[str, list[dict[str, int]], int]:

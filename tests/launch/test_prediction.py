@@ -215,7 +215,7 @@ def new_graph(width: int = 6) -> Graph:
 
 
 def save_graph(path: Path, graph: Graph, **arrays: Any) -> None:
-    targets = torch.arange(graph.num_vertices).repeat_interleave(graph.in_degrees)
+    targets = torch.arange(graph.num_vertices).repeat_interleave(graph.indptr.diff())
     assert graph.features is not None
     np.savez(path, edges=torch.stack([graph.indices.long(), targets], 1), x=graph.features, **arrays)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from benchmarks.harness.power_law import power_law_graph
 from windrow.comm.errors import DataError
 from windrow.gnn.readers.metis_file import read_metis
 from windrow.gnn.readers.options import GraphOptions
-from windrow.gnn.synthetic import power_law_graph
 
 TRIANGLE_AND_TAIL = [[1, 2], [0, 2], [0, 1, 3], [2], []]
 

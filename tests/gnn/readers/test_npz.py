@@ -124,7 +124,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     (
         {"edges": EDGES, "x_indptr": np.array([0, 1]), "x_indices": np.array([7])}
         | {"x_data": np.array([1]), "x_shape": np.array([1, 2])},
-        "sparse feature 0 is in column 7, but there are 2 columns",
+        "size is 2 but found index 7",
     ),
 ]
 

@@ -23,7 +23,7 @@ def write(path, rows):
 
 
 def make(folder, graph, *, binary=False):
-    destinations = np.repeat(np.arange(graph.num_vertices), graph.in_degrees.numpy())
+    destinations = np.repeat(np.arange(graph.num_vertices), graph.indptr.diff().numpy())
     edges = np.stack([graph.indices.numpy().astype(np.int64), destinations], axis=1)
     edges = edges[edges[:, 0] < edges[:, 1]]
     raw = folder / "raw"

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.gnn.cache_choice import rank_part, seed_order
-from windrow.gnn.demand import count_accesses
+from windrow.gnn.cache_choice import count_accesses, rank_part, seed_order
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import partition_to_store
 from windrow.gnn.sampler import NeighborSampler

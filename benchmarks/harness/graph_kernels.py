@@ -1,4 +1,4 @@
-"""Compiled loops of `windrow.gnn.synthetic`."""
+"""Compiled loops of `benchmarks.harness.power_law`."""
 
 import numba
 import numpy as np
@@ -25,7 +25,7 @@ _FOUR_PIECES_DEVIATION = (4 * (2.0**32 - 1) / 12) ** 0.5
 
 @numba.njit(inline="always", cache=True)
 def _uniform(key: np.uint64, position: int) -> float:
-    """One number in [0, 1), as `windrow.gnn.synthetic` makes it."""
+    """One number in [0, 1), as `benchmarks.harness.power_law` makes it."""
     return np.float64(hash_id(key, np.uint64(position)) >> _11) * _TO_UNIT
 
 
