@@ -39,6 +39,7 @@ from windrow.recsys.log.store import (
 
 __all__ = [
     "ColumnChoice",
+    "Columns",
     "DistinctRows",
     "RowGroup",
     "RowGroups",
@@ -253,15 +254,11 @@ def decoded(table: Any, choice: ColumnChoice) -> RowGroup:
         labels = np.zeros((table.num_rows, 0), np.float32)
     else:
         labels = one_chunk(table, LABEL_COLUMN).flatten().to_numpy().reshape(-1, choice.num_labels)
-    if choice.num_dense:
-        dense = one_chunk(table, DENSE_COLUMN).flatten().to_numpy().reshape(len(labels), choice.num_dense)
-    else:
-        dense = np.zeros((len(labels), 0), np.float32)
-    columns = _Columns(table, dense, choice)
+    columns = Columns(table, choice)
     return RowGroup(
         labels=labels,
         weights=one_chunk(table, SAMPLE_WEIGHT_COLUMN).to_numpy() if choice.sample_weights else None,
-        dense=dense,
+        dense=columns.dense,
         single=tuple(columns.ids(feature.name) for feature in choice.plain if not feature.multi_hot),
         lists=tuple(columns.lists(feature.name) for feature in choice.plain if feature.multi_hot),
         groups=columns.groups(choice.groups),
@@ -269,21 +266,29 @@ def decoded(table: Any, choice: ColumnChoice) -> RowGroup:
     )
 
 
-class _Columns:
-    """The columns of a decoded row group as features."""
+class Columns:
+    """The features of decoded samples, transformed: a ``pyarrow.Table`` that has the columns of those asked for.
 
-    def __init__(self, table: Any, dense: npt.NDArray[np.float32], choice: ColumnChoice) -> None:
+    Attributes:
+        dense: [n, D] float32; D is 0 where its column was not read.
+    """
+
+    def __init__(self, table: Any, choice: ColumnChoice) -> None:
         self._table = table
-        self._dense = dense
+        self.dense = np.zeros((table.num_rows, 0), np.float32)
+        if choice.num_dense and DENSE_COLUMN in table.column_names:
+            self.dense = one_chunk(table, DENSE_COLUMN).flatten().to_numpy().reshape(-1, choice.num_dense)
         self._transforms = choice.transforms
         self._transform_once = choice.transform_once
         self._features = {feature.name: feature for feature in choice.given}
 
     def ids(self, name: str) -> npt.NDArray[np.int64]:
+        """[n] int64 of a feature of one id per sample."""
         ids = self._stored(name).single_ids()
         return ids if self._transforms is None else self._transforms.ids(name, ids)
 
     def lists(self, name: str) -> Lists:
+        """The list of each sample, of a multi-hot feature."""
         runs, transforms = self._stored(name), self._transforms
         if transforms is None:
             return runs.of_samples()
@@ -292,7 +297,8 @@ class _Columns:
         return transforms.lists(name, runs.of_samples())
 
     def groups(self, groups: Sequence[Sequence[str]]) -> SharedGroups:
-        inverse = np.empty((len(groups), len(self._dense)), np.int32)
+        """Distinct rows of groups of features."""
+        inverse = np.empty((len(groups), len(self.dense)), np.int32)
         rows = []
         for number, group in enumerate(groups):
             of_group, inverse[number] = self._distinct(group)
@@ -321,7 +327,7 @@ class _Columns:
 
     def _stored(self, name: str) -> RunLists:
         if self._transforms is not None and self._transforms.is_new(name):
-            return RunLists(Jagged.of_single(self._transforms.new_ids(name, self._dense)), None)
+            return RunLists(Jagged.of_single(self._transforms.new_ids(name, self.dense)), None)
         try:
             weights = one_chunk(self._table, name + WEIGHTS_SUFFIX) if self._features[name].weighted else None
             return runs_of_column(one_chunk(self._table, name), weights)
