@@ -27,7 +27,7 @@ TorchRec has a variable batch, in which each feature has rows of its own number.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -101,18 +101,16 @@ def deduplicate(jagged: "KeyedJaggedTensor", group: Sequence[str]) -> InverseKey
             numbers of samples.
 
     Cost:
-        CPU: `distinct_lists`, then one copy of the distinct lists. Other devices: a sort of B hashes and some passes
-        over the ids.
+        `distinct_lists`, then one copy of the distinct lists. From other devices ids are copied to the CPU first, where
+        equal ones are found.
     """
     places, num_samples = places_of(jagged, group), int(jagged.stride())
-    lists: Jagged[Any] = jagged_of(jagged)
-    if lists.values.device.type == "cpu":
-        lists = lists.to_numpy()
+    device = jagged.device()
+    lists = jagged_of(jagged if device.type == "cpu" else jagged.to(torch.device("cpu"))).to_numpy()
     bounds = [lists.offsets[place * num_samples : (place + 1) * num_samples + 1] for place in places]
     rows, inverse, _ = distinct_lists([Jagged(lists.values, bound, lists.weights) for bound in bounds])
-    if not isinstance(rows, Tensor):
-        rows, inverse = torch.from_numpy(rows), torch.from_numpy(inverse)
-    return InverseKeyedJaggedTensor(select_lists(jagged, group, rows), inverse)
+    chosen = select_lists(jagged, group, torch.from_numpy(rows).to(device))
+    return InverseKeyedJaggedTensor(chosen, torch.from_numpy(inverse).to(device))
 
 
 def from_variable_batch(

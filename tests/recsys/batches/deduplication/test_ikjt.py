@@ -72,6 +72,17 @@ def test_refuses_groups_that_it_cannot_make(jagged_of, group, message):
         deduplicate(jagged_of({"a": [[1], [2]], "b": [[3], []]}), group)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gives_the_same_on_a_gpu(jagged_of):
+    jagged = jagged_of({"cart": CART, "sellers": SELLERS})
+    found = deduplicate(jagged.to(torch.device("cuda")), ["cart", "sellers"])
+    expected = deduplicate(jagged, ["cart", "sellers"])
+    assert found.inverse.is_cuda
+    assert found.unique.values().is_cuda
+    assert found.inverse.tolist() == expected.inverse.tolist()
+    assert found.unique.values().tolist() == expected.unique.values().tolist()
+
+
 GROUPS = (("history",), ("cart", "sellers"))
 
 
