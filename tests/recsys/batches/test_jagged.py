@@ -93,9 +93,13 @@ def test_containers_of_torchrec_are_selected_feature_by_feature(dtype, random_gr
     before = lists_of(jagged)
     assert lists_of(selected) == {feature: [before[feature][row] for row in rows] for feature in features}
     assert selected.lengths().dtype == dtype
-    places, weights = places_of(jagged, features), jagged.weights_or_none()
-    found = select_by_pytorch(jagged.offsets(), jagged.values(), weights, jagged.stride(), places, chosen)
-    for loops, pytorch in zip((selected.values(), selected.weights_or_none(), selected.lengths()), found, strict=True):
+    places = torch.cat([chosen + place * jagged.stride() for place in places_of(jagged, features)])
+    found = select_by_pytorch(module.jagged_of(jagged), places)
+    for loops, pytorch in zip(
+        (selected.values(), selected.weights_or_none(), selected.lengths()),
+        (found.values, found.weights, found.lengths),
+        strict=True,
+    ):
         assert (loops is None) == (pytorch is None)
         assert loops is None or loops.numpy().tobytes() == pytorch.numpy().tobytes()
 
