@@ -56,9 +56,8 @@ __all__ = [
     "list_positions",
     "offsets_of_lengths",
     "pack_windows",
-    "places_of",
     "select_by_pytorch",
-    "select_lists",
+    "side_by_side",
 ]
 
 Array = TypeVar("Array", npt.NDArray[Any], Tensor)
@@ -194,9 +193,11 @@ class Deduplicated(Generic[Array]):
 
     def expand(self) -> Jagged[Array]:
         """A list for each sample: F * B lists, as `Jagged.select` gives them; what is held where it has them."""
-        if self.inverse is None:
+        inverse: Any = self.inverse
+        if inverse is None:
             return self.jagged
-        return self.jagged.select(_rows_of_features(range(self.num_features), self.num_rows, self.inverse))
+        rows = [inverse + feature * self.num_rows for feature in range(self.num_features)]
+        return self.jagged.select(torch.cat(rows) if isinstance(inverse, Tensor) else np.concatenate(rows))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -281,53 +282,25 @@ def keyed(
     return KeyedJaggedTensor(keys=list(keys), values=values, weights=weights, lengths=lengths, stride=num_samples)
 
 
-def select_lists(container: "KeyedJaggedTensor", features: Sequence[str], rows: Tensor) -> "KeyedJaggedTensor":
-    """Copy some samples of some features, in any order and any number of times.
-
-    Args:
-        container: F features of B samples.
-        features: f of its keys, in the result's order.
-        rows: [n] int64 on its device, 0 <= rows < B, not checked: which sample comes first, second and so on.
-
-    Returns:
-        f features of n samples; types, device and whether there are weights as before, memory of its own.
-
-    Raises:
-        DataError: as `places_of`.
-    """
-    places, num_rows = places_of(container, features), int(container.stride())
-    lists = jagged_of(container).select(_rows_of_features(places, num_rows, rows))
-    return keyed(features, lists.values, lists.lengths, lists.weights, num_samples=len(rows))
-
-
-def places_of(container: "KeyedJaggedTensor", features: Sequence[str]) -> list[int]:
-    """The place of each of some features among the keys of a container.
-
-    Raises:
-        DataError: a name is not among the keys, is among them twice, or comes twice, or samples differ in number.
-    """
-    if container.variable_stride_per_key():
-        raise DataError("features have different numbers of samples: convert them with from_variable_batch first")
-    keys: list[str] = container.keys()
-    for feature in features:
-        if keys.count(feature) != 1 or features.count(feature) != 1:
-            raise DataError(
-                f"feature {feature!r} is {keys.count(feature)} times among the keys {', '.join(keys)}, and "
-                f"{features.count(feature)} times in {', '.join(features)}: it must be once in each"
-            )
-    return [keys.index(feature) for feature in features]
+def side_by_side(containers: Sequence["KeyedJaggedTensor"]) -> "KeyedJaggedTensor":
+    """The features of containers of the same samples in one; where any has weights, the ids of the others weigh 1."""
+    weights = None
+    if any(container.weights_or_none() is not None for container in containers):
+        given = ((container.weights_or_none(), container.values()) for container in containers)
+        weights = torch.cat([torch.ones_like(ids, dtype=torch.float32) if w is None else w for w, ids in given])
+    return keyed(
+        [key for container in containers for key in container.keys()],  # noqa: SIM118  # no mapping
+        torch.cat([container.values() for container in containers]),
+        torch.cat([container.lengths() for container in containers]),
+        weights,
+        num_samples=containers[0].stride(),
+    )
 
 
 def is_compiled(rows: Tensor) -> bool:
     """Whether compiled loops take these vectors: float32 or float64 in CPU memory, and no exported program."""
     is_plain = rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64)
     return is_plain and not torch.compiler.is_exporting()
-
-
-def _rows_of_features(places: Sequence[int], num_rows: int, rows: Any) -> Any:
-    """Where the chosen rows of the features at some places are among lists, `num_rows` of each feature."""
-    chosen = [rows + place * num_rows for place in places]
-    return torch.cat(chosen) if isinstance(rows, Tensor) else np.concatenate(chosen)
 
 
 def _selected_by_loops(lists: Jagged[npt.NDArray[Any]], rows: npt.NDArray[np.int64]) -> Jagged[npt.NDArray[Any]]:
