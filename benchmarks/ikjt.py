@@ -28,7 +28,7 @@ from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings
 from windrow.launch.rank_process import keep_freed_memory
 from windrow.recsys.batches.deduplication.ikjt import deduplicate
-from windrow.recsys.batches.jagged import Jagged, pack_windows, select_by_pytorch
+from windrow.recsys.batches.jagged import Jagged, jagged_of, pack_windows, select_by_pytorch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,10 +130,8 @@ def copied(jagged: "KeyedJaggedTensor", num_unique: int, inverse: Tensor) -> tup
     """Values and lengths of a representative of each distinct list, and the inverse."""
     representatives = torch.empty(num_unique, dtype=torch.int64)
     representatives[inverse] = torch.arange(len(inverse))
-    values, _, lengths = select_by_pytorch(
-        jagged.offsets(), jagged.values(), None, jagged.stride(), [0], representatives
-    )
-    return values, lengths, inverse
+    lists = select_by_pytorch(jagged_of(jagged), representatives)
+    return lists.values, lists.lengths, inverse
 
 
 def time_lists(batches: list["KeyedJaggedTensor"], repeats: int) -> "Comparison":
@@ -154,10 +152,7 @@ def time_lists(batches: list["KeyedJaggedTensor"], repeats: int) -> "Comparison"
         COPY: lambda: [copy.copy_(source) for copy, source in zip(copies, sources, strict=True)],
         OURS: lambda: [deduplicate(batch, ["history"]) for batch in batches],
         EXPAND: lambda: [group.expand() for group in groups],
-        SELECT: lambda: [
-            select_by_pytorch(group.unique.offsets(), group.unique.values(), None, group.num_unique, [0], group.inverse)
-            for group in groups
-        ],
+        SELECT: lambda: [select_by_pytorch(jagged_of(group.unique), group.inverse) for group in groups],
     }
     num_bytes = sum(source.nbytes for source in sources)
     num_ids = sum(len(batch.values()) for batch in batches)

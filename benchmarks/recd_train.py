@@ -14,7 +14,6 @@ sequences, trains 2.48 times as fast.
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from windrow.comm.world import World
 from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.partition.tables.plan import Cost
-from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.batches.deduplication.survey import survey_log
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
@@ -177,7 +175,7 @@ def work(task: Mapping[str, Any]) -> object:
                 name: {what: total(world, amount) for what, amount in run.moved.items()} for name, run in runs.items()
             },
             "predicted": {
-                name: predicted(world, scale, recipe_of(folder, scale, task["model"], VARIANTS[name]), runs[name])
+                name: predicted(world, recipe_of(folder, scale, task["model"], VARIANTS[name]), runs[name])
                 for name in (SHARED, LAST)
             },
             "stages": {name: run.trainer.stopwatch.seconds for name, run in runs.items()},
@@ -192,36 +190,23 @@ def total(world: World, value: float) -> float:
     return float(world.all_reduce(torch.tensor(value, dtype=torch.float64), stage="figures"))
 
 
-def predicted(world: World, scale: Scale, recipe: RecommendationRecipe, run: Epochs) -> dict[str, float]:
+def predicted(world: World, recipe: RecommendationRecipe, run: Epochs) -> dict[str, float]:
     """What all ranks together move in an epoch of a clustered log, as the formulas of the paper have it.
 
     From samples per session, share of unchanged samples and ids, and mean lengths of the log; batches are not looked
     at.
     """
     store = LogStore.open(recipe.store)
-    transforms = log_transforms(recipe, store)
-    reader = BatchReader(
-        store,
-        "train",
-        rank=0,
-        size=world.size,
-        batch_size=scale.batch_size,
-        reader_shards=HOSTS,
-        shuffle="none",
-        transforms=transforms,
-    )
     steps = run.trainer.steps_per_epoch
     # The last batch of an epoch is smaller: the mean one stands for all.
     mean_batch = run.trainer.task.samples_per_epoch / steps
-    with reader.batches(0) as batches:
-        survey = survey_log(
-            store,
-            islice(batches, 1),
-            batch_size=round(mean_batch),
-            reader_shards=HOSTS,
-            size=world.size,
-            transforms=transforms,
-        )
+    survey = survey_log(
+        store,
+        batch_size=round(mean_batch),
+        reader_shards=HOSTS,
+        size=world.size,
+        transforms=log_transforms(recipe, store),
+    )
     moved = Cost()
     for collection in collections_of(run.trainer.model):
         samples = mean_batch / world.size

@@ -1,21 +1,32 @@
-"""Predict what each step of RecD (Zhao et al., MLSys 2023, O1 to O7) would save on a prepared log, without training.
+"""Predict what steps of RecD (Zhao et al., MLSys 2023, O3 to O7) would save on a prepared log, without training.
 
-Everything is counted on batches of the log, see `windrow.recsys.batches.deduplication.survey`; what travels follows
-from the plan of the tables, see `windrow.recsys.sharded.traffic`. What was found is written as text for a terminal.
+Repeats are counted in batches of a clustered log, see `windrow.recsys.batches.deduplication.survey`; what travels
+follows from the plan of the tables, see `windrow.recsys.sharded.traffic`. What was found is written as text for a
+terminal.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.batches.deduplication.options import WORTHWHILE_FACTOR
+from windrow.partition.tables.plan import Cost
+from windrow.recsys.batches.deduplication.options import INVERSE_BYTES, WORTHWHILE_FACTOR
 from windrow.recsys.batches.deduplication.survey import LogSurvey
 from windrow.recsys.log.store import LogStore
-from windrow.recsys.log_survey import StepCounter, groups_for
+from windrow.recsys.log_survey import groups_for
+from windrow.recsys.log_tables import bag_configs, log_transforms, plan_of, plan_tables, sequence_configs
 from windrow.recsys.recipe_sections import RecommendationSections
+from windrow.recsys.sharded.layout import make_layout
+from windrow.recsys.sharded.packing import MessageFormat
+from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
 from windrow.training.terminal import byte_size, count, table
+
+if TYPE_CHECKING:
+    from windrow.recsys.tables.options import TableConfig
 
 __all__ = [
     "DeduplicationExplanation",
@@ -26,62 +37,69 @@ __all__ = [
     "groups_line",
 ]
 
-Unit = Literal["bytes", "number"]
+HELD_BYTES = 8
+"""An id, or the length of a list, in a batch: int64."""
 
-FIGURES: tuple[tuple[str, str, str, Unit, str, str], ...] = (
-    ("O3", "read", "lists that readers hold", "bytes", "held_bytes", "held_bytes"),
-    ("O4", "transform", "ids transformed", "number", "list_values", "list_values"),
-    ("O5", "look_up", "ids on the wire", "bytes", "id_bytes", "id_bytes"),
-    ("O5", "look_up", "rows looked up", "number", "lookups", "lookups"),
-    ("O5", "look_up", "vectors on the wire", "bytes", "vector_bytes", "vector_bytes"),
-    ("O5", "look_up", "gradients on the wire", "bytes", "vector_bytes", "vector_bytes"),
-    ("O6", "expand_jagged", "vectors of sequences", "bytes", "padded_bytes", "jagged_bytes"),
-    ("O7", "compute", "items of sequence towers", "number", "items", "items"),
-    ("O7", "compute", "rows computed of groups", "number", "group_rows", "group_rows"),
+VALUE_BYTES = 4
+"""A float32 weight of an id."""
+
+FIGURES: tuple[tuple[str, str, str, str], ...] = (
+    ("O3", "read", "lists that readers hold", "bytes"),
+    ("O4", "transform", "ids transformed", "number"),
+    ("O5", "look_up", "ids on the wire", "bytes"),
+    ("O5", "look_up", "rows looked up", "number"),
+    ("O5", "look_up", "vectors on the wire", "bytes"),
+    ("O5", "look_up", "gradients on the wire", "bytes"),
+    ("O7", "compute", "items of sequence towers", "number"),
+    ("O7", "compute", "rows computed of groups", "number"),
 )
-"""Step, switch, what, unit, and which field of `StepCounts` it is without the step, and with it."""
+"""Step, its key in the recipe's section [deduplication], what there is less of, and its unit."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Saving:
-    """What one step saves of one thing, in a step of training over all ranks."""
+    """What one step saves of one thing, in a step of training over all ranks, in batches of a clustered log.
+
+    Attributes:
+        step: O3 to O7.
+        switch: its key in the recipe's section [deduplication].
+        what: there is less of.
+        unit: "bytes" or "number".
+        without: all of it, as without deduplication.
+        left: of it.
+    """
 
     step: str
-    """O1 to O7."""
     switch: str
-    """Its key in the recipe's section [deduplication]."""
     what: str
-    """What there is less of."""
-    unit: Unit
-    """Of the figures."""
+    unit: str
     without: float
-    """All of it, as without deduplication."""
-    clustered: float
-    """What is left of it in batches of a clustered log."""
-    as_read: float | None
-    """What is left of it in batches as training reads them from the store now; None for what is on disk."""
+    left: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeduplicationExplanation:
-    """What deduplication would save."""
+    """What deduplication would save.
+
+    Attributes:
+        groups: of the recipe; where it has none, those that are proposed.
+        proposed: whether they are.
+        ranks: how many would train.
+        batch_size: samples of a step over all ranks.
+        steps: in an epoch, the last one counted as what there is of it.
+        savings: in the order of steps.
+        factors: feature -> samples over distinct lists, counted in clustered batches.
+        predicted_factors: feature -> the same by the formula, which knows of repeats within sessions alone.
+    """
 
     groups: tuple[tuple[str, ...], ...]
-    """Of the recipe; where it has none, those that are proposed."""
     proposed: bool
-    """Whether they are."""
     ranks: int
-    """How many would train."""
     batch_size: float
-    """Samples of a step over all ranks."""
     steps: float
-    """In an epoch, the last one counted as what there is of it."""
     savings: tuple[Saving, ...]
-    """In the order of steps."""
     factors: Mapping[str, float]
-    """Feature -> samples over distinct lists, counted in clustered batches."""
     predicted_factors: Mapping[str, float]
-    """Feature -> the same by the formula, which knows of repeats within sessions alone."""
 
     @property
     def not_worthwhile(self) -> dict[str, float]:
@@ -113,66 +131,91 @@ def explain_deduplication(
         raise RecipeError(
             f"deduplication.groups names {unknown[0]!r}, but the features are {', '.join(found.features)}: name these"
         )
-    counter = StepCounter(recipe, store, found, ranks=ranks, groups=groups)
-    plain = counter.count(found.clustered, deduplicated=False)
-    once = counter.count(found.clustered, deduplicated=True)
-    plain_as_read = counter.count(found.as_read, deduplicated=False)
-    once_as_read = counter.count(found.as_read, deduplicated=True)
+    counter = _StepCounter(recipe, store, found, ranks, groups)
+    plain, once = counter.count(deduplicated=False), counter.count(deduplicated=True)
     batch_size = found.batch_size * ranks
-    savings = _on_disk(found, batch_size)
-    for step, switch, what, unit, before, after in FIGURES:
-        without: float = getattr(plain, before)
-        if without:
-            # The two kinds of batches are of different samples: what is left is a share of each kind's own whole.
-            share = _share(getattr(once_as_read, after), getattr(plain_as_read, before))
-            savings.append(
-                Saving(
-                    step=step,
-                    switch=switch,
-                    what=what,
-                    unit=unit,
-                    without=without,
-                    clustered=getattr(once, after),
-                    as_read=without * share,
-                )
-            )
     return DeduplicationExplanation(
-        groups=tuple(tuple(group) for group in groups),
+        groups=tuple(groups),
         proposed=not recipe.deduplication.groups,
         ranks=ranks,
         batch_size=batch_size,
         steps=found.split_samples / batch_size,
-        savings=tuple(savings),
-        factors={name: found.clustered.factor([name]) for name in found.features},
+        savings=tuple(Saving(*figure, plain[figure[2]], once[figure[2]]) for figure in FIGURES if plain[figure[2]]),
+        factors={name: found.counted_factor([name]) for name in found.features},
         predicted_factors={name: found.predicted_factor([name]) for name in found.features},
     )
 
 
-def _on_disk(found: LogSurvey, batch_size: float) -> list[Saving]:
-    """Bytes of the samples of a step; nothing where the order of the log is not known any more."""
-    sizes = found.storage
-    if sizes.as_logged is None or sizes.sharded is None:
-        return []
-    return [
-        Saving(
-            step=step,
-            switch=switch,
-            what="samples on disk",
-            unit="bytes",
-            without=batch_size * sizes.as_logged,
-            clustered=batch_size * left,
-            as_read=None,
-        )
-        for step, switch, left in (("O1", "shard", sizes.sharded), ("O2", "cluster", sizes.clustered))
-    ]
+class _StepCounter:
+    """Counts `FIGURES` in clustered batches of a log for a recipe, of all ranks; their batches are taken to be alike.
 
+    Raises:
+        PlanError: the tables do not fit, or the plan's file is not right.
+    """
 
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 1.0
+    def __init__(
+        self,
+        recipe: RecommendationSections,
+        store: LogStore,
+        found: LogSurvey,
+        ranks: int,
+        groups: Sequence[Sequence[str]],
+    ) -> None:
+        self._found = found
+        self._ranks = ranks
+        self._groups = groups
+        transforms = log_transforms(recipe, store)
+        self._entries = {feature.name: feature for feature in transforms.features}
+        self._weighted = any(feature.weighted for feature in transforms.features)
+        self._plan = plan_tables(recipe, store, ranks)
+        self._collections: list[tuple[Sequence[TableConfig], bool]] = [
+            (bag_configs(recipe, store), True),
+            (sequence_configs(recipe, store), False),
+        ]
+        grouped = [name for group in groups for name in group]
+        self._changed = [name for name in grouped if transforms.changes(name)]
+        self._sequences = [name for name in grouped if name in recipe.model.sequences]
 
+    def count(self, *, deduplicated: bool) -> dict[str, float]:
+        """What there is in a step, with groups held once or not."""
+        found, groups = self._found, self._groups if deduplicated else ()
+        num_samples = found.counted_samples()
+        loads = {
+            name: FeatureLoad(num_samples, found.counted_ids(name), not entry.multi_hot)
+            for name, entry in self._entries.items()
+        }
+        group_rows = 0.0 if deduplicated else num_samples * len(self._groups)
+        for group in groups:
+            rows, ids = found.distinct(group)
+            group_rows += rows
+            loads |= {name: FeatureLoad(rows, ids[name], loads[name].one_each) for name in group}
+        id_bytes = HELD_BYTES + VALUE_BYTES * self._weighted
+        held = sum(id_bytes * load.ids + HELD_BYTES * load.rows for load in loads.values())
+        traffic = self._traffic(loads, groups)
+        return {
+            "lists that readers hold": self._ranks * (held + INVERSE_BYTES * num_samples * len(groups)),
+            "ids transformed": self._ranks * sum(loads[name].ids for name in self._changed),
+            "ids on the wire": traffic.id_bytes,
+            "rows looked up": traffic.lookups,
+            "vectors on the wire": traffic.forward_bytes,
+            "gradients on the wire": traffic.backward_bytes,
+            "items of sequence towers": self._ranks * sum(loads[name].ids for name in self._sequences),
+            "rows computed of groups": self._ranks * group_rows,
+        }
 
-SELDOM = 0.5
-"""A log whose batches have less than this share of a clustered log's samples per session is better clustered."""
+    def _traffic(self, loads: Mapping[str, FeatureLoad], groups: Sequence[Sequence[str]]) -> Cost:
+        total = Cost()
+        for tables, pooled in self._collections:
+            if not tables:
+                continue
+            held = {name for table in tables for name in table.feature_names}
+            here = [kept for group in groups if (kept := [name for name in group if name in held])]
+            layout = make_layout(tables, plan_of(self._plan, {table.name for table in tables}), self._ranks, here)
+            form = MessageFormat(
+                np.int64 if layout.wide_ids else np.int32, weighted=self._weighted and pooled, with_lengths=pooled
+            )
+            total += expected_traffic(layout, form, loads, self._found.id_share)
+        return total
 
 
 def describe_deduplication(
@@ -182,7 +225,7 @@ def describe_deduplication(
     whose = "proposed, the recipe has none" if explained.proposed else "of the recipe"
     head = [*_head(found, explained.ranks), f"{groups_line(explained.groups)}   # {whose}", ""]
     if not explained.groups:
-        head[-2] = f"no feature has a factor above {WORTHWHILE_FACTOR:g}: there is nothing to hold once"
+        head[-2] = NOTHING
     body = table([_row(saving, explained, recipe) for saving in explained.savings])
     return "\n".join([*head, body, "", *_notes(explained, found, recipe)])
 
@@ -194,18 +237,29 @@ def describe_groups(
     features = [
         {"feature": name, "mean length": found.mean_length(name), **_figures([name], found)} for name in found.features
     ]
-    lines = [*_head(found, ranks), "", table(features), "", *_meanings(found)]
-    if groups:
-        lines += ["", table([{"group": ", ".join(group), **_figures(group, found)} for group in groups])]
-        lines += ["", "for the recipe:", "", "[deduplication]"]
-        lines += ([] if found.is_clustered else ["cluster = true"]) + [groups_line(groups)]
-        if recipe.training.shuffle == "window":
-            lines.append('# and in [training]: shuffle = "sessions"')
-        if cure := _cure(found, recipe):
-            lines += ["", f"so that samples of a session meet in batches: {cure}"]
-    else:
-        lines += ["", f"no feature has a factor above {WORTHWHILE_FACTOR:g}: there is nothing to hold once"]
+    lines = [
+        *_head(found, ranks),
+        "",
+        table(features),
+        "",
+        "d        share of samples that are as the one before in their session",
+        f"formula  S / (1 + (S - 1)(1 - d)), with S = {found.samples_per_session_in_batch:.3g} of a clustered batch",
+        "counted  samples over distinct ones in batches of a clustered log; repeats in other sessions count",
+        "",
+    ]
+    if not groups:
+        return "\n".join([*lines, NOTHING])
+    lines += [table([{"group": ", ".join(group), **_figures(group, found)} for group in groups])]
+    lines += ["", "for the recipe:", "", "[deduplication]"]
+    lines += ([] if found.is_clustered else ["cluster = true"]) + [groups_line(groups)]
+    if recipe.training.shuffle == "window":
+        lines.append('# and in [training]: shuffle = "sessions"')
+    if cure := _cure(found, recipe):
+        lines += ["", f"so that samples of a session meet in batches: {cure}"]
     return "\n".join(lines)
+
+
+NOTHING = f"no feature has a factor above {WORTHWHILE_FACTOR:g}: there is nothing to hold once"
 
 
 def groups_line(groups: Sequence[Sequence[str]]) -> str:
@@ -223,70 +277,39 @@ def _head(found: LogSurvey, ranks: int) -> list[str]:
         ),
         (
             f"a batch of {ranks} x {found.batch_size:g} samples, {pieces} of the log on a rank: it holds "
-            f"{found.samples_per_session_in_batch:.3g} samples of a session where the log is clustered, "
-            f"{found.as_read.samples_per_session:.3g} as the store is read now"
+            f"{found.samples_per_session_in_batch:.3g} samples of a session where the log is clustered"
         ),
     ]
 
 
 def _figures(group: Sequence[str], found: LogSurvey) -> dict[str, object]:
     return {
-        "S": found.samples_per_session,
         "d": found.unchanged(group),
         "formula": found.predicted_factor(group),
-        "clustered": found.clustered.factor(group),
-        "as read": found.as_read.factor(group),
+        "counted": found.counted_factor(group),
     }
-
-
-def _meanings(found: LogSurvey) -> list[str]:
-    return [
-        "S          samples of a session in the log",
-        "d          share of samples that are as the one before in their session",
-        f"formula    S / (1 + (S - 1)(1 - d)), with S = {found.samples_per_session_in_batch:.3g} of a clustered batch",
-        "clustered  samples over distinct ones, counted in batches of a clustered log; repeats in other sessions count",
-        "as read    the same in batches that training reads from the store as it is",
-    ]
 
 
 def _row(saving: Saving, explained: DeduplicationExplanation, recipe: RecommendationSections) -> dict[str, object]:
     show = byte_size if saving.unit == "bytes" else count
-    switch = "on" if getattr(recipe.deduplication, saving.switch) else "off"
-    saved = (saving.without - saving.clustered) * explained.steps
     return {
         "step": saving.step,
-        "switch": f"{saving.switch}, {switch}",
+        "switch": f"{saving.switch}, {'on' if getattr(recipe.deduplication, saving.switch) else 'off'}",
         "less": saving.what,
         "without": show(saving.without),
-        "with": show(saving.clustered),
-        "factor": _factor(saving.without, saving.clustered),
-        "as read": "" if saving.as_read is None else _factor(saving.without, saving.as_read),
-        "an epoch saves": show(saved),
+        "with": show(saving.left),
+        "factor": f"{saving.without / saving.left:.3g} x" if saving.left else "",
+        "an epoch saves": show((saving.without - saving.left) * explained.steps),
     }
 
 
-def _factor(without: float, left: float) -> str:
-    return f"{without / left:.3g} x" if left else ""
-
-
 def _notes(explained: DeduplicationExplanation, found: LogSurvey, recipe: RecommendationSections) -> list[str]:
-    lines = [
-        f"without, with   in one step, {_ranks(explained.ranks)} together; with: of a clustered log",
-        "as read         the factor in batches that training reads from the store as it is",
-        f"an epoch        {explained.steps:.4g} steps",
-    ]
+    ranks = "1 rank" if explained.ranks == 1 else f"{explained.ranks} ranks together"
+    lines = [f"without, with   in one step, {ranks}, of a clustered log; an epoch has {explained.steps:.4g} steps"]
     if explained.ranks == 1:
         lines.append("one rank sends nothing: --ranks N shows what several would send under the recipe's [plan]")
-    if found.storage.as_logged is None:
-        lines.append("O1, O2 are not shown: the store is clustered and has no times that tell the order it had before")
-    elif found.num_files == 1:
-        lines.append("O1 changes nothing where all samples are in one file")
-    if not any(saving.step == "O4" for saving in explained.savings):
-        lines.append("O4 changes nothing: [transforms] does nothing to a feature of a group")
-    if not any(saving.step == "O6" for saving in explained.savings):
-        lines.append("O6 changes nothing: no feature of a group is a sequence of [model]")
-    if found.as_read.samples_per_session < SELDOM * found.samples_per_session_in_batch:
-        lines.append(f"as it is read now, samples of a session seldom meet in a batch: {_cure(found, recipe)}")
+    if cure := _cure(found, recipe):
+        lines.append(f"as it is read now, samples of a session seldom meet in a batch: {cure}")
     if explained.repeated_by_chance:
         lines.append(
             f"{_named(explained.repeated_by_chance)}: new in most samples, but of few values, which come back in other "
@@ -298,8 +321,6 @@ def _notes(explained: DeduplicationExplanation, found: LogSurvey, recipe: Recomm
             f"{_named(explained.not_worthwhile)}. Leave them out of groups; what describes the item that is shown is "
             "new in nearly every sample"
         )
-    else:
-        lines.append(f"every feature has a factor of at least {WORTHWHILE_FACTOR:g}")
     return lines
 
 
@@ -315,7 +336,3 @@ def _cure(found: LogSurvey, recipe: RecommendationSections) -> str:
     if recipe.training.shuffle == "window":
         steps.append('set training.shuffle = "sessions", which keeps sessions whole')
     return ", and ".join(steps)
-
-
-def _ranks(number: int) -> str:
-    return "1 rank" if number == 1 else f"{number} ranks"

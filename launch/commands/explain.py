@@ -4,7 +4,7 @@ Of a graph recipe: predict, from the structure of the partitioned graph alone, h
 each other for in an epoch, and how much of that goes away when each rank also keeps the remote rows that its
 minibatches are most likely to need (alpha * N / ranks of them). With a network, also how long an epoch takes. Of the
 recipe of a prepared log with sessions: predict, from the log and the plan of its tables, what each step of
-deduplication (O1 to O7, section [deduplication]) would save. One process does this: start it without mpirun.
+deduplication (O3 to O7, section [deduplication]) would save. One process does this: start it without mpirun.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def _explain_deduplication(recipe: "RecommendationRecipe", arguments: argparse.N
     from windrow.recsys.log_survey import open_and_survey
 
     ranks = 1 if arguments.ranks is None else arguments.ranks
-    store, found = open_and_survey(recipe, ranks=ranks, seed=recipe.run.seed, max_rows=arguments.rows)
+    store, found = open_and_survey(recipe, ranks=ranks, max_rows=arguments.rows)
     explained = explain_deduplication(recipe, store, found, ranks=ranks)
     print(f"{recipe.name}: {describe_deduplication(explained, found, recipe)}")
     write_json(arguments.json, asdict(explained))

@@ -23,7 +23,7 @@ examples:
 Features are joined in a group where that makes a batch cheaper: it saves 8 bytes of each sample, and costs what the
 features hold, look up and send for the rows that only the other one tells apart. Features for which the formula gives
 less than 1.5 are left out; one that has few values, such as a category, repeats in other samples all the same, as the
-column "clustered" shows, and may be added by hand. docs/deduplication.md has the formulas.
+column "counted" shows, and may be added by hand. docs/deduplication.md has the formulas.
 """
 
 
@@ -52,15 +52,14 @@ def run(arguments: argparse.Namespace) -> int:
     from windrow.recsys.log_survey import groups_for, open_and_survey
 
     recipe = load_recommendation_recipe(arguments.recipe, arguments.overrides)
-    _, found = open_and_survey(recipe, ranks=arguments.ranks, seed=recipe.run.seed, max_rows=arguments.rows)
+    _, found = open_and_survey(recipe, ranks=arguments.ranks, max_rows=arguments.rows)
     groups = groups_for(recipe, found)
     print(f"{recipe.name}: {describe_groups(groups, found, recipe, ranks=arguments.ranks)}")
     figures = {
         ",".join(group): {
             "unchanged": found.unchanged(group),
             "predicted_factor": found.predicted_factor(group),
-            "clustered_factor": found.clustered.factor(group),
-            "as_read_factor": found.as_read.factor(group),
+            "counted_factor": found.counted_factor(group),
         }
         for group in (*([name] for name in found.features), *groups)
     }

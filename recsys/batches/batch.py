@@ -8,14 +8,14 @@ here, one private check per law.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError
 from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
-from windrow.recsys.batches.jagged import Jagged, Windows, check_inverse, check_lists, jagged_of, keyed
+from windrow.recsys.batches.jagged import Jagged, Windows, check_inverse, check_lists, jagged_of, side_by_side
 
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
@@ -72,36 +72,23 @@ class Batch:
                 num_samples=self.sparse.stride(),
                 name=f"the group {', '.join(group.keys)}",
             )
-        containers = [self.sparse, *(group.expand() for group in self.deduplicated)]
-        given = [container.weights_or_none() for container in containers]
-        weights = None
-        if any(of_part is not None for of_part in given):
-            ones = (torch.ones_like(part.values(), dtype=torch.float32) for part in containers)
-            weights = torch.cat([one if w is None else w for w, one in zip(given, ones, strict=True)])
-        keys = [key for container in containers for key in container.keys()]  # noqa: SIM118  # no mapping
-        sparse = keyed(
-            keys,
-            torch.cat([container.values() for container in containers]),
-            torch.cat([container.lengths() for container in containers]),
-            weights,
-            num_samples=self.sparse.stride(),
-        )
-        return replace(self, sparse=sparse, deduplicated=())
+        together = side_by_side([self.sparse, *(group.expand() for group in self.deduplicated)])
+        return replace(self, sparse=together, deduplicated=())
 
     def to(self, device: torch.device) -> "Batch":
         """This batch on a device; itself where it is there already."""
         if self.labels.device == device:
             return self
         # A copy to the CPU would be read before it is there.
-        non_blocking = device.type != "cpu"
+        move: dict[str, Any] = {"device": device, "non_blocking": device.type != "cpu"}
         return Batch(
-            self.dense.to(device, non_blocking=non_blocking),
-            self.sparse.to(device, non_blocking=non_blocking),
-            self.labels.to(device, non_blocking=non_blocking),
+            self.dense.to(**move),
+            self.sparse.to(**move),
+            self.labels.to(**move),
             self.row_ids,
-            tuple(group.to(device, non_blocking=non_blocking) for group in self.deduplicated),
-            {name: lists.to(device, non_blocking=non_blocking) for name, lists in self.windows.items()},
-            None if self.weights is None else self.weights.to(device, non_blocking=non_blocking),
+            tuple(group.to(**move) for group in self.deduplicated),
+            {name: lists.to(**move) for name, lists in self.windows.items()},
+            None if self.weights is None else self.weights.to(**move),
         )
 
 

@@ -37,16 +37,8 @@ from windrow.recsys.batches.jagged import list_positions
 from windrow.recsys.batches.prefetch import prefetch
 from windrow.recsys.batches.row_groups import ColumnChoice, RowGroups
 from windrow.recsys.batches.transforms import Transforms
-from windrow.recsys.batches.windows import (
-    GroupBatches,
-    Piece,
-    WindowColumns,
-    batch_of_pieces,
-    no_samples,
-    read_window,
-    sessions_of,
-)
-from windrow.recsys.log.store import CURE, ROW_GROUP_ROWS, FeatureEntry, LogStore
+from windrow.recsys.batches.windows import GroupBatches, Piece, WindowColumns, batch_of_pieces, read_window
+from windrow.recsys.log.store import CURE, ROW_GROUP_ROWS, SESSION_COLUMN, FeatureEntry, LogStore
 
 __all__ = ["BatchReader", "Shards", "Window", "permutation", "permutation_of_runs", "windows_of"]
 
@@ -286,7 +278,6 @@ class BatchReader:
         self._shards = Shards(of_split.rows, batch_size, reader_shards)
         self._mine = self._shards.of_rank(rank, size)
         self._groups = RowGroups(of_split, choice, memory_bytes=memory_bytes)
-        self._none = no_samples(choice)
         self._shuffle = shuffle
         self._window_rows = ROW_GROUP_ROWS if shuffle == "none" else shuffle_rows
         self._window_seed = None if shuffle == "none" else seed
@@ -349,7 +340,7 @@ class BatchReader:
         groups = GroupBatches(self._choice.groups, list(map(self._choice.is_weighted, self._choice.groups)))
         with closing(prefetch(map(partial(self._load, epoch), needed), depth=len(self._mine))) as loaded:
             for step in range(first_step, self.steps_per_epoch):
-                pieces = [self._none]
+                pieces = []
                 for shard in self._mine:
                     place, stop = self._shards.places(shard, step)
                     while place < stop:
@@ -360,7 +351,13 @@ class BatchReader:
                         end = min(stop, window.end_place)
                         pieces.append(Piece(columns, place - window.first_place, end - window.first_place))
                         place = end
-                yield batch_of_pieces(pieces, features, groups)
+                # A batch of no samples is made of any window.
+                yield batch_of_pieces(pieces or [Piece(self._any_window(current), 0, 0)], features, groups)
+
+    def _any_window(self, current: "dict[int, tuple[Window, WindowColumns]]") -> WindowColumns:
+        return next((columns for _, columns in current.values()), None) or read_window(
+            self._groups.covering(0, 1), 0, None
+        )
 
     def _windows(self, epoch: int, first_step: int) -> list[Window]:
         """The windows that this rank still reads in an epoch, in the order in which `_steps` asks for them."""
@@ -383,7 +380,8 @@ class BatchReader:
         if self._shuffle != "none":
             key = stream_key(self._seed, Stream.SHUFFLE, epoch, window.shard, window.start)
             if self._shuffle == "sessions":
-                order = permutation_of_runs(key, sessions_of(groups))
+                parts = [group.columns[SESSION_COLUMN][start:stop] for group, start, stop in groups]
+                order = permutation_of_runs(key, np.concatenate(parts))
             else:
                 order = permutation(key, len(window))
         return window, read_window(groups, window.start, order)

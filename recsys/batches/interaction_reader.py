@@ -183,11 +183,10 @@ class InteractionReader(ShuffledSource):
         neighbourhoods: Neighbourhoods,
         seed: int,
     ) -> None:
-        super().__init__(len(interactions.train.values), rank=rank, size=size, batch_size=batch_size)
+        super().__init__(len(interactions.train.values), rank=rank, size=size, batch_size=batch_size, seed=seed)
         self._users, self._items = interactions.train.rows, interactions.train.values
         self._negatives = negatives
         self._neighbourhoods = neighbourhoods
-        self._seed = seed
 
     def read(self, epoch: int, step: int) -> Batch:
         """This rank's part of one step.
@@ -214,9 +213,3 @@ class InteractionReader(ShuffledSource):
             labels=torch.ones(len(pairs)),
             row_ids=torch.from_numpy(pairs),
         )
-
-    def shuffle(self, epoch: int) -> IntArray:
-        """The numbers of all pairs in the order of an epoch."""
-        # Hashing with one key is one-to-one, so there are no ties.
-        key = stream_key(self._seed, Stream.SHUFFLE, epoch)
-        return np.argsort(hash_ids(key, np.arange(len(self._items))))

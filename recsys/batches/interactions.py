@@ -151,53 +151,28 @@ def check_interactions(interactions: Interactions, source: str) -> None:
         source: where they come from, to be named in errors.
 
     Raises:
-        DataError: offsets that do not start at 0, go down or do not end at the number of items; another number of
-            users in one split; an item out of range, not in ascending order or twice for a user; an item in two
-            splits of a user; nothing to train on. The message names split and user.
+        DataError: an item out of range, or twice for a user, in one split or in two; nothing to train on. The message
+            names split and user.
     """
-    for split, lists in interactions.splits().items():
-        place = f"{source}, {split}"
-        check_lists(lists, place, "user {}".format)
-        if len(lists) != interactions.num_users:
-            raise DataError(
-                f"{place}: {len(lists) + 1} offsets for {interactions.num_users} users; need one more than there are "
-                "users"
-            )
-        _check_items(place, lists, interactions.num_items)
+    num_items, pairs, owners = interactions.num_items, [], []
+    for number, (split, lists) in enumerate(interactions.splits().items()):
+        outside = np.flatnonzero((lists.values < 0) | (lists.values >= num_items))
+        if len(outside):
+            at = int(outside[0])
+            place = f"{source}, {split}, user {lists.rows[at]}"
+            raise DataError(f"{place}: item {lists.values[at]} is not in 0 .. {num_items - 1}; number items from 0")
+        pairs.append(lists.rows * num_items + lists.values)
+        owners.append(np.full(len(lists.values), number))
     if len(interactions.train.values) == 0:
         raise DataError(f"{source}: the training split is empty; give at least one user an item")
-    _check_disjoint(source, interactions)
-
-
-def _check_items(place: str, lists: Lists, num_items: int) -> None:
-    outside = np.flatnonzero((lists.values < 0) | (lists.values >= num_items))
-    if len(outside):
-        at = int(outside[0])
-        raise DataError(
-            f"{place}, user {lists.rows[at]}: item {lists.values[at]} is not in 0 .. {num_items - 1}; number items "
-            "from 0"
-        )
-    wrong = np.flatnonzero((np.diff(lists.values) <= 0) & (np.diff(lists.rows) == 0))
-    if len(wrong):
-        at = int(wrong[0])
-        user, first, second = lists.rows[at], lists.values[at], lists.values[at + 1]
-        if first == second:
-            raise DataError(f"{place}, user {user}: item {first} occurs twice; keep one")
-        raise DataError(f"{place}, user {user}: item {second} comes after item {first}; sort each user's items")
-
-
-def _check_disjoint(source: str, interactions: Interactions) -> None:
-    splits = list(interactions.splits().items())
-    pairs = {name: lists.rows * interactions.num_items + lists.values for name, lists in splits}
-    for position, (first, _) in enumerate(splits):
-        for second, _ in splits[position + 1 :]:
-            both = np.intersect1d(pairs[first], pairs[second], assume_unique=True)
-            if len(both):
-                user, item = divmod(int(both[0]), interactions.num_items)
-                raise DataError(
-                    f"{source}, user {user}: item {item} is in {first} and in {second} ({len(both)} such pairs); "
-                    "keep it in one"
-                )
+    together, split_of = np.concatenate(pairs), np.concatenate(owners)
+    order = np.argsort(together, kind="stable")
+    twice = np.flatnonzero(np.diff(together[order]) == 0)
+    if len(twice):
+        user, item = divmod(int(together[order[twice[0]]]), num_items)
+        first, second = (list(interactions.splits())[split_of[order[place]]] for place in (twice[0], twice[0] + 1))
+        where = f"occurs twice in {first}" if first == second else f"is in {first} and in {second}"
+        raise DataError(f"{source}, user {user}: item {item} {where} ({len(twice)} such pairs); keep it in one place")
 
 
 MOST_UNUSED_NUMBERS = 1_000_000
@@ -234,20 +209,20 @@ def read_interactions(
         DataError: a file is missing, damaged or of another layout, or its interactions break a law.
         RecipeError: the fraction is out of range.
     """
+    nothing = np.zeros(0, np.int64)
     if train_path.suffix == ".npz":
-        train, test = (_sorted_lists(lists) for lists in _read_npz(train_path))
+        given = _read_npz(train_path)
+        pairs = [(lists.rows, lists.values) for lists in given]
+        num_users = len(given[0])
     else:
-        nothing = np.zeros(0, dtype=np.int64)
         pairs = [_read_pairs(train_path, user_column, item_column), (nothing, nothing)]
         if test_path is not None:
             pairs[1] = _read_pairs(test_path, user_column, item_column)
         for numbers, column in ((0, user_column), (1, item_column)):
             _check_dense_numbers(train_path, column, [split[numbers] for split in pairs])
         num_users = max(int(users.max(initial=-1)) for users, _ in pairs) + 1
-        train, test = (item_lists_from_pairs(users, items, num_users) for users, items in pairs)
-    num_users = len(train)
-    num_items = max(int(lists.values.max(initial=-1)) for lists in (train, test)) + 1
-    nothing = np.zeros(0, np.int64)
+    train, test = (item_lists_from_pairs(users, items, num_users) for users, items in pairs)
+    num_items = max(int(items.max(initial=-1)) for _, items in pairs) + 1
     whole = Interactions(num_users, num_items, train, item_lists_from_pairs(nothing, nothing, num_users), test)
     check_interactions(whole, str(train_path))
     kept, validation = carve_validation(train, validation_fraction, seed=seed)
@@ -265,22 +240,18 @@ def _check_dense_numbers(path: Path, column: str, numbers: list[IntArray]) -> No
         )
 
 
-def _sorted_lists(lists: Lists) -> Lists:
-    """The same lists, each in ascending order; damaged ones as they are, for the check to name what is wrong."""
-    try:
-        check_lists(lists, "", str)
-    except DataError:
-        return lists
-    return Jagged(lists.values[np.lexsort((lists.values, lists.rows))], lists.offsets)
-
-
-def _read_npz(path: Path) -> tuple[Lists, Lists]:
+def _read_npz(path: Path) -> list[Lists]:
     arrays = load_arrays(path)
-    train, test = (
-        Jagged(integer_row(path, arrays, f"{split}_items"), integer_row(path, arrays, f"{split}_indptr"))
-        for split in ("train", "test")
-    )
-    return train, test
+    found = []
+    for split in ("train", "test"):
+        lists = Jagged(integer_row(path, arrays, f"{split}_items"), integer_row(path, arrays, f"{split}_indptr"))
+        check_lists(lists, f"{path}, {split}", "user {}".format)
+        found.append(lists)
+    if len(found[0]) != len(found[1]):
+        raise DataError(
+            f"{path}, test: {len(found[1]) + 1} offsets for {len(found[0])} users; need one more than there are users"
+        )
+    return found
 
 
 def _read_pairs(path: Path, user_column: str, item_column: str) -> tuple[IntArray, IntArray]:

@@ -56,9 +56,8 @@ __all__ = [
     "list_positions",
     "offsets_of_lengths",
     "pack_windows",
-    "places_of",
     "select_by_pytorch",
-    "select_lists",
+    "side_by_side",
 ]
 
 Array = TypeVar("Array", npt.NDArray[Any], Tensor)
@@ -136,7 +135,17 @@ class Jagged(Generic[Array]):
         Cost:
             One pass over what is copied: compiled loops for CPU arrays, PyTorch's operations elsewhere.
         """
-        return _selected(self, len(self), (0,), rows)
+        lists: Jagged[Any] = self
+        if not isinstance(rows, Tensor):
+            return _selected_by_loops(lists, rows)
+        if lists.values.dim() == 1 and rows.device.type == "cpu":
+            return _selected_by_loops(lists.to_numpy(), rows.numpy()).to_torch()
+        if lists.values.dim() == 1 or not is_compiled(lists.values):
+            return select_by_pytorch(lists, rows)
+        lengths = lists.lengths.long().index_select(0, rows)
+        total = int(lengths.sum())
+        vectors = _SelectVectors.apply(lists.values, lists.offsets.long(), rows, total)  # type: ignore[no-untyped-call]
+        return Jagged.of_lengths(vectors, lengths)
 
     def to_numpy(self) -> "Jagged[npt.NDArray[Any]]":
         """The same arrays in NumPy's hands; no copy of what is contiguous in CPU memory."""
@@ -184,9 +193,11 @@ class Deduplicated(Generic[Array]):
 
     def expand(self) -> Jagged[Array]:
         """A list for each sample: F * B lists, as `Jagged.select` gives them; what is held where it has them."""
-        if self.inverse is None:
+        inverse: Any = self.inverse
+        if inverse is None:
             return self.jagged
-        return _selected(self.jagged, self.num_rows, range(self.num_features), self.inverse)
+        rows = [inverse + feature * self.num_rows for feature in range(self.num_features)]
+        return self.jagged.select(torch.cat(rows) if isinstance(inverse, Tensor) else np.concatenate(rows))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -271,41 +282,19 @@ def keyed(
     return KeyedJaggedTensor(keys=list(keys), values=values, weights=weights, lengths=lengths, stride=num_samples)
 
 
-def select_lists(container: "KeyedJaggedTensor", features: Sequence[str], rows: Tensor) -> "KeyedJaggedTensor":
-    """Copy some samples of some features, in any order and any number of times.
-
-    Args:
-        container: F features of B samples.
-        features: f of its keys, in the result's order.
-        rows: [n] int64 on its device, 0 <= rows < B, not checked: which sample comes first, second and so on.
-
-    Returns:
-        f features of n samples; types, device and whether there are weights as before, memory of its own.
-
-    Raises:
-        DataError: as `places_of`.
-    """
-    places, num_rows = places_of(container, features), int(container.stride())
-    lists = _selected(jagged_of(container), num_rows, places, rows)
-    return keyed(features, lists.values, lists.lengths, lists.weights, num_samples=len(rows))
-
-
-def places_of(container: "KeyedJaggedTensor", features: Sequence[str]) -> list[int]:
-    """The place of each of some features among the keys of a container.
-
-    Raises:
-        DataError: a name is not among the keys, is among them twice, or comes twice, or samples differ in number.
-    """
-    if container.variable_stride_per_key():
-        raise DataError("features have different numbers of samples: convert them with from_variable_batch first")
-    keys: list[str] = container.keys()
-    for feature in features:
-        if keys.count(feature) != 1 or features.count(feature) != 1:
-            raise DataError(
-                f"feature {feature!r} is {keys.count(feature)} times among the keys {', '.join(keys)}, and "
-                f"{features.count(feature)} times in {', '.join(features)}: it must be once in each"
-            )
-    return [keys.index(feature) for feature in features]
+def side_by_side(containers: Sequence["KeyedJaggedTensor"]) -> "KeyedJaggedTensor":
+    """The features of containers of the same samples in one; where any has weights, the ids of the others weigh 1."""
+    weights = None
+    if any(container.weights_or_none() is not None for container in containers):
+        given = ((container.weights_or_none(), container.values()) for container in containers)
+        weights = torch.cat([torch.ones_like(ids, dtype=torch.float32) if w is None else w for w, ids in given])
+    return keyed(
+        [key for container in containers for key in container.keys()],  # noqa: SIM118  # no mapping
+        torch.cat([container.values() for container in containers]),
+        torch.cat([container.lengths() for container in containers]),
+        weights,
+        num_samples=containers[0].stride(),
+    )
 
 
 def is_compiled(rows: Tensor) -> bool:
@@ -314,61 +303,28 @@ def is_compiled(rows: Tensor) -> bool:
     return is_plain and not torch.compiler.is_exporting()
 
 
-def _selected(lists: Jagged[Any], num_rows: int, places: Sequence[int], rows: Any) -> Jagged[Any]:
-    """The chosen rows of the features at some places, `num_rows` of each feature."""
-    if not isinstance(lists.values, Tensor):
-        return _selected_by_loops(lists, num_rows, places, rows)
-    if lists.values.dim() > 1 and is_compiled(lists.values) and len(places) == 1:
-        lengths = lists.lengths.long().index_select(0, rows)
-        total = int(lengths.sum())
-        vectors = _SelectVectors.apply(lists.values, lists.offsets.long(), rows, total)  # type: ignore[no-untyped-call]
-        return Jagged.of_lengths(vectors, lengths)
-    if lists.values.dim() > 1 or lists.values.device.type != "cpu":
-        values, weights, lengths = select_by_pytorch(lists.offsets, lists.values, lists.weights, num_rows, places, rows)
-        return Jagged.of_lengths(values, lengths, weights)
-    return _selected_by_loops(lists.to_numpy(), num_rows, places, rows.numpy()).to_torch()
-
-
-def _selected_by_loops(
-    lists: Jagged[npt.NDArray[Any]], num_rows: int, places: Sequence[int], rows: npt.NDArray[np.int64]
-) -> Jagged[npt.NDArray[Any]]:
+def _selected_by_loops(lists: Jagged[npt.NDArray[Any]], rows: npt.NDArray[np.int64]) -> Jagged[npt.NDArray[Any]]:
     from windrow.recsys.batches.jagged_kernels import copy_lists, selected_lengths
 
-    features = np.array(places, np.int64)
-    lengths = np.empty(len(features) * len(rows), lists.offsets.dtype)
-    total = selected_lengths(lists.offsets, num_rows, features, rows, lengths)
+    lengths = np.empty(len(rows), lists.offsets.dtype)
+    total = selected_lengths(lists.offsets, rows, lengths)
 
     def copied(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
         out = np.empty(total, column.dtype)
-        copy_lists(lists.offsets, column, num_rows, features, rows, out)
+        copy_lists(lists.offsets, column, rows, out)
         return out
 
     weights = None if lists.weights is None else copied(lists.weights)
     return Jagged.of_lengths(copied(lists.values), lengths, weights)
 
 
-def select_by_pytorch(
-    offsets: Tensor, values: Tensor, weights: Tensor | None, num_rows: int, places: Sequence[int], rows: Tensor
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Copy chosen lists with PyTorch's operations, on any device: values, weights and lengths, differentiable.
-
-    Args:
-        offsets: [F * num_rows + 1] where lists begin.
-        values: of all lists.
-        weights: of all values, or None.
-        num_rows: lists of a feature.
-        places: f features.
-        rows: [n] int64, which list of each feature comes first, second and so on.
-    """
-    chosen = torch.cat([rows + place * num_rows for place in places])
-    starts = offsets[:-1].index_select(0, chosen)
-    lengths = offsets[1:].index_select(0, chosen) - starts
+def select_by_pytorch(lists: Jagged[Tensor], rows: Tensor) -> Jagged[Tensor]:
+    """`Jagged.select` with PyTorch's operations, on any device: differentiable in the values."""
+    starts = lists.offsets[:-1].index_select(0, rows)
+    lengths = lists.offsets[1:].index_select(0, rows) - starts
     positions = list_positions(starts, lengths)
-    return (
-        values.index_select(0, positions),
-        None if weights is None else weights.detach().index_select(0, positions),
-        lengths,
-    )
+    weights = None if lists.weights is None else lists.weights.detach().index_select(0, positions)
+    return Jagged.of_lengths(lists.values.index_select(0, positions), lengths, weights)
 
 
 class _SelectVectors(torch.autograd.Function):

@@ -77,47 +77,39 @@ CHUNK = 8
 
 
 @numba.njit(cache=True, nogil=True)
-def selected_lengths(offsets: Integers, num_rows: int, features: Longs, rows: Longs, lengths: Integers) -> int:
-    """Lengths [f * n] of chosen lists, and their sum.
-
-    `offsets` are of all features, `num_rows` lists each; `features` [f] and `rows` [n] are in the result's order.
-    """
-    total, target = 0, 0
-    for feature in features:
-        for row in rows:
-            place = feature * num_rows + row
-            length = offsets[place + 1] - offsets[place]
-            lengths[target] = length
-            total += length
-            target += 1
+def selected_lengths(offsets: Integers, rows: Longs, lengths: Integers) -> int:
+    """Lengths [n] of the lists `rows` [n], and their sum."""
+    total = 0
+    for index in range(rows.size):
+        length = offsets[rows[index] + 1] - offsets[rows[index]]
+        lengths[index] = length
+        total += length
     return total
 
 
 @numba.njit(cache=True, nogil=True)
-def copy_lists(offsets: Integers, values: Array, num_rows: int, features: Longs, rows: Longs, out: Array) -> None:
+def copy_lists(offsets: Integers, values: Array, rows: Longs, out: Array) -> None:
     """Copy the lists that `selected_lengths` measures one behind the other, to `out` of the type of `values`."""
     target, limit = np.uint64(0), np.uint64(min(out.size, values.size))
-    for feature in features:
-        first = feature * num_rows
-        for index in range(rows.size):
-            # Where a list begins is as good as random: ask for it before it is needed.
-            prefetch(values, offsets[first + rows[min(index + AHEAD, rows.size - 1)]])
-            place = first + rows[index]
-            start, length = np.uint64(offsets[place]), np.uint64(offsets[place + 1] - offsets[place])
-            end = target + length
-            if max(target, start) + length + np.uint64(CHUNK) <= limit:
-                # A number of values that the compiler knows: what is too much is overwritten by the next list.
-                while target < end:
-                    for step in range(np.uint64(CHUNK)):
-                        out[target + step] = values[start + step]
-                    target += np.uint64(CHUNK)
-                    start += np.uint64(CHUNK)
-            else:
-                while target < end:
-                    out[target] = values[start]
-                    target += np.uint64(1)
-                    start += np.uint64(1)
-            target = end
+    for index in range(rows.size):
+        # Where a list begins is as good as random: ask for it before it is needed.
+        prefetch(values, offsets[rows[min(index + AHEAD, rows.size - 1)]])
+        place = rows[index]
+        start, length = np.uint64(offsets[place]), np.uint64(offsets[place + 1] - offsets[place])
+        end = target + length
+        if max(target, start) + length + np.uint64(CHUNK) <= limit:
+            # A number of values that the compiler knows: what is too much is overwritten by the next list.
+            while target < end:
+                for step in range(np.uint64(CHUNK)):
+                    out[target + step] = values[start + step]
+                target += np.uint64(CHUNK)
+                start += np.uint64(CHUNK)
+        else:
+            while target < end:
+                out[target] = values[start]
+                target += np.uint64(1)
+                start += np.uint64(1)
+        target = end
 
 
 @numba.njit(nogil=True, cache=True)

@@ -25,7 +25,7 @@ from windrow.recsys.batches.deduplication.distinct_lists import distinct_lists
 from windrow.recsys.batches.deduplication.options import check_groups
 from windrow.recsys.batches.jagged import Jagged, Windows
 from windrow.recsys.batches.transforms import Transforms
-from windrow.recsys.batches.windows_kernels import FIELDS, GROUP_FIELDS, HASHES, IDS, LENGTHS, STARTS, UNIQUE, WEIGHTS
+from windrow.recsys.batches.windows_kernels import FIELDS, GROUP_FIELDS
 from windrow.recsys.log.store import (
     CURE,
     DENSE_COLUMN,
@@ -37,16 +37,7 @@ from windrow.recsys.log.store import (
     LogSplit,
 )
 
-__all__ = [
-    "ColumnChoice",
-    "DistinctRows",
-    "RowGroup",
-    "RowGroups",
-    "SharedGroups",
-    "SplitFiles",
-    "decoded",
-    "distinct_rows",
-]
+__all__ = ["ColumnChoice", "Columns", "DistinctRows", "RowGroup", "RowGroups", "SharedGroups", "SplitFiles", "decoded"]
 
 Taken = TypeVar("Taken")
 
@@ -139,7 +130,7 @@ class SharedGroups:
     Attributes:
         rows: distinct rows of each group.
         inverse: [G, n] int32, which of them each sample has.
-        table: [F, FIELDS] int64, where they are: see `windrow.recsys.batches.windows_kernels`.
+        table: [F, FIELDS] int64, where they are; this and the next as `windrow.recsys.batches.windows_kernels` says.
         group_table: [G, GROUP_FIELDS] int64.
     """
 
@@ -150,17 +141,19 @@ class SharedGroups:
 
     def __post_init__(self) -> None:
         """Find the addresses."""
-        features = [lists for rows in self.rows for lists in rows.features]
-        table = np.zeros((len(features), FIELDS), np.int64)
-        for entry, lists in zip(table, features, strict=True):
-            entry[STARTS] = lists.starts.ctypes.data
-            entry[LENGTHS] = lists.lengths.ctypes.data
-            entry[IDS] = lists.values.ctypes.data
-            entry[WEIGHTS] = 0 if lists.weights is None else lists.weights.ctypes.data
-        group_table = np.zeros((len(self.rows), GROUP_FIELDS), np.int64)
-        for entry, rows in zip(group_table, self.rows, strict=True):
-            entry[HASHES] = rows.hashes.ctypes.data
-            entry[UNIQUE] = len(rows.hashes)
+        addresses = [
+            [
+                lists.starts.ctypes.data,
+                lists.lengths.ctypes.data,
+                lists.values.ctypes.data,
+                0 if lists.weights is None else lists.weights.ctypes.data,
+            ]
+            for rows in self.rows
+            for lists in rows.features
+        ]
+        of_groups = [[rows.hashes.ctypes.data, len(rows.hashes)] for rows in self.rows]
+        table = np.array(addresses, np.int64).reshape(-1, FIELDS)
+        group_table = np.array(of_groups, np.int64).reshape(-1, GROUP_FIELDS)
         object.__setattr__(self, "table", table)
         object.__setattr__(self, "group_table", group_table)
 
@@ -169,34 +162,6 @@ class SharedGroups:
         """Of all arrays."""
         of_rows = sum(rows.hashes.nbytes + sum(lists.num_bytes for lists in rows.features) for rows in self.rows)
         return self.inverse.nbytes + of_rows
-
-
-def distinct_rows(
-    features: Sequence[Lists],
-    transform: Callable[[Sequence[Lists]], Sequence[Lists]] | None = None,
-    *,
-    transform_once: bool = True,
-) -> tuple[DistinctRows, npt.NDArray[np.int64]]:
-    """Find the distinct rows of a group, and transform them.
-
-    Args:
-        features: lists of n samples each, at least one feature.
-        transform: what is done to the lists, each for itself; None for nothing.
-        transform_once: transform distinct lists alone, instead of all before they are compared. The result is the same.
-
-    Returns:
-        Distinct rows after the transform, in the order in which samples first have them, some of them perhaps in the
-        memory of `features`; [n] which one each has.
-    """
-    if transform is not None and transform_once:
-        found = distinct_lists(features)
-        # Rows that differed may be equal afterwards: lists of which the rest was cut off, for example.
-        rows, again = distinct_rows(transform([lists.select(found.representatives) for lists in features]))
-        return rows, again[found.inverse]
-    lists = features if transform is None else transform(features)
-    found = distinct_lists(lists)
-    windows = tuple(_windows(of_feature, found.representatives) for of_feature in lists)
-    return DistinctRows(windows, found.hashes), found.inverse
 
 
 def _windows(lists: Lists, rows: npt.NDArray[np.int64]) -> Windows[npt.NDArray[Any]]:
@@ -213,30 +178,23 @@ class RowGroup:
     """Consecutive samples, in the memory that Arrow decoded them to.
 
     Attributes:
-        labels: [n] float32; [n, L] of several labels.
-        weights: [n] float32 of the samples; None where they have none.
-        dense: [n, D] float32.
-        single: [n] int64 for each feature of one id per sample that is in no group, in the order of features.
-        lists: each multi-hot feature that is in no group, in the order of features.
+        columns: by their names in the store: labels, [n] float32 or [n, L] of several; dense values, [n, D] float32;
+            and where they are read weights, [n] float32, and sessions, [n] int64.
+        single: [n] int64 of each feature of one id per sample that is in no group, in the order of features.
+        lists: each multi-hot feature that is in no group.
         groups: distinct lists of each group.
-        sessions: [n] int64; None where they are not read.
     """
 
-    labels: npt.NDArray[np.float32]
-    weights: npt.NDArray[np.float32] | None
-    dense: npt.NDArray[np.float32]
-    single: tuple[npt.NDArray[np.int64], ...]
-    lists: tuple[Lists, ...]
+    columns: dict[str, npt.NDArray[Any]]
+    single: dict[str, npt.NDArray[np.int64]]
+    lists: dict[str, Lists]
     groups: SharedGroups
-    sessions: npt.NDArray[np.int64] | None = None
 
     @property
     def num_bytes(self) -> int:
         """Of all."""
-        optional = [array for array in (self.weights, self.sessions) if array is not None]
-        arrays = (self.labels, self.dense, *self.single, *optional)
-        of_arrays: int = sum(array.nbytes for array in arrays)
-        return of_arrays + sum(lists.num_bytes for lists in self.lists) + self.groups.num_bytes
+        of_arrays: int = sum(array.nbytes for array in (*self.columns.values(), *self.single.values()))
+        return of_arrays + sum(lists.num_bytes for lists in self.lists.values()) + self.groups.num_bytes
 
 
 def decoded(table: Any, choice: ColumnChoice) -> RowGroup:
@@ -247,52 +205,62 @@ def decoded(table: Any, choice: ColumnChoice) -> RowGroup:
     Raises:
         ValueError: lists and their weights have different lengths, or a row group begins with a null.
     """
-    if choice.num_labels == 1:
-        labels = one_chunk(table, LABEL_COLUMN).to_numpy()
-    elif choice.num_labels == 0:
-        labels = np.zeros((table.num_rows, 0), np.float32)
-    else:
-        labels = one_chunk(table, LABEL_COLUMN).flatten().to_numpy().reshape(-1, choice.num_labels)
-    if choice.num_dense:
-        dense = one_chunk(table, DENSE_COLUMN).flatten().to_numpy().reshape(len(labels), choice.num_dense)
-    else:
-        dense = np.zeros((len(labels), 0), np.float32)
-    columns = _Columns(table, dense, choice)
+    samples = Columns(table, choice)
+    several = choice.num_labels != 1
+    columns = {
+        LABEL_COLUMN: _matrix(table, LABEL_COLUMN, choice.num_labels)
+        if several
+        else one_chunk(table, LABEL_COLUMN).to_numpy(),
+        DENSE_COLUMN: samples.dense,
+    }
+    for name in [SAMPLE_WEIGHT_COLUMN] * choice.sample_weights + [SESSION_COLUMN] * choice.sessions:
+        columns[name] = one_chunk(table, name).to_numpy()
     return RowGroup(
-        labels=labels,
-        weights=one_chunk(table, SAMPLE_WEIGHT_COLUMN).to_numpy() if choice.sample_weights else None,
-        dense=dense,
-        single=tuple(columns.ids(feature.name) for feature in choice.plain if not feature.multi_hot),
-        lists=tuple(columns.lists(feature.name) for feature in choice.plain if feature.multi_hot),
-        groups=columns.groups(choice.groups),
-        sessions=one_chunk(table, SESSION_COLUMN).to_numpy() if choice.sessions else None,
+        columns=columns,
+        single={feature.name: samples.ids(feature.name) for feature in choice.plain if not feature.multi_hot},
+        lists={feature.name: samples.lists(feature.name) for feature in choice.plain if feature.multi_hot},
+        groups=samples.groups(choice.groups),
     )
 
 
-class _Columns:
-    """The columns of a decoded row group as features."""
+def _matrix(table: Any, name: str, width: int) -> npt.NDArray[np.float32]:
+    if not width:
+        return np.zeros((table.num_rows, 0), np.float32)
+    matrix: npt.NDArray[np.float32] = one_chunk(table, name).flatten().to_numpy().reshape(-1, width)
+    return matrix
 
-    def __init__(self, table: Any, dense: npt.NDArray[np.float32], choice: ColumnChoice) -> None:
+
+class Columns:
+    """The features of decoded samples, transformed: a ``pyarrow.Table`` that has the columns of those asked for.
+
+    Attributes:
+        dense: [n, D] float32; D is 0 where its column was not read.
+    """
+
+    def __init__(self, table: Any, choice: ColumnChoice) -> None:
         self._table = table
-        self._dense = dense
+        self.dense = _matrix(table, DENSE_COLUMN, choice.num_dense * (DENSE_COLUMN in table.column_names))
         self._transforms = choice.transforms
         self._transform_once = choice.transform_once
         self._features = {feature.name: feature for feature in choice.given}
 
     def ids(self, name: str) -> npt.NDArray[np.int64]:
+        """[n] int64 of a feature of one id per sample."""
         ids = self._stored(name).single_ids()
         return ids if self._transforms is None else self._transforms.ids(name, ids)
 
     def lists(self, name: str) -> Lists:
-        runs, transforms = self._stored(name), self._transforms
-        if transforms is None:
+        """The list of each sample, of a multi-hot feature."""
+        runs = self._stored(name)
+        if self._transforms is None:
             return runs.of_samples()
         if self._transform_once:
-            return RunLists(transforms.lists(name, runs.lists), runs.begins).of_samples()
-        return transforms.lists(name, runs.of_samples())
+            return RunLists(self._transforms.lists(name, runs.lists), runs.begins).of_samples()
+        return self._transforms.lists(name, runs.of_samples())
 
     def groups(self, groups: Sequence[Sequence[str]]) -> SharedGroups:
-        inverse = np.empty((len(groups), len(self._dense)), np.int32)
+        """Distinct rows of groups of features."""
+        inverse = np.empty((len(groups), self._table.num_rows), np.int32)
         rows = []
         for number, group in enumerate(groups):
             of_group, inverse[number] = self._distinct(group)
@@ -300,28 +268,28 @@ class _Columns:
         return SharedGroups(tuple(rows), inverse)
 
     def _distinct(self, group: Sequence[str]) -> tuple[DistinctRows, npt.NDArray[np.int64]]:
-        transforms = self._transforms
+        """Distinct rows of a group in the order in which samples first have them, and which one each has."""
         features, run_of_sample = runs_of_group([self._stored(name) for name in group])
-        if transforms is None or not any(map(transforms.changes, group)):
-            rows, inverse = distinct_rows(features)
-            return rows, inverse if run_of_sample is None else inverse[run_of_sample]
-
-        def transform(lists: Sequence[Lists]) -> list[Lists]:
-            return [transforms.lists(name, of_name) for name, of_name in zip(group, lists, strict=True)]
-
-        transform_once = self._transform_once
-        if run_of_sample is not None:
-            if not transform_once:
-                features, run_of_sample = [self._stored(name).of_samples() for name in group], None
-            elif len(features[0]) < FEW_RUNS * len(run_of_sample):
-                # Runs are about as few as distinct lists, which need not be found first then.
-                transform_once = False
-        rows, inverse = distinct_rows(features, transform, transform_once=transform_once)
-        return rows, inverse if run_of_sample is None else inverse[run_of_sample]
+        inverses = [] if run_of_sample is None else [run_of_sample]
+        if self._transforms is not None and any(map(self._transforms.changes, group)):
+            if not self._transform_once:
+                features, inverses = [self._stored(name).of_samples() for name in group], []
+            # Where runs are about as few as distinct lists, these need not be found before.
+            elif not inverses or len(features[0]) >= FEW_RUNS * self._table.num_rows:
+                once = distinct_lists(features)
+                features = [lists.select(once.representatives) for lists in features]
+                inverses.append(once.inverse)
+            features = [self._transforms.lists(name, lists) for name, lists in zip(group, features, strict=True)]
+        # Rows that differed may be equal after transforms: lists of which the rest was cut off, for example.
+        found = distinct_lists(features)
+        inverse = found.inverse
+        for of_samples in reversed(inverses):
+            inverse = inverse[of_samples]
+        return DistinctRows(tuple(_windows(lists, found.representatives) for lists in features), found.hashes), inverse
 
     def _stored(self, name: str) -> RunLists:
         if self._transforms is not None and self._transforms.is_new(name):
-            return RunLists(Jagged.of_single(self._transforms.new_ids(name, self._dense)), None)
+            return RunLists(Jagged.of_single(self._transforms.new_ids(name, self.dense)), None)
         try:
             weights = one_chunk(self._table, name + WEIGHTS_SUFFIX) if self._features[name].weighted else None
             return runs_of_column(one_chunk(self._table, name), weights)

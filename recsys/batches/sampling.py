@@ -33,17 +33,19 @@ class ShuffledSource(ABC):
         rank: whose rows to give.
         size: number of ranks.
         batch_size: samples in a step, over all ranks, at least 1.
+        seed: the run's seed.
 
     Raises:
         RecipeError: the batch size is out of range.
     """
 
-    def __init__(self, num_samples: int, *, rank: int, size: int, batch_size: int) -> None:
+    def __init__(self, num_samples: int, *, rank: int, size: int, batch_size: int, seed: int) -> None:
         if batch_size < 1:
             raise RecipeError(f"batch_size = {batch_size}: expected at least 1")
         self._num_samples = num_samples
         self._rank = rank
         self._size = size
+        self._seed = seed
         self._steps = -(-num_samples // batch_size)
         self._bounds = near_equal_split(num_samples, self._steps)
         self._last: tuple[int, IntArray] | None = None
@@ -80,9 +82,14 @@ class ShuffledSource(ABC):
             step: of the epoch, 0 <= step < steps_per_epoch.
         """
 
-    @abstractmethod
     def shuffle(self, epoch: int) -> IntArray:
         """[samples_per_epoch] the numbers of all samples, in the order of an epoch."""
+        return self.shuffled(self._num_samples, epoch)
+
+    def shuffled(self, count: int, epoch: int) -> IntArray:
+        """The numbers below `count` in an order that is drawn anew in each epoch. Cost: a sort."""
+        # Hashing with one key is one-to-one, so there are no ties.
+        return np.argsort(hash_ids(stream_key(self._seed, Stream.SHUFFLE, epoch), np.arange(count)))
 
     def samples_of(self, epoch: int, step: int) -> IntArray:
         """Numbers of this rank's samples in a step, in their order. Cost: `shuffle`, at the first call of an epoch."""

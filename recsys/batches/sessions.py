@@ -32,7 +32,6 @@ from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.numpy_files import integer_row, load_arrays
-from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.deduplication.ikjt import deduplicate
@@ -203,10 +202,9 @@ class SessionReader(ShuffledSource):
             raise RecipeError(f'order = "{order}": expected one of {", ".join(get_args(SampleOrder))}')
         if not sessions.num_samples:
             raise DataError("no session has two clicks, so there is no next item to learn from")
-        super().__init__(sessions.num_samples, rank=rank, size=size, batch_size=batch_size)
+        super().__init__(sessions.num_samples, rank=rank, size=size, batch_size=batch_size, seed=seed)
         self._sessions = sessions
         self._negatives = negatives
-        self._seed = seed
         self._order: SampleOrder = order
         self._deduplicated = deduplicated
 
@@ -228,12 +226,10 @@ class SessionReader(ShuffledSource):
 
     def shuffle(self, epoch: int) -> IntArray:
         """The numbers of all samples in the order of an epoch; see the class."""
-        # Hashing with one key is one-to-one, so there are no ties.
-        key = stream_key(self._seed, Stream.SHUFFLE, epoch)
         if self._order == "samples":
-            return np.argsort(hash_ids(key, np.arange(self.samples_per_epoch)))
+            return super().shuffle(epoch)
         offsets = self._sessions.sample_offsets
-        sessions = np.argsort(hash_ids(key, np.arange(len(offsets) - 1)))
+        sessions = self.shuffled(len(offsets) - 1, epoch)
         return list_positions(offsets[sessions], np.diff(offsets)[sessions])
 
 

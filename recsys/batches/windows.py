@@ -10,7 +10,6 @@ them until a batch copies those that it needs::
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
 from windrow.recsys.batches.jagged import Jagged, keyed
-from windrow.recsys.batches.row_groups import ColumnChoice, RowGroup, SharedGroups
+from windrow.recsys.batches.row_groups import RowGroup, SharedGroups
 from windrow.recsys.batches.windows_kernels import (
     FIELDS,
     GROUP_FIELDS,
@@ -32,19 +31,9 @@ from windrow.recsys.batches.windows_kernels import (
     find_lists,
     number_rows,
 )
-from windrow.recsys.log.store import FeatureEntry
+from windrow.recsys.log.store import DENSE_COLUMN, LABEL_COLUMN, SAMPLE_WEIGHT_COLUMN, FeatureEntry
 
-__all__ = [
-    "GroupBatches",
-    "Piece",
-    "WindowColumns",
-    "WindowGroups",
-    "batch_of_pieces",
-    "no_samples",
-    "read_window",
-    "read_window_groups",
-    "sessions_of",
-]
+__all__ = ["GroupBatches", "Piece", "WindowColumns", "WindowGroups", "batch_of_pieces", "read_window"]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -61,24 +50,6 @@ class WindowGroups:
 
     sources: tuple[SharedGroups, ...]
     codes: IntArray
-
-
-def read_window_groups(parts: Sequence[tuple[SharedGroups, int, int]], order: IntArray | None) -> WindowGroups:
-    """Bring the rows of a window into order.
-
-    Args:
-        parts: ``(groups of a row group, start, stop)``: samples that, one after the other, are the window's.
-        order: [n] which sample comes first, second and so on; None for theirs.
-    """
-    joined = np.concatenate(
-        [
-            shared.inverse[:, start:stop].astype(np.int64) + (source << SOURCE_BITS)
-            for source, (shared, start, stop) in enumerate(parts)
-        ],
-        axis=1,
-    )
-    codes = joined if order is None else np.take(joined, order, axis=1, mode="clip")
-    return WindowGroups(tuple(shared for shared, _, _ in parts), codes)
 
 
 class GroupBatches:
@@ -186,20 +157,16 @@ class WindowColumns:
 
     Attributes:
         rows: [n] int64, their numbers in the split.
-        labels: [n] float32; [n, L] of several labels.
-        weights: [n] float32 of the samples; None where they have none.
-        dense: [n, D] float32.
+        columns: as of a `RowGroup`.
         single: [features of one id per sample, n] int64.
         lists: each multi-hot feature.
         groups: features whose lists are held once; they are in neither of both.
     """
 
-    rows: npt.NDArray[np.int64]
-    labels: npt.NDArray[np.float32]
-    weights: npt.NDArray[np.float32] | None
-    dense: npt.NDArray[np.float32]
-    single: npt.NDArray[np.int64]
-    lists: tuple[Lists, ...]
+    rows: IntArray
+    columns: dict[str, npt.NDArray[Any]]
+    single: IntArray
+    lists: dict[str, Lists]
     groups: WindowGroups
 
 
@@ -226,52 +193,27 @@ def read_window(
         order: [n] which row comes first, second and so on; None for the order of rows.
     """
     num_rows = sum(stop - start for _, start, stop in groups)
-    single = np.empty((len(groups[0][0].single), num_rows), np.int64)
-    for index, ids in enumerate(single):
-        _take([group.single[index][start:stop] for group, start, stop in groups], order, ids)
-    labels = np.empty((num_rows, *groups[0][0].labels.shape[1:]), np.float32)
-    _take([group.labels[start:stop] for group, start, stop in groups], order, labels)
-    weights = None
-    if given := [group.weights[start:stop] for group, start, stop in groups if group.weights is not None]:
-        weights = np.empty(num_rows, np.float32)
-        _take(given, order, weights)
-    dense = np.empty((num_rows, groups[0][0].dense.shape[1]), np.float32)
-    _take([group.dense[start:stop] for group, start, stop in groups], order, dense)
-    rows = np.arange(num_rows) if order is None else order
-    lists = [
-        _in_order([group.lists[index].slice(start, stop) for group, start, stop in groups], order)
-        for index in range(len(groups[0][0].lists))
+    first = groups[0][0]
+    single = np.empty((len(first.single), num_rows), np.int64)
+    for ids, name in zip(single, first.single, strict=True):
+        _take([group.single[name][start:stop] for group, start, stop in groups], order, ids)
+    codes = [
+        group.groups.inverse[:, start:stop].astype(np.int64) + (source << SOURCE_BITS)
+        for source, (group, start, stop) in enumerate(groups)
     ]
-    shared = read_window_groups([(group.groups, start, stop) for group, start, stop in groups], order)
-    return WindowColumns(rows + first_row, labels, weights, dense, single, tuple(lists), shared)
-
-
-def sessions_of(groups: Sequence[tuple[RowGroup, int, int]]) -> npt.NDArray[np.int64]:
-    """[n] int64 session ids of a window's rows, given as `read_window` takes them; their sessions were read."""
-    parts = [group.sessions[start:stop] for group, start, stop in groups if group.sessions is not None]
-    assert len(parts) == len(groups), "sessions were not read"
-    return _one(parts)
-
-
-def no_samples(choice: ColumnChoice) -> Piece:
-    """What a batch of no samples is made of."""
-    features = choice.plain
-    none = np.zeros(0, np.float32)
-    lists: tuple[Lists, ...] = tuple(
-        Jagged(np.zeros(0, np.int64), np.zeros(1, np.int64), none if feature.weighted else None)
-        for feature in features
-        if feature.multi_hot
+    return WindowColumns(
+        rows=(np.arange(num_rows) if order is None else order) + first_row,
+        columns={
+            name: _take([group.columns[name][start:stop] for group, start, stop in groups], order)
+            for name in first.columns
+        },
+        single=single,
+        lists={
+            name: _in_order([group.lists[name].slice(start, stop) for group, start, stop in groups], order)
+            for name in first.lists
+        },
+        groups=WindowGroups(tuple(group.groups for group, _, _ in groups), _take(codes, order, axis=1)),
     )
-    columns = WindowColumns(
-        rows=np.zeros(0, np.int64),
-        labels=none if choice.num_labels == 1 else np.zeros((0, choice.num_labels), np.float32),
-        weights=none if choice.sample_weights else None,
-        dense=np.zeros((0, choice.num_dense), np.float32),
-        single=np.zeros((len(features) - len(lists), 0), np.int64),
-        lists=lists,
-        groups=WindowGroups((), np.zeros((len(choice.groups), 0), np.int64)),
-    )
-    return Piece(columns, 0, 0)
 
 
 def batch_of_pieces(pieces: Sequence[Piece], features: Sequence[FeatureEntry], groups: GroupBatches) -> Batch:
@@ -294,55 +236,50 @@ def batch_of_pieces(pieces: Sequence[Piece], features: Sequence[FeatureEntry], g
         None if weights is None else torch.from_numpy(weights),
         num_samples=single.shape[1],
     )
-    dense, labels, rows = (_joined(pieces, name) for name in ("dense", "labels", "rows"))
-    sample_weights = None if pieces[0].window.weights is None else _joined(pieces, "weights")
-    held_once = groups.batch([(piece.window.groups, piece.start, piece.stop) for piece in pieces])
-    return Batch(dense, sparse, labels, rows, held_once, weights=sample_weights)
+    columns = {
+        name: _joined([piece.window.columns[name][piece.start : piece.stop] for piece in pieces])
+        for name in (LABEL_COLUMN, DENSE_COLUMN, SAMPLE_WEIGHT_COLUMN)
+        if name in pieces[0].window.columns
+    }
+    return Batch(
+        dense=columns[DENSE_COLUMN],
+        sparse=sparse,
+        labels=columns[LABEL_COLUMN],
+        row_ids=_joined([piece.window.rows[piece.start : piece.stop] for piece in pieces]),
+        deduplicated=groups.batch([(piece.window.groups, piece.start, piece.stop) for piece in pieces]),
+        weights=columns.get(SAMPLE_WEIGHT_COLUMN),
+    )
 
 
-def _joined(pieces: Sequence[Piece], name: str) -> Tensor:
-    columns = (getattr(piece.window, name)[piece.start : piece.stop] for piece in pieces)
-    return torch.from_numpy(np.concatenate(list(columns)))
+def _joined(parts: Sequence[npt.NDArray[Any]]) -> Tensor:
+    return torch.from_numpy(np.concatenate(parts))
 
 
 def _mixed(
-    pieces: Sequence[Piece], single: npt.NDArray[np.int64], features: Sequence[FeatureEntry]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32] | None]:
+    pieces: Sequence[Piece], single: IntArray, features: Sequence[FeatureEntry]
+) -> tuple[IntArray, IntArray, npt.NDArray[np.float32] | None]:
     """Ids, lengths and weights where features of one id and multi-hot ones alternate."""
-    ids: list[npt.NDArray[np.int64]] = []
-    lengths: list[npt.NDArray[np.int64]] = []
-    weights: list[npt.NDArray[np.float32]] = []
-    weighted = any(feature.weighted for feature in features)
-    next_single, next_list = iter(single), count()
+    ids, lengths = [], []
+    weights: list[npt.NDArray[np.float32] | None] = []
+    next_single = iter(single)
     for feature in features:
         if feature.multi_hot:
-            index = next(next_list)
-            cuts = [piece.window.lists[index].slice(piece.start, piece.stop) for piece in pieces]
+            cuts = [piece.window.lists[feature.name].slice(piece.start, piece.stop) for piece in pieces]
             ids += [cut.values for cut in cuts]
             lengths += [cut.lengths for cut in cuts]
-            if weighted:
-                ones = (np.ones(len(cut.values), np.float32) for cut in cuts)
-                weights += [one if cut.weights is None else cut.weights for cut, one in zip(cuts, ones, strict=True)]
+            weights += [cut.weights for cut in cuts]
         else:
             ids.append(next(next_single))
             lengths.append(np.ones(single.shape[1], np.int64))
-            weights += [np.ones(single.shape[1], np.float32)] * weighted
-    return np.concatenate(ids), np.concatenate(lengths), np.concatenate(weights) if weighted else None
+            weights.append(None)
+    of_ids = None
+    if any(feature.weighted for feature in features):
+        parts = zip(ids, weights, strict=True)
+        of_ids = np.concatenate([np.ones(len(part), np.float32) if own is None else own for part, own in parts])
+    return np.concatenate(ids), np.concatenate(lengths), of_ids
 
 
-def _take(parts: Sequence[npt.NDArray[Any]], order: npt.NDArray[np.int64] | None, out: npt.NDArray[Any]) -> None:
-    if order is None:
-        np.concatenate(parts, out=out)
-    else:
-        # The mode that checks positions first copies to a buffer.
-        np.take(_one(parts), order, axis=0, out=out, mode="clip")
-
-
-def _one(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _in_order(parts: Sequence[Lists], order: npt.NDArray[np.int64] | None) -> Lists:
+def _in_order(parts: Sequence[Lists], order: IntArray | None) -> Lists:
     weights = [part.weights for part in parts if part.weights is not None]
     joined = Jagged.of_lengths(
         _one([part.values for part in parts]),
@@ -350,3 +287,16 @@ def _in_order(parts: Sequence[Lists], order: npt.NDArray[np.int64] | None) -> Li
         _one(weights) if weights else None,
     )
     return joined if order is None else joined.select(order)
+
+
+def _take(
+    parts: Sequence[npt.NDArray[Any]], order: IntArray | None, out: npt.NDArray[Any] | None = None, *, axis: int = 0
+) -> npt.NDArray[Any]:
+    if order is None:
+        return np.concatenate(parts, axis=axis, out=out)
+    # The mode that checks positions first copies to a buffer.
+    return np.take(_one(parts, axis), order, axis=axis, out=out, mode="clip")
+
+
+def _one(parts: Sequence[npt.NDArray[Any]], axis: int = 0) -> npt.NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)

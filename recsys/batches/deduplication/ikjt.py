@@ -27,14 +27,15 @@ TorchRec has a variable batch, in which each feature has rows of its own number.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError
 from windrow.recsys.batches.deduplication.distinct_lists import distinct_lists
-from windrow.recsys.batches.jagged import Deduplicated, Jagged, check_inverse, jagged_of, keyed, places_of, select_lists
+from windrow.recsys.batches.jagged import Deduplicated, Jagged, check_inverse, jagged_of, keyed, side_by_side
 
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
@@ -101,18 +102,27 @@ def deduplicate(jagged: "KeyedJaggedTensor", group: Sequence[str]) -> InverseKey
             numbers of samples.
 
     Cost:
-        CPU: `distinct_lists`, then one copy of the distinct lists. Other devices: a sort of B hashes and some passes
-        over the ids.
+        `distinct_lists`, then one copy of the distinct lists. From other devices ids are copied to the CPU first, where
+        equal ones are found.
     """
-    places, num_samples = places_of(jagged, group), int(jagged.stride())
-    lists: Jagged[Any] = jagged_of(jagged)
-    if lists.values.device.type == "cpu":
-        lists = lists.to_numpy()
-    bounds = [lists.offsets[place * num_samples : (place + 1) * num_samples + 1] for place in places]
+    if jagged.variable_stride_per_key():
+        raise DataError("features have different numbers of samples: convert them with from_variable_batch first")
+    keys: list[str] = jagged.keys()
+    for feature in group:
+        if keys.count(feature) != 1 or group.count(feature) != 1:
+            raise DataError(
+                f"feature {feature!r} is {keys.count(feature)} times among the keys {', '.join(keys)}, and "
+                f"{group.count(feature)} times in {', '.join(group)}: it must be once in each"
+            )
+    device = jagged.device()
+    lists = jagged_of(jagged if device.type == "cpu" else jagged.to(torch.device("cpu"))).to_numpy()
+    num_samples = int(jagged.stride())
+    firsts = [keys.index(feature) * num_samples for feature in group]
+    bounds = [lists.offsets[first : first + num_samples + 1] for first in firsts]
     rows, inverse, _ = distinct_lists([Jagged(lists.values, bound, lists.weights) for bound in bounds])
-    if not isinstance(rows, Tensor):
-        rows, inverse = torch.from_numpy(rows), torch.from_numpy(inverse)
-    return InverseKeyedJaggedTensor(select_lists(jagged, group, rows), inverse)
+    unique = lists.select(np.concatenate([rows + first for first in firsts])).to_torch()
+    container = keyed(group, unique.values, unique.lengths, unique.weights, num_samples=len(rows))
+    return InverseKeyedJaggedTensor(container, torch.from_numpy(inverse)).to(device)
 
 
 def from_variable_batch(
@@ -132,25 +142,19 @@ def from_variable_batch(
             feature that is not there.
     """
     indices, strides = jagged.inverse_indices_or_none(), jagged.stride_per_key_per_rank()
-    if indices is None or any(len(of_ranks) != 1 for of_ranks in strides):
+    if indices is None or any(len(of_ranks) != 1 for of_ranks in strides) or not {*indices[0]} & {*jagged.keys()}:
         raise DataError(
             "rows without inverse_indices, or of several ranks: give what one rank made, or use deduplicate"
         )
     inverse_of = dict(zip(*indices, strict=True))
     num_samples, lists = indices[1].shape[1], jagged.to_dict()
-    expanded: dict[str, Jagged[Tensor]] = {}
+    expanded = []
     for feature, (num_rows,) in zip(jagged.keys(), strides, strict=True):
         if feature in inverse_of:
             inverse = inverse_of[feature].contiguous()
             check_inverse(inverse, num_unique=num_rows, num_samples=num_samples, name=f"feature {feature!r}")
-            expanded[feature] = Deduplicated(jagged_of(lists[feature]), inverse).expand()
-    found = []
-    for group in groups:
-        if not group or any(feature not in expanded for feature in group):
-            raise DataError(f"group {list(group)} of features {', '.join(expanded)}: name some of these, in each group")
-        parts = [expanded[feature] for feature in group]
-        values, lengths = (torch.cat([getattr(part, name) for part in parts]) for name in ("values", "lengths"))
-        weights = [part.weights for part in parts if part.weights is not None]
-        together = keyed(group, values, lengths, torch.cat(weights) if weights else None, num_samples=num_samples)
-        found.append(deduplicate(together, group))
-    return tuple(found)
+            unique = lists[feature]
+            rows = keyed([feature], unique.values(), unique.lengths(), unique.weights_or_none(), num_samples=num_rows)
+            expanded.append(InverseKeyedJaggedTensor(rows, inverse).expand())
+    together = side_by_side(expanded)
+    return tuple(deduplicate(together, group) for group in groups)

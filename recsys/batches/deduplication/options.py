@@ -26,7 +26,7 @@ session with probability 1 / S. A rank's batch has one such piece for each shard
 
 from collections.abc import Sequence
 
-from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.errors import RecipeError
 from windrow.comm.options import checked_dataclass
 
 __all__ = [
@@ -113,10 +113,10 @@ INVERSE_BYTES = 8
 def dedupe_factor(samples_per_session: float, unchanged: float) -> float:
     """DedupeFactor, from 1 to S: ids of a batch over ids of its distinct lists, if their mean length does not change.
 
-    Raises:
-        DataError: `samples_per_session` (S) below 1, or `unchanged` (d) no probability.
+    Args:
+        samples_per_session: S, at least 1.
+        unchanged: d, from 0 to 1.
     """
-    _check(samples_per_session, unchanged)
     return samples_per_session / (1.0 + (samples_per_session - 1.0) * (1.0 - unchanged))
 
 
@@ -133,11 +133,7 @@ def distinct_rows(batch_size: float, samples_per_session: float, unchanged: floa
         unchanged: d, from 0 to 1.
         pieces: p, runs of neighbours that the batch is made of, such as a rank's shards; as many as there are samples
             at most.
-
-    Raises:
-        DataError: a number out of range.
     """
-    _check(samples_per_session, unchanged)
     repeated = unchanged * (samples_per_session - 1.0) / samples_per_session
     return left_of_batch(batch_size, repeated, pieces=pieces)
 
@@ -151,12 +147,7 @@ def left_of_batch(batch_size: float, repeated_share: float, *, pieces: float = 1
             where samples weigh as much as they have ids, that share of the ids: the result, times the mean length of
             lists, is then their ids.
         pieces: p, as for `distinct_rows`.
-
-    Raises:
-        DataError: a number is negative.
     """
-    if batch_size < 0 or pieces < 0:
-        raise DataError(f"a batch of {batch_size} samples in {pieces} pieces: give numbers of 0 or more")
     begun = min(pieces, batch_size)
     return begun + (batch_size - begun) * (1.0 - repeated_share)
 
@@ -166,21 +157,6 @@ def samples_per_session_in_batch(batch_size: float, samples_per_session: float, 
 
     A piece of m = B / p samples touches 1 + (m - 1) / S sessions, so that S in the batch is m over that; 1 where the
     batch is empty. The DedupeFactor of this S is B / `distinct_rows`, whose arguments these are.
-
-    Raises:
-        DataError: a number out of range.
     """
-    _check(samples_per_session, 0.0)
-    if batch_size < 0 or pieces <= 0:
-        raise DataError(f"a batch of {batch_size} samples in {pieces} pieces: give at least one piece")
     length = batch_size / min(pieces, batch_size) if batch_size else 1.0
     return length / (1.0 + (length - 1.0) / samples_per_session)
-
-
-def _check(samples_per_session: float, unchanged: float) -> None:
-    if not 1.0 <= samples_per_session < float("inf"):
-        raise DataError(
-            f"{samples_per_session} samples per session: a session has at least 1, and a finite number of them"
-        )
-    if not 0.0 <= unchanged <= 1.0:
-        raise DataError(f"a probability of {unchanged} that a value is unchanged: give one from 0 to 1")

@@ -1,193 +1,97 @@
-"""What repeats in a prepared log: measured on whole sessions of it, and on batches as training would have them.
+"""What repeats in a prepared log: formulas on whole sessions of it, and counts in the batches of a clustered log.
 
-    session sample  ->  S, d(f), lengths, bytes on disk in each order
-                    ->  batches of neighbours: as a clustered log gives them
-    training reader ->  batches as they are now
+A block of neighbouring samples would not do where sessions are interleaved, since it holds little of each. So the
+sessions of a span, up to 16 times as long, are chosen by a hash of their number, each with all its samples::
 
-Formulas beside it: `windrow.recsys.batches.deduplication.options`.
+    sessions   a b a c b a c c b d ...      a and c chosen, then put together:      a a a c c c
+
+Equal lists get equal numbers, so that looking for repeats is comparing integers::
+
+    item       7    2    7    7           0 1 0 0
+    history    [4]  []   [4]  [4, 1]      0 1 0 2       item and history together: 3 distinct samples, 0 1 3
+
+Formulas: `windrow.recsys.batches.deduplication.options`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from windrow.comm.errors import StoreError
 from windrow.comm.random import hash_ids
-from windrow.recsys.batches.arrow_columns import Lists, one_chunk
-from windrow.recsys.batches.batch import Batch
+from windrow.recsys.batches.arrow_columns import filled_in
 from windrow.recsys.batches.batch_reader import Shards
+from windrow.recsys.batches.deduplication.distinct_lists import distinct_lists
 from windrow.recsys.batches.deduplication.options import (
     dedupe_factor,
     distinct_rows,
     left_of_batch,
     samples_per_session_in_batch,
 )
-from windrow.recsys.batches.deduplication.survey_sample import (
-    SAMPLE_ROWS,
-    CodedSamples,
-    StorageScales,
-    StorageSizes,
-    choose_sessions,
-    code_batch,
-    code_lists,
-    read_rows,
-)
 from windrow.recsys.batches.jagged import Jagged
+from windrow.recsys.batches.row_groups import ColumnChoice, Columns, SplitFiles
 from windrow.recsys.batches.transforms import Transforms
-from windrow.recsys.log.store import (
-    DENSE_COLUMN,
-    LABEL_COLUMN,
-    SESSION_COLUMN,
-    TIME_COLUMN,
-    WEIGHTS_SUFFIX,
-    LogSplit,
-    LogStore,
-)
+from windrow.recsys.log.store import CURE, DENSE_COLUMN, SESSION_COLUMN, TIME_COLUMN, WEIGHTS_SUFFIX, LogSplit, LogStore
 
-if TYPE_CHECKING:
-    from windrow.recsys.log.store import FeatureEntry
+__all__ = ["SAMPLE_ROWS", "LogSurvey", "choose_sessions", "cut_batches", "read_rows", "survey_log"]
 
-__all__ = [
-    "CLUSTERED_BATCHES",
-    "LogSurvey",
-    "SurveyedBatches",
-    "batches_as_read",
-    "batches_of_neighbours",
-    "survey_log",
-]
+Rows = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
 
-CLUSTERED_BATCHES = 8
-"""Batches of neighbours that are looked at, spread over the sample."""
+SAMPLE_ROWS = 1 << 18
+"""Samples of a survey: 16,000 sessions of 16 samples; rates are then within 1 % of those of the log."""
 
+SPAN = 16
+"""Samples that sessions are chosen among, for each that is wanted."""
 
-@dataclass(frozen=True, slots=True)
-class SurveyedBatches:
-    """Batches of one rank in one order of the log.
+SESSION_KEY, ORDER_KEY, ID_KEY = 0x5E55, 0x04D3, 0x1D5
+"""Key the choice of sessions, their order, and the choice of ids, so that none follows from how a log was split."""
 
-    Attributes:
-        batches: their samples.
-        samples_per_session: S in a batch, as counted: samples over distinct sessions.
-    """
-
-    batches: tuple[CodedSamples, ...]
-    samples_per_session: float
-
-    @property
-    def num_samples(self) -> float:
-        """Of a batch, mean."""
-        return float(np.mean([batch.num_samples for batch in self.batches]))
-
-    def num_ids(self, feature: str) -> float:
-        """Ids of a feature in a batch, mean."""
-        return float(np.mean([batch.num_ids(feature) for batch in self.batches]))
-
-    def longest(self, feature: str) -> float:
-        """Ids of the longest list of a feature in a batch, mean."""
-        return float(np.mean([batch.lengths[feature].max(initial=0) for batch in self.batches]))
-
-    def distinct(self, group: Sequence[str]) -> tuple[float, dict[str, float]]:
-        """Distinct rows when equal lists of a group are held once, and for each feature the ids in them; means."""
-        rows, ids = zip(*(batch.distinct(group) for batch in self.batches), strict=True)
-        return float(np.mean(rows)), {name: float(np.mean([of_batch[name] for of_batch in ids])) for name in group}
-
-    def factor(self, group: Sequence[str]) -> float:
-        """Samples over distinct rows of a group; 1 where there are no samples."""
-        rows, _ = self.distinct(group)
-        return self.num_samples / rows if rows else 1.0
-
-
-def batches_of_neighbours(
-    samples: CodedSamples, sessions: npt.NDArray[np.int64], *, batch_size: int, reader_shards: int, size: int
-) -> SurveyedBatches:
-    """Cut samples in clustered order, at least one, into batches as training cuts a log whose order it keeps.
-
-    Args:
-        samples: all of them.
-        sessions: of each.
-        batch_size: samples of a step over all ranks.
-        reader_shards: of the reader.
-        size: ranks; more than shards are refused with a RecipeError.
-
-    Returns:
-        Batches of rank 0, `CLUSTERED_BATCHES` of them at most, all full where any is.
-    """
-    cut = Shards(len(sessions), batch_size, reader_shards)
-    mine = cut.of_rank(0, size)
-    full_steps = max(1, len(sessions) // batch_size)
-    places = []
-    for step in np.unique(np.linspace(0, full_steps - 1, CLUSTERED_BATCHES).astype(int)).tolist():
-        pieces = [np.arange(*cut.places(shard, step)) + cut.rows(shard)[0] for shard in mine]
-        places.append(np.concatenate(pieces))
-    return SurveyedBatches(
-        tuple(samples.take(chosen) for chosen in places), _samples_per_session([sessions[chosen] for chosen in places])
-    )
-
-
-def batches_as_read(split: LogSplit, batches: Iterable[Batch]) -> SurveyedBatches:
-    """Look at batches of the training reader, of a split with sessions, on the CPU, no feature held once.
-
-    Raises:
-        StoreError: a file cannot be read.
-    """
-    coded, rows = [], []
-    for batch in batches:
-        coded.append(code_batch(batch))
-        rows.append(batch.row_ids.numpy())
-    found = read_rows(split, [SESSION_COLUMN], np.concatenate(rows)).column(SESSION_COLUMN).to_numpy()
-    bounds = np.cumsum([len(of_batch) for of_batch in rows])[:-1]
-    return SurveyedBatches(tuple(coded), _samples_per_session(np.split(found, bounds)))
-
-
-def _samples_per_session(batches: Sequence[npt.NDArray[np.int64]]) -> float:
-    return sum(map(len, batches)) / max(1, sum(len(np.unique(sessions)) for sessions in batches))
-
+BATCHES = 8
+"""Batches that are counted, spread over the sample."""
 
 ID_SAMPLE = 1 << 14
 """Ids of each feature that are kept, to tell how many fall into a range of rows: within 0.4 % of all, one deviation."""
 
-ID_KEY = 0x1D5
-"""Keys the choice of these ids."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogSurvey:
-    """What repeats in a log."""
+    """What repeats in a log, by a sample of n samples in clustered order.
+
+    Attributes:
+        num_samples: n.
+        num_sessions: their sessions.
+        split_samples: samples of the training split.
+        is_clustered: whether the samples of each session are neighbours in the store.
+        batch_size: B, samples of one rank's batch.
+        pieces: runs of neighbours that it is made of: the shards that the rank reads.
+        codes: feature -> [n] int32, equal for samples with equal lists.
+        lengths: feature -> [n] int32 ids of each sample.
+        repeated: feature -> [n - 1] whether a sample has the list of the one before, which is of the same session.
+        ids: feature -> some of its ids, sorted.
+        batches: positions in the sample of each of some batches of a clustered log.
+    """
 
     num_samples: int
-    """Samples that were looked at."""
     num_sessions: int
-    """Their sessions."""
     split_samples: int
-    """Samples of the training split."""
     is_clustered: bool
-    """Whether the samples of each session are neighbours in the store."""
     batch_size: float
-    """B: samples of one rank's batch."""
     pieces: float
-    """Runs of neighbours that it is made of: the shards that the rank reads."""
-    num_files: int
-    """Files that `storage.sharded` deals sessions to."""
-    sample: CodedSamples
-    """The sample in clustered order."""
-    within: npt.NDArray[np.bool_]
-    """[num_samples - 1] whether a sample is of the same session as the one before."""
-    num_stored: Mapping[str, int]
-    """Ids of each feature in the sample as the store has them, before transforms."""
-    ids: Mapping[str, npt.NDArray[np.int64]]
-    """Some ids of each feature, sorted."""
-    clustered: SurveyedBatches
-    """Batches of a clustered log."""
-    as_read: SurveyedBatches
-    """Batches that training reads from the store as it is."""
-    storage: StorageSizes
-    """On disk."""
+    codes: Mapping[str, Codes]
+    lengths: Mapping[str, Codes]
+    repeated: Mapping[str, npt.NDArray[np.bool_]]
+    ids: Mapping[str, Rows]
+    batches: Sequence[Rows]
 
     @property
     def features(self) -> tuple[str, ...]:
         """All features that the reader gives, in its order."""
-        return tuple(self.sample.codes)
+        return tuple(self.codes)
 
     @property
     def samples_per_session(self) -> float:
@@ -199,14 +103,19 @@ class LogSurvey:
         """S in a clustered batch, by the formula."""
         return samples_per_session_in_batch(self.batch_size, self.samples_per_session, pieces=self.pieces)
 
+    def repeats(self, group: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """[n - 1] whether a sample has all of a group as the one before, which is of the same session."""
+        found: npt.NDArray[np.bool_] = np.logical_and.reduce([self.repeated[name] for name in group])
+        return found
+
     def unchanged(self, group: Sequence[str]) -> float:
         """d of a group: share of samples in which all of it is as in the sample before of the session."""
-        num_pairs = int(np.count_nonzero(self.within))
-        return int(np.count_nonzero(self.sample.unchanged(group) & self.within)) / num_pairs if num_pairs else 0.0
+        pairs = self.num_samples - self.num_sessions
+        return int(np.count_nonzero(self.repeats(group))) / pairs if pairs else 0.0
 
     def mean_length(self, feature: str) -> float:
         """l: ids in a list of a feature, mean."""
-        return self.sample.num_ids(feature) / self.num_samples
+        return float(self.lengths[feature].mean())
 
     def predicted_factor(self, group: Sequence[str]) -> float:
         """DedupeFactor of a group in a clustered batch, by the formula."""
@@ -221,10 +130,36 @@ class LogSurvey:
 
         Each sample weighs as much as it has ids: lists that change may be longer than those that stay.
         """
-        lengths = self.sample.lengths[feature].astype(np.int64)
-        repeated = lengths[1:][self.sample.unchanged(group) & self.within].sum()
-        share = float(repeated / lengths.sum()) if lengths.any() else 0.0
+        lengths = self.lengths[feature].astype(np.int64)
+        share = float(lengths[1:][self.repeats(group)].sum() / max(1, lengths.sum()))
         return self.mean_length(feature) * left_of_batch(self.batch_size, share, pieces=self.pieces)
+
+    def counted_samples(self) -> float:
+        """Samples of the batches that were counted, mean."""
+        return float(np.mean([len(places) for places in self.batches]))
+
+    def counted_ids(self, feature: str) -> float:
+        """Ids of a feature in a batch, mean."""
+        return float(np.mean([self.lengths[feature][places].sum(dtype=np.int64) for places in self.batches]))
+
+    def distinct(self, group: Sequence[str]) -> tuple[float, dict[str, float]]:
+        """Distinct rows when equal lists of a group are held once, and for each feature the ids in them; means."""
+        rows, ids = 0, dict.fromkeys(group, 0)
+        for places in self.batches:
+            found = np.zeros(len(places), np.int64)
+            for name in group:
+                # Products of two int32 numbers fit; numbering anew keeps it so.
+                both = found * (np.int64(self.codes[name].max()) + 1) + self.codes[name][places]
+                _, first, found = np.unique(both, return_index=True, return_inverse=True)
+            rows += len(first)
+            for name in group:
+                ids[name] += int(self.lengths[name][places][first].sum(dtype=np.int64))
+        count = len(self.batches)
+        return rows / count, {name: number / count for name, number in ids.items()}
+
+    def counted_factor(self, group: Sequence[str]) -> float:
+        """Samples over distinct rows of a group, counted in batches of a clustered log."""
+        return self.counted_samples() / self.distinct(group)[0]
 
     def id_share(self, feature: str, rows: tuple[int, int]) -> float:
         """Share of a feature's ids that fall into rows of its table: from the first, up to the one after the last."""
@@ -235,98 +170,138 @@ class LogSurvey:
 
 def survey_log(
     store: LogStore,
-    read: Iterable[Batch],
     *,
     batch_size: int,
     reader_shards: int,
     size: int,
     transforms: Transforms | None = None,
-    num_files: int = 1,
     max_rows: int = SAMPLE_ROWS,
 ) -> LogSurvey:
     """Look at the training split of a prepared log.
 
     Args:
         store: prepared with sessions.
-        read: some batches of rank 0, as training reads them and no feature of which is held once.
         batch_size: samples of a step over all ranks.
         reader_shards: of the reader.
         size: ranks.
         transforms: of the reader: lists are compared after them; None for none.
-        num_files: files that sessions would be dealt to.
         max_rows: about the most samples to look at.
-
-    Returns:
-        What was found.
 
     Raises:
         StoreError: the store has no sessions, or a file cannot be read.
         RecipeError: more ranks than shards.
 
     Cost:
-        Decodes up to `windrow.recsys.batches.deduplication.survey_sample.SPAN` times `max_rows` samples, a feature at a
-        time; keeps 8 bytes for each feature and sample.
+        Decodes up to `SPAN` times `max_rows` samples, a feature at a time; keeps 8 bytes for each feature and sample.
     """
     split = store.split("train")
-    chosen = choose_sessions(store, max_rows=max_rows)
-    clustered_shards = Shards(len(chosen.rows), batch_size, reader_shards)
-    scales = StorageScales(split, chosen, num_files)
-    changes = transforms or Transforms({}, store.features, store.dense)
-    codes, lengths, ids, num_stored = {}, {}, {}, {}
-    stored = {feature.name for feature in store.features}
-    dense: npt.NDArray[np.float32] | None = None
-    if store.dense:
-        dense = one_chunk(scales.add([DENSE_COLUMN]), DENSE_COLUMN).flatten().to_numpy().reshape(-1, store.num_dense)
-    for feature in changes.features:
-        if feature.name in stored:
-            columns = [feature.name] + [feature.name + WEIGHTS_SUFFIX] * feature.weighted
-            table = scales.add(columns, of_feature=True)
-            lists, num_stored[feature.name] = _lists(table, feature, changes)
-        else:
-            assert dense is not None, "a new feature is made of a dense column"
-            lists = Jagged.of_single(changes.new_ids(feature.name, dense))
-            num_stored[feature.name] = len(dense)
-        codes[feature.name], lengths[feature.name] = code_lists(lists)
-        ids[feature.name] = _some_ids(lists.values)
-    for column in [LABEL_COLUMN, SESSION_COLUMN] + [TIME_COLUMN] * store.manifest.has_time:
-        scales.add([column])
-    sample = CodedSamples(codes, lengths)
+    rows, sessions, is_clustered = choose_sessions(store, max_rows=max_rows)
+    batches = cut_batches(len(rows), batch_size=batch_size, reader_shards=reader_shards, size=size)
+    choice = ColumnChoice(features=store.features, num_dense=store.num_dense, transforms=transforms)
+    within = sessions[1:] == sessions[:-1]
+    codes, lengths, repeated, ids = {}, {}, {}, {}
+    for feature in choice.given:
+        name = feature.name
+        stored = [name] + [name + WEIGHTS_SUFFIX] * feature.weighted
+        is_new = transforms is not None and transforms.is_new(name)
+        columns = Columns(read_rows(split, [DENSE_COLUMN] if is_new else stored, rows), choice)
+        lists = columns.lists(name) if feature.multi_hot else Jagged.of_single(columns.ids(name))
+        codes[name] = distinct_lists([lists]).inverse.astype(np.int32)
+        repeated[name] = within & (codes[name][1:] == codes[name][:-1])
+        lengths[name] = lists.lengths.astype(np.int32)
+        ids[name] = _some_ids(lists.values[lists.offsets[0] : lists.offsets[-1]])
     return LogSurvey(
-        num_samples=len(chosen.rows),
-        num_sessions=chosen.num_sessions,
+        num_samples=len(rows),
+        num_sessions=len(rows) - int(np.count_nonzero(within)),
         split_samples=split.rows,
-        is_clustered=chosen.is_clustered,
+        is_clustered=is_clustered,
         batch_size=min(batch_size, split.rows) / size,
-        pieces=len(clustered_shards.of_rank(0, size)),
-        num_files=num_files,
-        sample=sample,
-        within=chosen.sessions[1:] == chosen.sessions[:-1],
-        num_stored=num_stored,
+        pieces=len(Shards(len(rows), batch_size, reader_shards).of_rank(0, size)),
+        codes=codes,
+        lengths=lengths,
+        repeated=repeated,
         ids=ids,
-        clustered=batches_of_neighbours(
-            sample, chosen.sessions, batch_size=batch_size, reader_shards=reader_shards, size=size
-        ),
-        as_read=batches_as_read(split, read),
-        storage=scales.sizes(),
+        batches=batches,
     )
 
 
-def _lists(table: Any, feature: "FeatureEntry", changes: Transforms) -> tuple[Lists, int]:
-    """The lists of a feature as the reader gives them, and how many ids the store has for them."""
-    column = one_chunk(table, feature.name)
-    if not feature.multi_hot:
-        return Jagged.of_single(changes.ids(feature.name, column.to_numpy())), len(column)
-    offsets = column.offsets.to_numpy()
-    weights = None
-    if feature.weighted:
-        # Of the same lengths, though they may begin elsewhere in their memory.
-        weights = one_chunk(table, feature.name + WEIGHTS_SUFFIX).flatten().to_numpy()
-    ids = column.flatten().to_numpy()
-    return changes.lists(feature.name, Jagged(ids, offsets - offsets[0], weights)), len(ids)
+def choose_sessions(store: LogStore, *, max_rows: int = SAMPLE_ROWS) -> tuple[Rows, Rows, bool]:
+    """Choose sessions out of the middle of the training split: at least one, each whole.
+
+    Args:
+        store: prepared with sessions.
+        max_rows: about the most samples; all of the split where it has no more.
+
+    Returns:
+        Numbers of their samples in the split, session after session, in order of time (else of the log); sessions in
+        the order of the store where that is clustered, else in a random one. The session of each. And whether the
+        store is clustered.
+
+    Raises:
+        StoreError: the store has no sessions, or a file cannot be read.
+    """
+    if not store.manifest.has_session:
+        raise StoreError(
+            f"{store.path} has no sessions, which deduplication is about: name their column by session = ... in "
+            "[log] and run windrow prepare again"
+        )
+    split = store.split("train")
+    length = min(split.rows, max_rows * SPAN)
+    start = (split.rows - length) // 2
+    has_time = store.manifest.has_time
+    table = read_rows(split, [SESSION_COLUMN] + [TIME_COLUMN] * has_time, np.arange(start, start + length))
+    sessions = table.column(SESSION_COLUMN).to_numpy()
+    is_clustered = int(np.count_nonzero(np.diff(sessions))) + 1 == len(np.unique(sessions))
+    draws = hash_ids(SESSION_KEY, sessions)
+    bound = np.uint64(2**64 * (max_rows / length)) if length > max_rows else np.uint64(2**64 - 1)
+    rows = np.flatnonzero(draws <= max(bound, draws.min()))
+    if not is_clustered:
+        # As windrow prepare would put them: by a hash of their number, in each by time.
+        times = table.column(TIME_COLUMN).to_numpy()[rows] if has_time else rows
+        rows = rows[np.lexsort((rows, times, sessions[rows], hash_ids(ORDER_KEY, sessions[rows])))]
+    return rows + start, sessions[rows], is_clustered
 
 
-def _some_ids(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    if len(values) <= ID_SAMPLE:
-        return np.sort(values)
-    chosen = hash_ids(ID_KEY, np.arange(ID_SAMPLE)) % np.uint64(len(values))
-    return np.sort(values[chosen.astype(np.int64)])
+def cut_batches(num_samples: int, *, batch_size: int, reader_shards: int, size: int) -> list[Rows]:
+    """Positions of the samples of some batches of rank 0 of `size`, as training cuts a log whose order it keeps.
+
+    `BATCHES` of them at most, all full where any is. More ranks than shards are refused with a RecipeError.
+    """
+    cut = Shards(num_samples, batch_size, reader_shards)
+    steps = np.unique(np.linspace(0, max(1, num_samples // batch_size) - 1, BATCHES).astype(int)).tolist()
+    mine = cut.of_rank(0, size)
+    return [
+        np.concatenate([np.arange(*cut.places(shard, step)) + cut.rows(shard)[0] for shard in mine]) for step in steps
+    ]
+
+
+def read_rows(split: LogSplit, columns: Sequence[str], rows: Rows) -> Any:
+    """Read columns of the samples `rows` [n] of a split, numbers in any order.
+
+    Returns:
+        ``pyarrow.Table`` of n rows in that order, each column in one chunk. Cost: decodes these columns of the row
+        groups that hold any of the rows.
+
+    Raises:
+        StoreError: a file cannot be read.
+    """
+    import pyarrow as pa
+
+    order = np.argsort(rows, kind="stable")
+    wanted = rows[order]
+    files = SplitFiles(split)
+    parts = []
+    for number, (start, stop) in enumerate(pairwise(files.offsets)):
+        first, last = np.searchsorted(wanted, (start, stop))
+        if first < last:
+            parts.append(files.read(number, columns, filled_in).take(pa.array(wanted[first:last] - start)))
+    if not parts:
+        raise StoreError(f"{split.files[0].parent} holds none of the {len(rows)} samples asked for: {CURE}")
+    return pa.concat_tables(parts).take(pa.array(np.argsort(order))).combine_chunks()
+
+
+def _some_ids(values: Rows) -> Rows:
+    if len(values) > ID_SAMPLE:
+        chosen = hash_ids(ID_KEY, np.arange(ID_SAMPLE)) % np.uint64(len(values))
+        values = values[chosen.astype(np.int64)]
+    return np.sort(values)

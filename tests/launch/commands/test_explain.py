@@ -124,7 +124,7 @@ def test_a_log(planted_recipes: dict[str, Path], tmp_path: Path, capsys: pytest.
     assert f"wrote {out}" in printed
     explained = json.loads(out.read_text())
     assert ["cart", "sellers"] in explained["groups"]
-    assert {saving["step"] for saving in explained["savings"]} == {f"O{number}" for number in range(1, 8)}
+    assert {saving["step"] for saving in explained["savings"]} == {"O3", "O4", "O5", "O7"}
     assert explain_with(recipe, "--rows", 500) == 0
     assert "one rank sends nothing" in capsys.readouterr().out
     with pytest.raises(RecipeError, match="--ranks 0: expected at least 1"):

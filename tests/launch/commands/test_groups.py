@@ -31,5 +31,5 @@ def test_what_is_printed_fits_the_recipe(planted_recipes, tmp_path, capsys):
     figures = json.loads(out.read_text())
     assert figures["groups"] == [list(group) for group in options.groups]
     assert figures["figures"]["cart,sellers"]["unchanged"] == pytest.approx(0.9, abs=0.05)
-    assert figures["figures"]["item"]["clustered_factor"] == 1
+    assert figures["figures"]["item"]["counted_factor"] == 1
     assert figures["mean_lengths"]["user"] == 1

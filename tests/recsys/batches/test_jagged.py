@@ -21,9 +21,7 @@ from windrow.recsys.batches.jagged import (
     list_positions,
     offsets_of_lengths,
     pack_windows,
-    places_of,
     select_by_pytorch,
-    select_lists,
 )
 
 LISTS = st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5), max_size=10)
@@ -85,17 +83,20 @@ def test_lists_of_one_offsets_and_bytes(as_lists):
 @given(data=st.data())
 def test_containers_of_torchrec_are_selected_feature_by_feature(dtype, random_groups, jagged_of, lists_of, data):
     jagged = jagged_of(*data.draw(random_groups), dtype=dtype)
-    features = data.draw(st.lists(st.sampled_from(jagged.keys()), unique=True, min_size=1))
+    features = list(jagged.keys())
     numbers = st.integers(0, max(jagged.stride() - 1, 0))
     rows = data.draw(st.lists(numbers, max_size=12 * bool(jagged.stride())))
-    chosen = torch.tensor(rows, dtype=torch.int64)
-    selected = select_lists(jagged, features, chosen)
+    chosen, lists = torch.tensor(rows, dtype=torch.int64), module.jagged_of(jagged)
+    found = Deduplicated(lists, chosen, len(features)).expand()
+    selected = module.keyed(features, found.values, found.lengths, found.weights, num_samples=len(rows))
     before = lists_of(jagged)
     assert lists_of(selected) == {feature: [before[feature][row] for row in rows] for feature in features}
     assert selected.lengths().dtype == dtype
-    places, weights = places_of(jagged, features), jagged.weights_or_none()
-    found = select_by_pytorch(jagged.offsets(), jagged.values(), weights, jagged.stride(), places, chosen)
-    for loops, pytorch in zip((selected.values(), selected.weights_or_none(), selected.lengths()), found, strict=True):
+    places = torch.cat([chosen + place * jagged.stride() for place in range(len(features))])
+    slow = select_by_pytorch(lists, places)
+    for loops, pytorch in zip(
+        (found.values, found.weights, found.lengths), (slow.values, slow.weights, slow.lengths), strict=True
+    ):
         assert (loops is None) == (pytorch is None)
         assert loops is None or loops.numpy().tobytes() == pytorch.numpy().tobytes()
 

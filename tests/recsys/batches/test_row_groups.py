@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.recsys.batches.jagged import Jagged
-from windrow.recsys.batches.row_groups import ColumnChoice, RowGroups, decoded, distinct_rows
+from windrow.recsys.batches.row_groups import ColumnChoice, RowGroups, decoded
 from windrow.recsys.batches.transforms import TransformOptions, Transforms
 from windrow.recsys.log.store import FeatureEntry
 
@@ -108,18 +107,18 @@ def test_columns_that_are_read():
 def test_without_groups_arrays_are_those_of_arrow():
     source = table()
     group = decoded(source, choice(sessions=True))
-    assert [ids.tolist() for ids in group.single] == [[10, 11, 12], [3, 3, 4]]
-    assert [lists.values.tolist() for lists in group.lists] == [[1, 2, 1, 2], [5, 5, 6]]
-    assert group.sessions.tolist() == [8, 8, 9]
+    assert [ids.tolist() for ids in group.single.values()] == [[10, 11, 12], [3, 3, 4]]
+    assert [lists.values.tolist() for lists in group.lists.values()] == [[1, 2, 1, 2], [5, 5, 6]]
+    assert group.columns["session"].tolist() == [8, 8, 9]
     assert group.groups.inverse.shape == (0, 3)
     address = source.column("cart").chunk(0).values.buffers()[1].address
-    assert group.lists[0].values.ctypes.data == address
+    assert group.lists["cart"].values.ctypes.data == address
 
 
 def test_groups_leave_the_other_features():
     group = decoded(table(), choice(groups=(("user", "cart"), ("basket",))))
-    assert [ids.tolist() for ids in group.single] == [[10, 11, 12]]
-    assert group.lists == ()
+    assert [ids.tolist() for ids in group.single.values()] == [[10, 11, 12]]
+    assert group.lists == {}
     users, baskets = group.groups.rows
     assert group.groups.inverse.tolist() == [[0, 0, 1], [0, 0, 1]]
     assert [lists.values.tolist() for lists in users.features] == [[3, 4], [1, 2]]
@@ -147,8 +146,8 @@ def test_transforms_reach_features_in_groups_and_out_of_them():
     options = choice(groups=(("user", "band"), ("basket",)), transforms=transforms)
     assert [feature.name for feature in options.plain] == ["item", "cart", "second"]
     group = decoded(table(), options)
-    assert [ids.tolist() for ids in group.single] == [[10, 11, 11], [0, 0, 0]]
-    assert group.lists[0].values.tolist() == [2, 2]
+    assert [ids.tolist() for ids in group.single.values()] == [[10, 11, 11], [0, 0, 0]]
+    assert group.lists["cart"].values.tolist() == [2, 2]
     assert group.groups.inverse.tolist() == [[0, 1, 1], [0, 0, 0]]
     assert [lists.values.tolist() for lists in group.groups.rows[0].features] == [[3, 3], [0, 1]]
 
@@ -166,13 +165,12 @@ def test_refuses_groups_that_cannot_be(groups, message):
         choice(groups=groups).check_groups()
 
 
-def id_lists(lists):
-    ids = np.array([number for ids in lists for number in ids], np.int64)
-    return Jagged(ids, np.cumsum([0, *map(len, lists)]))
-
-
 def test_lists_are_copied_where_most_repeat_and_else_stay_where_they_are():
-    seldom, often = id_lists([[1], [2], [1], [3], [4]]), id_lists([[1], [1], [2]])
-    (rows, _), (copied, _) = distinct_rows([seldom]), distinct_rows([often])
-    assert rows.features[0].values is seldom.values
-    assert copied.features[0].values.tolist() == [1, 2]
+    source = pa.table({"label": pa.array([0.0] * 5, pa.float32())})
+    for lists, copied in (([[1], [2], [1], [3], [4]], False), ([[1], [1], [1], [2], [2]], True)):
+        group = decoded(
+            source.append_column("cart", pa.array(lists)),
+            ColumnChoice(features=FEATURES[1:2], num_dense=0, groups=(("cart",),)),
+        )
+        values = group.groups.rows[0].features[0].values
+        assert values.tolist() == ([1, 2] if copied else [1, 2, 1, 3, 4])

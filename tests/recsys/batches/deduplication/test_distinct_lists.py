@@ -3,18 +3,12 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
 from windrow.recsys.batches.deduplication import distinct_lists as module
-from windrow.recsys.batches.deduplication.distinct_lists import (
-    distinct_by_pytorch,
-    distinct_lists,
-    hash_by_pytorch,
-    hash_lists,
-)
+from windrow.recsys.batches.deduplication.distinct_lists import distinct_lists, hash_lists
 from windrow.recsys.batches.jagged import Jagged
 
 WEIGHTS = st.sampled_from([0.0, -0.0, 1.0, float("nan"), np.float32(np.uint32(0x7FC00001).view(np.float32))])
@@ -66,27 +60,12 @@ def hash_of_two_bits(columns, rows):
     return hash_lists(columns, rows) & np.uint64(3)
 
 
-def all_hashes_by_pytorch(columns):
-    return torch.full((len(columns[0]),), 3)
-
-
-def one_bit_by_pytorch(columns):
-    return hash_by_pytorch(columns) & 1
-
-
-@pytest.mark.parametrize(
-    "hashing",
-    [hash_lists, same_hash_for_all, hash_of_two_bits, hash_by_pytorch, all_hashes_by_pytorch, one_bit_by_pytorch],
-)
+@pytest.mark.parametrize("hashing", [hash_lists, same_hash_for_all, hash_of_two_bits])
 @given(group=groups())
 def test_is_what_comparing_one_sample_after_the_other_gives(hashing, group):
     features, samples = group
-    by_pytorch = "pytorch" in hashing.__name__
-    with patch.object(module, "hash_by_pytorch" if by_pytorch else "hash_lists", hashing):
-        if by_pytorch:
-            found = distinct_by_pytorch([lists.to_torch() for lists in features])
-        else:
-            found = distinct_lists(features)
+    with patch.object(module, "hash_lists", hashing):
+        found = distinct_lists(features)
     representatives, inverse = reference(samples)
     assert found.representatives.tolist() == representatives
     assert found.inverse.tolist() == inverse
@@ -131,9 +110,6 @@ def test_hashes_of_lists_that_are_alike_differ(lists_from):
     lists = [[], [0], [0, 0], [1], [1, 0], [0, 1], [0, 0, 0, 0], [1 << 62, 1 << 62], [-1], [0] * 5, [0] * 8]
     hashes = hash_lists([lists_from(lists)], np.arange(len(lists)))
     assert len(set(hashes.tolist())) == len(lists)
-    lists += [[2, 3], [3, 2]]
-    hashes = hash_by_pytorch([lists_from(lists).to_torch()])
-    assert len(set(hashes.tolist())) == len(lists)
 
 
 def test_refuses_a_group_of_nothing_and_features_of_different_samples():
@@ -149,12 +125,3 @@ def test_small_lists_have_hashes_of_their_own(lists_from):
     pairs = list(itertools.product(lists, repeat=2))
     columns = [lists_from(column) for column in zip(*pairs, strict=True)]
     assert len(np.unique(hash_lists(columns, np.arange(len(pairs))))) == len(pairs)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_gives_the_same_on_a_gpu(lists_from):
-    on_cpu = lists_from([[1, 2], [2, 1], [1, 2], [], [2, 1], []]).to_torch()
-    on_gpu = Jagged(on_cpu.values.cuda(), on_cpu.offsets.cuda())
-    expected, found = distinct_lists([on_cpu]), distinct_lists([on_gpu])
-    assert found.representatives.tolist() == expected.representatives.tolist()
-    assert found.inverse.tolist() == expected.inverse.tolist()

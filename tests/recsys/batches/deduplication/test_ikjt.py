@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
 from windrow.recsys.batches.deduplication.ikjt import deduplicate, from_variable_batch
-from windrow.recsys.batches.jagged import select_lists
 
 
 def to_variable_batch(groups):
@@ -72,6 +71,17 @@ def test_refuses_groups_that_it_cannot_make(jagged_of, group, message):
         deduplicate(jagged_of({"a": [[1], [2]], "b": [[3], []]}), group)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gives_the_same_on_a_gpu(jagged_of):
+    jagged = jagged_of({"cart": CART, "sellers": SELLERS})
+    found = deduplicate(jagged.to(torch.device("cuda")), ["cart", "sellers"])
+    expected = deduplicate(jagged, ["cart", "sellers"])
+    assert found.inverse.is_cuda
+    assert found.unique.values().is_cuda
+    assert found.inverse.tolist() == expected.inverse.tolist()
+    assert found.unique.values().tolist() == expected.unique.values().tolist()
+
+
 GROUPS = (("history",), ("cart", "sellers"))
 
 
@@ -106,7 +116,7 @@ def test_refuses_what_does_not_fit(jagged_of):
     jagged = jagged_of({"a": [[1], [2]], "b": [[3], []]})
     with pytest.raises(DataError, match="without inverse_indices"):
         from_variable_batch(jagged, [["a"]])
-    with pytest.raises(DataError, match="name some of these"):
+    with pytest.raises(DataError, match="'b' is 0 times among the keys a"):
         from_variable_batch(to_variable_batch([deduplicate(jagged, ["a"])]), [["b"]])
     wrong = to_variable_batch([deduplicate(jagged, ["a"])])
     wrong.inverse_indices()[1][0, 1] = 2
@@ -114,7 +124,7 @@ def test_refuses_what_does_not_fit(jagged_of):
         from_variable_batch(wrong, [["a"]])
 
 
-def test_samples_of_a_variable_batch_cannot_be_selected(jagged_of):
+def test_a_variable_batch_is_refused(jagged_of):
     variable = to_variable_batch([deduplicate(jagged_of({"a": [[1], [1], [2]]}), ["a"])])
     with pytest.raises(DataError, match="from_variable_batch"):
-        select_lists(variable, ["a"], torch.tensor([0]))
+        deduplicate(variable, ["a"])

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.errors import RecipeError
 from windrow.recsys.batches.deduplication.options import (
     DeduplicationOptions,
     dedupe_factor,
@@ -110,18 +110,3 @@ def test_without_borders_it_is_the_paper():
     assert distinct_rows(4096, 16.5, 0.9, pieces=0) == pytest.approx(4096 / dedupe_factor(16.5, 0.9))
     assert distinct_rows(0, 16.5, 0.9) == 0
     assert samples_per_session_in_batch(0, 16.5) == 1
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: dedupe_factor(0.5, 0.5), "0.5 samples per session"),
-        (lambda: dedupe_factor(float("inf"), 0.5), "inf samples per session"),
-        (lambda: dedupe_factor(2, 1.5), "probability of 1.5"),
-        (lambda: distinct_rows(-1, 2, 0.5), "batch of -1"),
-        (lambda: samples_per_session_in_batch(4, 2, pieces=0), "0 pieces"),
-    ],
-)
-def test_what_is_refused(call, message):
-    with pytest.raises(DataError, match=message):
-        call()

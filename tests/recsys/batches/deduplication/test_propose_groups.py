@@ -1,12 +1,12 @@
 """windrow.recsys.batches.deduplication.propose_groups: planted groups are found, and hardly any other way is better."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from windrow.recsys.batches.batch_reader import BatchReader
-from windrow.recsys.batches.deduplication.propose_groups import FeatureCost, lookup_costs, propose_groups
-from windrow.recsys.batches.deduplication.survey import LogSurvey, SurveyedBatches, survey_log
-from windrow.recsys.batches.deduplication.survey_sample import CodedSamples, StorageSizes
+from windrow.recsys.batches.deduplication.propose_groups import propose_groups, row_bytes
+from windrow.recsys.batches.deduplication.survey import LogSurvey, survey_log
 
 SESSION = 16
 """Samples of every session here."""
@@ -19,7 +19,7 @@ def survey_of(
     codes = {name: np.cumsum(changed).astype(np.int32) for name, changed in changes.items()}
     num_samples = len(next(iter(codes.values()), ()))
     sizes = {name: np.full(num_samples, (lengths or {}).get(name, 1), np.int32) for name in codes}
-    nothing = SurveyedBatches((), 1.0)
+    within = np.arange(1, num_samples) % SESSION > 0
     return LogSurvey(
         num_samples=num_samples,
         num_sessions=num_samples // SESSION,
@@ -27,28 +27,21 @@ def survey_of(
         is_clustered=True,
         batch_size=batch_size,
         pieces=1,
-        num_files=1,
-        sample=CodedSamples(codes, sizes),
-        within=np.arange(1, num_samples) % SESSION > 0,
-        num_stored={},
+        codes=codes,
+        lengths=sizes,
+        repeated={name: within & ~changed[1:] for name, changed in changes.items()},
         ids={},
-        clustered=nothing,
-        as_read=nothing,
-        storage=StorageSizes(as_logged=None, sharded=None, clustered=1.0),
+        batches=(),
     )
 
 
-def slow_cost(found: LogSurvey, costs: dict[str, FeatureCost], groups) -> float:
+def slow_cost(found: LogSurvey, costs: dict[str, float], groups) -> float:
     """Of a batch with these groups, all features that are in none plain."""
     grouped = {name for group in groups for name in group}
-
-    def row_bytes(name):
-        return costs[name].row_bytes + costs[name].id_bytes * found.mean_length(name)
-
-    total = sum(found.batch_size * row_bytes(name) for name in costs if name not in grouped)
+    total = sum(found.batch_size * costs[name] for name in costs if name not in grouped)
     for group in groups:
         total += 8 * found.batch_size
-        total += found.predicted_rows(group) * sum(map(row_bytes, group))
+        total += found.predicted_rows(group) * sum(costs[name] for name in group)
     return total
 
 
@@ -67,10 +60,8 @@ def partitions(names):
 
 def test_planted_groups_are_found(planted_store, tmp_path):
     store = planted_store(tmp_path, num_sessions=1000)
-    reader = BatchReader(store, "train", rank=0, size=1, batch_size=2048, reader_shards=2)
-    with reader.batches(0) as batches:
-        found = survey_log(store, [next(batches)], batch_size=2048, reader_shards=2, size=1)
-    costs = lookup_costs(dict.fromkeys(found.features, 16), sequences=["history"])
+    found = survey_log(store, batch_size=2048, reader_shards=2, size=1)
+    costs = row_bytes(found, dict.fromkeys(found.features, 16), sequences=["history"])
     planted = {("user",), ("cart", "sellers"), ("history",), ("tags",)}
     assert set(propose_groups(found, costs)) == planted
     assert set(propose_groups(found, costs, least_factor=2.5)) == planted - {("tags",)}
@@ -84,7 +75,7 @@ def test_close_to_the_best_of_all_ways(seed):
     alone = 0.02 * (seed % 3)
     changes = {name: together[place % 3] | (draw.random(2000) < alone) for place, name in enumerate("abcde")}
     found = survey_of(changes, {name: int(draw.integers(1, 9)) for name in changes})
-    costs = lookup_costs(dict.fromkeys(changes, 4))
+    costs = row_bytes(found, dict.fromkeys(changes, 4))
     proposed = slow_cost(found, costs, propose_groups(found, costs))
     best = min(slow_cost(found, costs, groups) for groups in partitions(list(changes)))
     none = slow_cost(found, costs, [])
@@ -96,43 +87,45 @@ def test_joining_must_save_more_than_it_costs():
     rarely, often = np.arange(1600) % 8 == 0, np.arange(1600) % 4 == 0
     found = survey_of({"a": rarely, "b": often})
     assert found.predicted_rows(["b"]) > 1.5 * found.predicted_rows(["a"])
-    cheap, dear = FeatureCost(8, 24), FeatureCost(8, 100)
+    cheap, dear = 32.0, 108.0
     assert propose_groups(found, dict.fromkeys("ab", cheap)) == (("a", "b"),)
     assert propose_groups(found, dict.fromkeys("ab", dear)) == (("a",), ("b",))
 
 
 def test_what_costs_more_than_it_saves_is_left_alone():
     constant = survey_of({"a": np.zeros(1600, bool)})
-    assert propose_groups(constant, {"a": FeatureCost(8, 8)}) == (("a",),)
-    assert propose_groups(constant, {"a": FeatureCost(0, 8)}) == ()
+    assert propose_groups(constant, {"a": 16.0}) == (("a",),)
+    assert propose_groups(constant, {"a": 8.0}) == ()
     assert propose_groups(constant, {}) == ()
 
 
 def test_features_that_pay_only_together():
     constant = dict.fromkeys("abcdefgh", np.zeros(1600, bool))
     found = survey_of(constant)
-    costs = dict.fromkeys(constant, FeatureCost(0, 8))
+    costs = dict.fromkeys(constant, 8.0)
     assert propose_groups(found, {"a": costs["a"]}) == ()
     assert propose_groups(found, costs) == (tuple("abcdefgh"),)
 
 
 def test_the_order_of_features_is_kept():
     same = np.arange(1600) % 8 == 0
-    costs = lookup_costs(dict.fromkeys("zaby", 8))
-    assert propose_groups(survey_of(dict.fromkeys("zaby", same)), costs) == (("z", "a", "b", "y"),)
+    assert propose_groups(survey_of(dict.fromkeys("zaby", same)), dict.fromkeys("zaby", 100.0)) == (
+        ("z", "a", "b", "y"),
+    )
 
 
 def test_chance_repeats_in_other_sessions_are_no_reason():
-    few_values = CodedSamples({"a": (np.arange(1600) % 3).astype(np.int32)}, {"a": np.ones(1600, np.int32)})
     found = survey_of({"a": np.ones(1600, bool)})
-    object.__setattr__(found, "sample", few_values)
-    assert found.sample.distinct(["a"])[0] == 3
-    assert propose_groups(found, lookup_costs({"a": 64})) == ()
+    few_values = {"a": (np.arange(1600) % 3).astype(np.int32)}
+    found = replace(found, codes=few_values, batches=[np.arange(1600)])
+    assert found.distinct(["a"])[0] == 3
+    assert propose_groups(found, row_bytes(found, {"a": 64})) == ()
 
 
-def test_costs_of_lookups():
-    costs = lookup_costs({"item": 16, "cart": 16}, sequences=["cart"])
-    assert costs == {"item": FeatureCost(8 + 64, 8 + 128), "cart": FeatureCost(8 + 64 + 128, 8)}
+def test_bytes_of_a_row():
+    found = survey_of(dict.fromkeys(["item", "cart"], np.zeros(16, bool)), {"item": 1, "cart": 5})
+    costs = row_bytes(found, {"item": 16, "cart": 16}, sequences=["cart"])
+    assert costs == {"item": 8 + (8 + 64) + 128, "cart": 8 + 5 * (8 + 64 + 128)}
 
 
 def test_all_partitions_are_tried():

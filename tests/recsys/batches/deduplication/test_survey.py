@@ -4,35 +4,18 @@ from itertools import groupby, pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from pyarrow import parquet
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
-from windrow.recsys.batches.deduplication.survey import batches_as_read, batches_of_neighbours, survey_log
-from windrow.recsys.batches.deduplication.survey_sample import (
-    CodedSamples,
-    StorageScales,
-    choose_sessions,
-    code_batch,
-    code_lists,
-    read_rows,
-)
+from windrow.recsys.batches.deduplication.survey import LogSurvey, choose_sessions, cut_batches, read_rows, survey_log
 from windrow.recsys.batches.transforms import TransformOptions, Transforms
-from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
-from windrow.recsys.log.prepare import prepare_log
 
 BATCH, LANES = 256, 2
 
 
 def survey(store, **changes):
-    reader = BatchReader(store, "train", rank=0, size=1, batch_size=BATCH, reader_shards=LANES, shuffle="none")
-    with reader.batches(0) as batches:
-        read = list(batches)[:2]
-    return survey_log(store, read, **{"batch_size": BATCH, "reader_shards": LANES, "size": 1} | changes)
+    return survey_log(store, **{"batch_size": BATCH, "reader_shards": LANES, "size": 1} | changes)
 
 
 def slow_samples(store):
@@ -75,20 +58,14 @@ def test_against_a_slow_reader(stores, order):
 
 
 @pytest.mark.parametrize("order", ["time", "sessions"])
-def test_the_formula_holds_for_clustered_batches_and_not_for_interleaved_ones(stores, order):
+def test_the_formula_holds_for_clustered_batches(stores, order):
     found = survey(stores[order])
     # Empty lists, as carts often are, are found equal in other sessions too.
     for group in (["user"], ["history"], ["item"]):
-        assert found.clustered.factor(group) == pytest.approx(found.predicted_factor(group), rel=0.1)
+        assert found.counted_factor(group) == pytest.approx(found.predicted_factor(group), rel=0.1)
         assert found.predicted_rows(group) == pytest.approx(found.batch_size / found.predicted_factor(group))
     # One id each, so as many as rows.
     assert found.predicted_ids("item", ["item"]) == pytest.approx(found.predicted_rows(["item"]))
-    assert found.clustered.factor(["user"]) == pytest.approx(found.clustered.samples_per_session, rel=0.01)
-    assert found.as_read.factor(["user"]) == pytest.approx(found.as_read.samples_per_session, rel=0.01)
-    if order == "time":
-        assert found.as_read.factor(["user"]) < 0.6 * found.clustered.factor(["user"])
-    else:
-        assert found.as_read.factor(["user"]) == pytest.approx(found.clustered.factor(["user"]), rel=0.1)
 
 
 def test_shares_of_ids(stores):
@@ -117,7 +94,7 @@ def test_a_feature_without_ids_and_sessions_of_one_sample(write_log, tmp_path):
     assert found.predicted_factor(["cart"]) == 1
     assert found.mean_length("cart") == 0
     assert found.id_share("cart", (0, 10)) == 0
-    assert found.clustered.distinct(["cart"]) == (1, {"cart": 0})
+    assert found.distinct(["cart"]) == (1, {"cart": 0})
 
 
 def test_lists_are_compared_after_transforms(stores):
@@ -137,7 +114,6 @@ def test_lists_are_compared_after_transforms(stores):
     }
     assert {name: found.unchanged([name]) for name in expected} == expected
     assert found.features[-1] == "cheap"
-    assert found.num_stored["history"] == sum(len(sample["history"]) for sample in samples)
     assert found.mean_length("history") == np.mean([len(sample["history"]) > 0 for sample in samples])
     assert found.id_share("cart", (0, 1)) == 1
 
@@ -146,14 +122,21 @@ def test_fewer_samples_of_a_larger_log(stores):
     whole, part = survey(stores["time"]), survey(stores["time"], max_rows=1000)
     assert part.num_samples < 1500 < whole.num_samples == part.split_samples
     assert part.samples_per_session == pytest.approx(whole.samples_per_session, rel=0.1)
-    assert part.storage.as_logged == pytest.approx(whole.storage.as_logged, rel=0.5)
 
 
-def numbered(count: int) -> CodedSamples:
-    """Samples that differ in "number" and are one of three in "kind", of as many ids."""
-    numbers = np.arange(count, dtype=np.int32)
-    return CodedSamples(
-        {"number": numbers, "kind": numbers % 3}, {"number": np.ones_like(numbers), "kind": numbers % 3}
+def coded(features: dict[str, np.ndarray], lengths: dict[str, np.ndarray], batches) -> LogSurvey:
+    return LogSurvey(
+        num_samples=1,
+        num_sessions=1,
+        split_samples=1,
+        is_clustered=True,
+        batch_size=1,
+        pieces=1,
+        codes=features,
+        lengths=lengths,
+        repeated={},
+        ids={},
+        batches=batches,
     )
 
 
@@ -163,91 +146,69 @@ def test_batches_are_cut_as_the_reader_cuts_a_log(stores):
     reader = BatchReader(store, "train", rank=0, size=2, batch_size=split.rows // 3, reader_shards=4, shuffle="none")
     with reader.batches(0) as batches:
         expected = [batch.row_ids.tolist() for batch in batches][:3]
-    sample = numbered(split.rows)
-    sessions = np.arange(split.rows) // 5
-    found = batches_of_neighbours(sample, sessions, batch_size=split.rows // 3, reader_shards=4, size=2)
-    assert [batch.codes["number"].tolist() for batch in found.batches] == expected
-    distinct = sum(len({row // 5 for row in rows}) for rows in expected)
-    assert found.samples_per_session == sum(map(len, expected)) / distinct
+    found = cut_batches(split.rows, batch_size=split.rows // 3, reader_shards=4, size=2)
+    assert [places.tolist() for places in found] == expected
 
 
 def test_means_over_batches():
-    found = batches_of_neighbours(numbered(40), np.zeros(40, np.int64), batch_size=8, reader_shards=1, size=1)
-    assert [batch.codes["number"][0] for batch in found.batches] == [0, 8, 16, 24, 32]
-    assert found.num_samples == 8
-    assert found.samples_per_session == 8
-    assert found.num_ids("number") == 8
-    assert found.num_ids("kind") == pytest.approx(np.mean([n % 3 for n in range(40)]) * 8)
-    assert found.longest("kind") == 2
+    numbers = np.arange(40, dtype=np.int32)
+    batches = cut_batches(40, batch_size=8, reader_shards=1, size=1)
+    assert [places[0] for places in batches] == [0, 8, 16, 24, 32]
+    found = coded(
+        {"number": numbers, "kind": numbers % 3}, {"number": np.ones_like(numbers), "kind": numbers % 3}, batches
+    )
+    assert found.counted_samples() == 8
+    assert found.counted_ids("number") == 8
+    assert found.counted_ids("kind") == pytest.approx(np.mean([n % 3 for n in range(40)]) * 8)
     assert found.distinct(["kind"]) == (3, {"kind": 3})
-    assert found.factor(["kind"]) == pytest.approx(8 / 3)
-    assert found.factor(["kind", "number"]) == 1
+    assert found.counted_factor(["kind"]) == pytest.approx(8 / 3)
+    assert found.counted_factor(["kind", "number"]) == 1
 
 
 def test_a_log_shorter_than_a_batch_is_one():
-    found = batches_of_neighbours(numbered(5), np.arange(5), batch_size=100, reader_shards=2, size=1)
-    assert [sorted(batch.codes["number"]) for batch in found.batches] == [[0, 1, 2, 3, 4]]
+    found = cut_batches(5, batch_size=100, reader_shards=2, size=1)
+    assert [sorted(places) for places in found] == [[0, 1, 2, 3, 4]]
     with pytest.raises(RecipeError, match="3 ranks share 2 shards"):
-        batches_of_neighbours(numbered(5), np.arange(5), batch_size=100, reader_shards=2, size=3)
+        cut_batches(5, batch_size=100, reader_shards=2, size=3)
 
 
-def test_batches_of_the_training_reader(stores):
-    store = stores["time"]
-    reader = BatchReader(store, "train", rank=1, size=2, batch_size=200, reader_shards=2, seed=7)
-    with reader.batches(0) as batches:
-        found = batches_as_read(store.split("train"), batches)
-    with reader.batches(0) as batches:
-        read = list(batches)
-    assert len(found.batches) == reader.steps_per_epoch
-    chosen = choose_sessions(store)
-    session_of = dict(zip(chosen.rows.tolist(), chosen.sessions.tolist(), strict=True))
-    distinct = 0
-    for coded, batch in zip(found.batches, read, strict=True):
-        lists = [tuple(one.tolist()) for one in batch.sparse["cart"].to_dense()]
-        assert coded.distinct(["cart"])[0] == len(set(lists))
-        assert coded.num_ids("cart") == sum(map(len, lists))
-        distinct += len({session_of[row] for row in batch.row_ids.tolist()})
-    assert found.samples_per_session == sum(batch.num_samples for batch in read) / distinct
-
-
-NAMES = ("cart", "sellers", "tags")
-
-samples_of_lists = st.lists(st.tuples(*(st.lists(st.integers(0, 2), max_size=3) for _ in NAMES)), max_size=20)
-
-
-def coded(samples: list[tuple[list[int], ...]], lists_from) -> CodedSamples:
-    codes, lengths = {}, {}
-    for place, name in enumerate(NAMES):
-        codes[name], lengths[name] = code_lists(lists_from([sample[place] for sample in samples]))
-    return CodedSamples(codes, lengths)
-
-
-@given(samples_of_lists, st.permutations(NAMES), st.integers(1, 3))
-def test_distinct_rows_and_their_ids(lists_from, samples, names, size):
-    group = names[:size]
-    expected = {tuple(tuple(sample[NAMES.index(name)]) for name in group) for sample in samples}
-    ids = {name: sum(len(key[place]) for key in expected) for place, name in enumerate(group)}
-    assert coded(samples, lists_from).distinct(group) == (len(expected), ids)
+@pytest.mark.parametrize("order", ["time", "sessions"])
+def test_distinct_rows_and_their_ids(stores, order):
+    found = survey(stores[order], reader_shards=1)
+    chosen, _, _ = choose_sessions(stores[order])
+    split = stores[order].split("train")
+    table = pa.concat_tables([parquet.read_table(file) for file in split.files]).to_pylist()
+    samples = [table[row] for row in chosen]
+    for group in (["cart"], ["history", "cart"], ["tags", "item", "sellers"]):
+        rows, ids = 0, dict.fromkeys(group, 0)
+        for places in found.batches:
+            distinct = {tuple(str(samples[place][name]) for name in group): samples[place] for place in places}
+            rows += len(distinct)
+            for name in group:
+                ids[name] += sum(len(np.atleast_1d(sample[name])) for sample in distinct.values())
+        count = len(found.batches)
+        assert found.distinct(group) == (rows / count, {name: number / count for name, number in ids.items()})
 
 
 def test_many_features_of_many_values_do_not_overflow():
     draw = np.random.default_rng(0)
     codes = {name: draw.permutation(100_000).astype(np.int32) for name in "abcdefgh"}
-    found = CodedSamples(codes, {name: np.ones(100_000, np.int32) for name in codes})
+    found = coded(codes, {name: np.ones(100_000, np.int32) for name in codes}, [np.arange(100_000)])
     assert found.distinct("abcdefgh")[0] == 100_000
-    assert found.joined("abcdefgh").max() == 99_999
 
 
-def test_a_batch_with_weights(jagged_of):
-    sparse = jagged_of(
-        {"item": [[7], [2], [7], [7]], "cart": [[4, 1], [], [4, 1], []]},
-        {"item": [[1.0]] * 4, "cart": [[0.5, 1.0], [], [0.25, 1.0], []]},
-    )
-    found = code_batch(Batch(torch.zeros(4, 0), sparse, torch.zeros(4), torch.arange(4)))
+def test_lists_with_weights(write_log, tmp_path):
+    columns = {
+        "label": pa.array([0.0] * 4, pa.float32()),
+        "item": pa.array([7, 2, 7, 7]),
+        "cart": pa.array([[4, 1], [], [4, 1], []]),
+        "cart.weights": pa.array([[0.5, 1.0], [], [0.25, 1.0], []], pa.list_(pa.float32())),
+        "session": pa.array([0] * 4),
+    }
+    found = survey(write_log(tmp_path / "store", columns), batch_size=4)
     assert found.codes["item"].tolist() == [0, 1, 0, 0]
     assert found.codes["cart"].tolist() == [0, 1, 2, 1]
     assert found.lengths["cart"].tolist() == [2, 0, 2, 0]
-    assert CodedSamples({}, {}).num_samples == 0
 
 
 def column(store, name):
@@ -257,66 +218,36 @@ def column(store, name):
 @pytest.mark.parametrize("order", ["time", "sessions"])
 def test_all_of_a_small_split(stores, order):
     store = stores[order]
-    chosen = choose_sessions(store)
-    rows = store.split("train").rows
-    assert sorted(chosen.rows) == list(range(rows))
-    assert chosen.is_clustered == (order == "sessions")
-    assert chosen.num_sessions == 400
-    assert np.array_equal(chosen.sessions, column(store, "session")[chosen.rows])
-    assert len(list(groupby(chosen.sessions.tolist()))) == 400, "each session is one run"
-    times = column(store, "time")[chosen.rows]
-    same = np.diff(chosen.sessions) == 0
-    assert (np.diff(times)[same] >= 0).all()
-    logged = column(store, "time")[chosen.as_logged]
-    assert (np.diff(logged) >= 0).all()
-    assert np.array_equal(chosen.sessions_as_logged, column(store, "session")[chosen.as_logged])
+    chosen, sessions, is_clustered = choose_sessions(store)
+    assert sorted(chosen) == list(range(store.split("train").rows))
+    assert is_clustered == (order == "sessions")
+    assert np.array_equal(sessions, column(store, "session")[chosen])
+    assert len(list(groupby(sessions.tolist()))) == 400, "each session is one run"
+    times = column(store, "time")[chosen]
+    assert (np.diff(times)[np.diff(sessions) == 0] >= 0).all()
 
 
 @pytest.mark.parametrize("order", ["time", "sessions"])
 def test_chosen_sessions_are_whole(stores, order):
     store = stores[order]
     everything = Counter(column(store, "session").tolist())
-    chosen = choose_sessions(store, max_rows=600)
-    found = Counter(chosen.sessions.tolist())
-    assert 300 < len(chosen.rows) < 900
-    assert all(everything[session] == number for session, number in found.items())
-    assert len(chosen.as_logged) == (600 if not chosen.is_clustered else len(chosen.rows))
+    chosen, sessions, _ = choose_sessions(store, max_rows=600)
+    assert 300 < len(chosen) < 900
+    assert all(everything[session] == number for session, number in Counter(sessions.tolist()).items())
 
 
 def test_only_a_span_in_the_middle_is_looked_at(stores):
-    chosen = choose_sessions(stores["time"], max_rows=30)
+    chosen, _, _ = choose_sessions(stores["time"], max_rows=30)
     middle = stores["time"].split("train").rows // 2
-    assert chosen.rows.min() >= middle - 15 * 16 - 1
-    assert chosen.rows.max() <= middle + 15 * 16 + 1
-    assert np.array_equal(chosen.as_logged, np.arange(30) + chosen.as_logged[0])
-    assert len(choose_sessions(stores["time"], max_rows=1).rows) >= 1
+    assert chosen.min() >= middle - 15 * 16 - 1
+    assert chosen.max() <= middle + 15 * 16 + 1
+    assert len(choose_sessions(stores["time"], max_rows=1)[0]) >= 1
 
 
-def test_files_of_sessions(stores):
-    chosen = choose_sessions(stores["time"])
-    dealt = column(stores["time"], "session")[chosen.sharded(3)]
-    assert sorted(chosen.sharded(3)) == sorted(chosen.as_logged)
-    places = {session: np.flatnonzero(dealt == session) for session in np.unique(dealt)}
-    times = column(stores["time"], "time")[chosen.sharded(3)]
-    starts = [0, *(np.flatnonzero(np.diff(times) < 0) + 1).tolist(), len(times)]
-    assert len(starts) == 4, "three files, each in order of time"
-    assert all(np.searchsorted(starts, place, "right").std() == 0 for place in places.values())
-    assert np.array_equal(chosen.sharded(1), chosen.as_logged)
-
-
-def test_a_clustered_log_without_times_has_lost_its_order(stores):
-    split = stores["no times"].split("train")
-    chosen = choose_sessions(stores["no times"])
-    assert chosen.is_clustered
-    assert chosen.as_logged is None
-    assert chosen.sharded(2) is None
-    assert np.array_equal(chosen.rows, np.arange(len(chosen.rows)))
-    scales = StorageScales(split, chosen, 2)
-    scales.add(["cart"])
-    sizes = scales.sizes()
-    assert sizes.as_logged is None
-    assert sizes.sharded is None
-    assert sizes.clustered > 0
+def test_a_clustered_log_without_times_keeps_its_order(stores):
+    chosen, _, is_clustered = choose_sessions(stores["no times"])
+    assert is_clustered
+    assert np.array_equal(chosen, np.arange(len(chosen)))
 
 
 def test_without_sessions(planted_store, tmp_path):
@@ -344,42 +275,3 @@ def test_rows_in_any_order(write_log, tmp_path):
     split.files[1].write_bytes(b"nothing")
     with pytest.raises(StoreError, match=r"part.*windrow prepare"):
         read_rows(split, ["item"], np.array([80]))
-
-
-@pytest.mark.parametrize("order", ["time", "sessions"])
-def test_each_order_is_weighed(stores, order):
-    split, chosen = stores[order].split("train"), choose_sessions(stores[order])
-    scales = StorageScales(split, chosen, 3)
-    table = scales.add(["history"])
-    assert table.num_rows == len(chosen.rows)
-    sizes = scales.sizes()
-    assert sizes.clustered < 0.9 * sizes.as_logged
-    assert sizes.sharded != sizes.as_logged
-    scales.add(["user"])
-    assert scales.sizes().clustered > sizes.clustered
-    one_file = StorageScales(split, chosen, 1)
-    one_file.add(["cart"])
-    assert one_file.sizes().sharded == one_file.sizes().as_logged
-
-
-def test_a_clustered_store_leaves_out_repeats(tmp_path):
-    """As many bytes as windrow prepare makes of the same samples."""
-    rows = 20_000
-    draw = np.random.default_rng(1)
-    cart = list(draw.integers(0, 1 << 40, (rows // 20, 8)).repeat(20, 0))
-    columns = {"label": np.arange(rows) % 2, "session": np.arange(rows) // 20, "cart": cart}
-    parquet.write_table(pa.table({**columns, "weight": [[0.5] * 8] * rows}), tmp_path / "log.parquet")
-    log = LogOptions(
-        paths=(tmp_path / "log.parquet",),
-        format="parquet",
-        session="session",
-        features={"cart": FeatureOptions(ids="rows", rows=1 << 40, multi_hot=True, weights="weight")},
-    )
-    split = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
-    store = prepare_log(tmp_path / "store", log, split, cluster=True, leave_out_repeats=True)
-    scales = StorageScales(store.split("train"), choose_sessions(store), 1)
-    for columns_of in (["label"], ["session"]):
-        scales.add(columns_of)
-    scales.add(["cart", "cart.weights"], of_feature=True)
-    written = sum(file.stat().st_size for file in store.split("train").files)
-    assert scales.sizes().clustered * rows == pytest.approx(written, rel=0.02)
