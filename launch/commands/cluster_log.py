@@ -105,14 +105,8 @@ def _lines(output: Path, summary: "ClusterSummary") -> list[str]:
 
     sizes = f"{byte_size(summary.bytes_before)} before, {byte_size(summary.bytes_after)} after"
     change = f"{summary.ratio:.2f} times smaller" if summary.ratio >= 1 else f"{1 / summary.ratio:.2f} times larger"
-    lines = [
+    return [
         f"{output}: {summary.files} files, {summary.row_groups} row groups",
         f"{summary.rows} rows of {summary.sessions} sessions, {summary.rows_per_session:.2f} rows to a session",
         f"{sizes}: {change}",
     ]
-    if summary.cut_sessions:
-        lines.append(
-            f"note: {summary.cut_sessions} sessions are larger than a row group and go on in the next: raise "
-            "--row-group-rows to keep them whole"
-        )
-    return lines

@@ -12,15 +12,16 @@ vocabularies of a store; a log may also continue them, see `LogOptions.vocabular
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.errors import DataError, RecipeError
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.recsys.batches.prefetch import prefetch
+from windrow.recsys.log.duckdb_sql import failures_explained
 from windrow.recsys.log.files import check_replaceable, file_labels, repeated_files, resolve_files
 from windrow.recsys.log.options import (
     SPLITS,
@@ -110,7 +111,7 @@ def prepare_log(
     groups = [resolve_files(log.paths)]
     if split.by == "files":
         groups += [resolve_files(split.validation_paths), resolve_files(split.test_paths)]
-    with _failures_explained(store), atomic_folder(store, overwrite=overwrite) as folder:
+    with failures_explained(store, "or choose another store"), atomic_folder(store, overwrite=overwrite) as folder:
         work = folder / "work"
         work.mkdir()
         columns = staged_columns(log, split, None if base is None else are_text(base))
@@ -212,7 +213,7 @@ def prepare_rows(
         time="",
         session="",
     )
-    with _failures_explained(store), atomic_folder(store, overwrite=overwrite) as folder:
+    with failures_explained(store, "or choose another store"), atomic_folder(store, overwrite=overwrite) as folder:
         work = folder / "work"
         work.mkdir()
         staged = work / "staged.parquet"
@@ -350,22 +351,6 @@ def _check_sections(log: LogOptions, split: LogSplitOptions, *, needs_sessions: 
         raise RecipeError("label is empty: name the column that is to be learnt")
     if log.format == "interactions":
         raise RecipeError('[log] format = "interactions" needs no preparation: training reads such files as they are')
-
-
-@contextlib.contextmanager
-def _failures_explained(store: Path) -> Iterator[None]:
-    """Turn what disk and DuckDB say where there is no room into what a user can do about it."""
-    import duckdb
-
-    try:
-        yield
-    except (OSError, duckdb.IOException, duckdb.OutOfMemoryException) as error:
-        # What follows in DuckDB's messages is about settings that users cannot reach.
-        reason = str(error).partition("\n")[0]
-        raise StoreError(
-            f"cannot write {store}: {reason}. Make room on the disk of {store.parent}, where what does not fit into "
-            "memory goes too, or choose another store"
-        ) from error
 
 
 def are_text(store: LogStore) -> dict[str, bool | None]:

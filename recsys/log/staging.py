@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from windrow.comm.errors import DataError
-from windrow.recsys.log.clustering.external_sort import SESSION_HASH, sort_rows, write_ranks
+from windrow.recsys.log.clustering.external_sort import rank_sessions, sort_rows, write_ranks
 from windrow.recsys.log.clustering.log_files import LogFiles, is_text
 from windrow.recsys.log.conform import Column, ColumnKind, as_text_or_numbers, conform, list_lengths, row_of
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
@@ -303,14 +304,12 @@ def _check_weights(block: RawBlock, columns: tuple[StagedColumn, ...], staged: M
             )
 
 
-MEMORY_LIMIT = "2GB"
-"""What DuckDB may hold at a time; the rest goes to the working folder."""
+MEMORY_BYTES = 2 << 30
+"""What DuckDB may hold at a time, and what a sort may; the rest goes to the working folder."""
 
 SHARD_ROWS = 1 << 18
 """Samples to a shard: four row groups. The fewer, the nearer are the samples of a session within it; the more, the
 larger are files."""
-RUN_BYTES, BUCKET_BYTES = 256 << 20, 128 << 20
-"""Of rows that are sorted, and of those that are merged, at a time: with their copies less than DuckDB may hold."""
 
 
 class StagedLog:
@@ -327,7 +326,7 @@ class StagedLog:
     def __init__(self, file: Path, work: Path) -> None:
         self.file = file
         self._work = work
-        self._database = open_database(MEMORY_LIMIT, work / "duckdb")
+        self._database = open_database(f"{MEMORY_BYTES}B", work / "duckdb")
 
     def __enter__(self) -> Self:
         return self
@@ -337,12 +336,13 @@ class StagedLog:
 
     def sort_by_time(self) -> None:
         """Put the rows in order of time, those of one instant as they were."""
-        self._reorder(f"SELECT file_row_number AS row FROM {_scan(self.file)} ORDER BY time, row")
+        query = f"SELECT file_row_number AS row FROM {_scan(self.file)} ORDER BY time, row"
+        self._reorder(write_ranks(self._database, query, self._work))
 
     def sort_by_session(self, split: str, *, shard: bool, cluster: bool, times: bool) -> dict[int, tuple[int, ...]]:
-        """Put the rows in order of (shard of the session, hash of the session, session, time, row).
+        """Put the rows in the order of `windrow.recsys.log.clustering.external_sort.rank_sessions`.
 
-        A shard has about `SHARD_ROWS` samples of a split. See `windrow.recsys.log.clustering.external_sort`.
+        A shard has about `SHARD_ROWS` samples of a split.
 
         Args:
             split: the code of a row's split, in SQL.
@@ -357,19 +357,14 @@ class StagedLog:
             f"SELECT session, file_row_number AS row, CAST({split} AS INTEGER) AS split, "
             f"{'time' if times else '0'} AS time FROM {_scan(self.file)}"
         )
-        keyed = f"SELECT *, {SESSION_HASH} AS hash FROM ({rows})"
         counts = dict(self._database.execute(f"SELECT split, count(*) FROM ({rows}) GROUP BY split").fetchall())
-        shards = " ".join(f"WHEN {code} THEN {-(-count // SHARD_ROWS)}" for code, count in counts.items())
-        dealt = f"SELECT *, hash % (CASE split {shards} END) AS shard FROM ({keyed})"
-        order = ["shard"] * shard + ["hash", "session"] * cluster + ["time", "row"]
-        found: dict[int, tuple[int, ...]] = {}
-        if shard:
-            for code, _, count in self._database.execute(
-                f"SELECT split, shard, count(*) FROM ({dealt}) GROUP BY split, shard ORDER BY split, shard"
-            ).fetchall():
-                found[code] = (*found.get(code, ()), count)
-        self._reorder(f"SELECT row FROM ({dealt}) ORDER BY {', '.join(order)}")
-        return found
+        shards = " ".join(
+            f"WHEN {code} THEN {-(-count // SHARD_ROWS) if shard else 1}" for code, count in counts.items()
+        )
+        keys = f"SELECT *, CASE split {shards} END AS shards FROM ({rows})"
+        ranks, dealt = rank_sessions(self._database, keys, self._work, cluster=cluster)
+        self._reorder(ranks)
+        return {code: tuple(rows for (split, _), rows in dealt.items() if split == code) for code in counts if shard}
 
     def time_of_row(self, row: int, *, in_order: bool = True) -> int:
         """The time of the row at a position in the order of time, in which the rows may be already."""
@@ -433,8 +428,8 @@ class StagedLog:
             f"TO {sql_text(path)} (FORMAT parquet, COMPRESSION zstd)"
         )
 
-    def _reorder(self, order: str) -> None:
-        """Write the rows anew, in the order in which a query names them.
+    def _reorder(self, ranks: npt.NDArray[np.int64]) -> None:
+        """Write the rows anew, in the order of their ranks.
 
         DuckDB sorts what decides alone: with lists among the columns it holds much more memory than its limit says.
         """
@@ -442,20 +437,13 @@ class StagedLog:
 
         sorting, target = self._work / "sorting", self._work / "ordered.parquet"
         sorting.mkdir()
-        ordered = sorting / "order.parquet"
-        self._database.execute(f"COPY ({order}) TO {sql_text(ordered)} (FORMAT parquet, COMPRESSION lz4_raw)")
         log = LogFiles.open([self.file])
-        rows = sort_rows(
-            log.batches(),
-            write_ranks(self._database, ordered, sorting),
-            bucket_rows=max(1, int(BUCKET_BYTES / log.row_bytes)),
-            run_bytes=RUN_BYTES,
-            folder=sorting,
-        )
         with parquet.ParquetWriter(
             target, log.schema, compression="lz4", use_dictionary=False, write_statistics=False
         ) as writer:
-            for batch in rows:
+            for batch in sort_rows(
+                log.batches(), ranks, row_bytes=log.row_bytes, memory_bytes=MEMORY_BYTES, folder=sorting
+            ):
                 writer.write_batch(batch)
         shutil.rmtree(sorting)
         self.file.unlink()

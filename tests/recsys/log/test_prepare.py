@@ -197,7 +197,7 @@ def test_a_full_disk_is_explained_and_leaves_nothing(tmp_path: Path, full_from: 
 
 def test_too_little_memory_is_explained_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = timed_log(tmp_path)
-    monkeypatch.setattr(staging, "MEMORY_LIMIT", "1MB")
+    monkeypatch.setattr(staging, "MEMORY_BYTES", 1_000_000)
     with pytest.raises(StoreError, match=r"cannot write .*store: Out of Memory Error: [^\n]*\. Make room on"):
         prepare_log(tmp_path / "store", log, LogSplitOptions(by="time"))
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
@@ -288,8 +288,7 @@ def test_samples_of_a_session_stand_together(
 ) -> None:
     monkeypatch.setattr("windrow.recsys.log.staging.SHARD_ROWS", 150)
     monkeypatch.setattr("windrow.recsys.log.clustering.log_files.MOST_BATCH_ROWS", 100)
-    monkeypatch.setattr("windrow.recsys.log.staging.RUN_BYTES", 5000)
-    monkeypatch.setattr("windrow.recsys.log.staging.BUCKET_BYTES", 3000)
+    monkeypatch.setattr("windrow.recsys.log.clustering.external_sort.MOST_PIECE_BYTES", 3000)
     features = {"row": FeatureOptions(ids="rows", rows=900)}
     log = csv_log(session_log(tmp_path / "log.csv"), time="time", session="session", features=features)
     plain = prepare_log(tmp_path / "plain", log, split)

@@ -219,7 +219,7 @@ def test_moments(tmp_path: Path) -> None:
 
 def test_rows_that_grow_are_sorted_in_pieces_of_the_same_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Histories are short where a log begins, which says nothing of the rest."""
-    monkeypatch.setattr("windrow.recsys.log.staging.BUCKET_BYTES", 400_000)
+    monkeypatch.setattr("windrow.recsys.log.clustering.external_sort.MOST_PIECE_BYTES", 400_000)
     pieces: list[int] = []
 
     def watched(*arguments: Any, **options: Any) -> Iterator[Any]:
@@ -262,9 +262,12 @@ def test_sorting_by_session(rows: list[tuple[int, int]], shard: bool, cluster: b
         return (*dealt, *within, instants[row] if times else 0, row)
 
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        for limit, value in (("SHARD_ROWS", 10), ("RUN_BYTES", 500), ("BUCKET_BYTES", 300)):
-            patch.setattr(f"windrow.recsys.log.staging.{limit}", value)
-        patch.setattr("windrow.recsys.log.clustering.log_files.MOST_BATCH_ROWS", 7)
+        for limit, value in (
+            ("staging.SHARD_ROWS", 10),
+            ("clustering.external_sort.MOST_PIECE_BYTES", 300),
+            ("clustering.log_files.MOST_BATCH_ROWS", 7),
+        ):
+            patch.setattr(f"windrow.recsys.log.{limit}", value)
         folder = Path(name)
         columns = {"session": sessions, "time": instants, "row": list(range(len(rows)))}
         parquet.write_table(
