@@ -17,17 +17,15 @@ anywhere. A feature has versions, and a list moves along one until the next begi
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow.comm.errors import RecipeError
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.recsys.log.synthetic.options import FeatureGroup, SampleOrder, SessionFeature, SessionLogOptions
 
-__all__ = ["Map", "SampleValues", "Samples", "draw_samples", "popularity", "sample_blocks", "sessions_for"]
+__all__ = ["Samples", "draw_samples", "log_schema", "popularity", "sample_blocks", "sessions_for"]
 
 BEGINNING_US = 1_700_000_000_000_000
 """Time of the first session: an instant of November 2023, in microseconds since 1970."""
@@ -99,12 +97,7 @@ def sample_blocks(
 
     Yields:
         Blocks of samples. Memory: those of a chunk, a block and `options.concurrent_sessions`, 24 bytes each.
-
-    Raises:
-        RecipeError: there is no such order.
     """
-    if order not in get_args(SampleOrder):
-        raise RecipeError(f'order = "{order}": expected one of {", ".join(get_args(SampleOrder))}')
     waiting: list[Samples] = []
     for chunk in _ordered_chunks(options, sessions, order, samples):
         waiting.append(chunk)
@@ -179,58 +172,46 @@ HEAD = 4096
 LEAST_VARIANCE = 1e-12
 """Of the effects of ids that are drawn."""
 
-Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-"""Like Python's `map`, or the one of a pool of threads."""
+
+def log_schema(options: SessionLogOptions) -> Any:
+    """The ``pyarrow.Schema`` of a log."""
+    import pyarrow as pa
+
+    ids = [
+        (feature.name, pa.int64() if group.mean_length is None else pa.list_(pa.int64()))
+        for group in options.groups
+        for feature in group.features
+    ]
+    dense = [(name, pa.float32()) for name in options.dense]
+    return pa.schema([("label", pa.int8()), ("session", pa.int64()), ("time", pa.int64()), *dense, *ids])
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleValues:
-    """Columns of some samples."""
-
-    labels: npt.NDArray[np.int8]
-    """[n] 0 or 1."""
-    sessions: npt.NDArray[np.int64]
-    """[n] ids of sessions, which do not tell their order."""
-    times: npt.NDArray[np.int64]
-    """[n] microseconds since 1970."""
-    dense: dict[str, npt.NDArray[np.float32]]
-    """Column -> [n]."""
-    ids: dict[str, npt.NDArray[np.int64]]
-    """Feature -> ids, one sample behind the other."""
-    offsets: dict[str, npt.NDArray[np.int64]]
-    """Feature with lists -> [n + 1] where each sample's ids begin."""
-
-
-def draw_samples(options: SessionLogOptions, samples: Samples, map_over: Map = map) -> SampleValues:
+def draw_samples(options: SessionLogOptions, samples: Samples, map_over: Callable[..., Iterable[Any]] = map) -> Any:
     """Work out all columns of some samples.
 
     Args:
         options: of the log.
         samples: any ones, in any order.
-        map_over: calls a function for each group; with threads, groups are worked out side by side.
+        map_over: calls a function for each group; with a pool's, groups are worked out side by side.
+
+    Returns:
+        ``pyarrow.RecordBatch`` of `log_schema`; ids of sessions do not tell their order.
     """
+    import pyarrow as pa
+
     logits = np.full(samples.sessions.size, _bias(options))
-    dense: dict[str, npt.NDArray[np.float32]] = {}
-    ids: dict[str, npt.NDArray[np.int64]] = {}
-    offsets: dict[str, npt.NDArray[np.int64]] = {}
+    columns: dict[str, Any] = {}
     # In the order of the groups, so that sums do not depend on who was ready first.
-    for drawn in map_over(lambda group: _draw_group(options, group, samples), options.groups):
-        ids.update(drawn.ids)
-        dense.update(drawn.dense)
-        if drawn.offsets is not None:
-            offsets.update(dict.fromkeys(drawn.ids, drawn.offsets))
-        logits += drawn.logits
-    chances = 1 / (1 + np.exp(-logits))
+    for drawn, effects in map_over(lambda group: _draw_group(options, group, samples), options.groups):
+        columns |= drawn
+        logits += effects
     keys = hash_ids(stream_key(options.seed, Stream.GENERATE, LABELS), samples.sessions)
     draws = _uniform(0, (keys + samples.places.astype(np.uint64)).view(np.int64))
-    return SampleValues(
-        labels=(draws < chances).astype(np.int8),
-        sessions=(samples.sessions * np.int64(SESSION_MULTIPLIER)) & np.int64(NO_SESSIONS - 1),
-        times=samples.times,
-        dense=dense,
-        ids=ids,
-        offsets=offsets,
-    )
+    columns["label"] = (draws < 1 / (1 + np.exp(-logits))).astype(np.int8)
+    columns["session"] = (samples.sessions * np.int64(SESSION_MULTIPLIER)) & np.int64(NO_SESSIONS - 1)
+    columns["time"] = samples.times
+    schema = log_schema(options)
+    return pa.record_batch([columns[name] for name in schema.names], schema=schema)
 
 
 def popularity(feature: SessionFeature, head: int | None = None) -> npt.NDArray[np.float64]:
@@ -246,17 +227,12 @@ def popularity(feature: SessionFeature, head: int | None = None) -> npt.NDArray[
     return shares / (math.log(end) if flat else end**power - 1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Drawn:
+def _draw_group(
+    options: SessionLogOptions, group: FeatureGroup, samples: Samples
+) -> tuple[dict[str, Any], npt.NDArray[np.float64]]:
     """Columns of one group, and what they add to the logits [n]."""
+    import pyarrow as pa
 
-    ids: dict[str, npt.NDArray[np.int64]]
-    offsets: npt.NDArray[np.int64] | None
-    dense: dict[str, npt.NDArray[np.float32]]
-    logits: npt.NDArray[np.float64]
-
-
-def _draw_group(options: SessionLogOptions, group: FeatureGroup, samples: Samples) -> _Drawn:
     from windrow.recsys.log.synthetic import values_kernels
 
     count = samples.sessions.size
@@ -272,7 +248,7 @@ def _draw_group(options: SessionLogOptions, group: FeatureGroup, samples: Sample
     )
     offsets = np.concatenate([[0], np.cumsum(_lengths(options, group, samples, versions))])
     logits = np.zeros(count)
-    ids: dict[str, npt.NDArray[np.int64]] = {}
+    columns: dict[str, Any] = {}
     for feature in group.features:
         drawn = np.empty(offsets[-1], np.int64)
         effects = np.empty(count if feature.effect else 0)
@@ -291,17 +267,18 @@ def _draw_group(options: SessionLogOptions, group: FeatureGroup, samples: Sample
             drawn,
             effects,
         )
-        ids[feature.name] = drawn
+        columns[feature.name] = drawn
+        if group.mean_length is not None:
+            # A batch of a row group's size has far less than 2 ** 31 ids.
+            columns[feature.name] = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(drawn))
         if feature.effect:
             logits += feature.effect / deviation * effects
-    dense: dict[str, npt.NDArray[np.float32]] = {}
     for place, name in enumerate(group.dense):
-        values = dense[name] = np.empty(count, np.float32)
+        values = columns[name] = np.empty(count, np.float32)
         values_kernels.draw_dense(_key(options, DENSE, name), samples.sessions, versions, shifts, values)
         # Neighbouring columns pull in opposite directions, as a price and a rating do.
         logits += (-1) ** place * group.dense_effect * values
-    listed = None if group.mean_length is None else offsets
-    return _Drawn(ids=ids, offsets=listed, dense=dense, logits=logits)
+    return columns, logits
 
 
 def _effect_moments(options: SessionLogOptions, feature: SessionFeature) -> tuple[float, float]:

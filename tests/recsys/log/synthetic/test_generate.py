@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.errors import DataError, StoreError
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
 from windrow.recsys.log.options import FeatureOptions
 from windrow.recsys.log.synthetic import generate
@@ -82,8 +82,6 @@ def test_row_groups_are_bounded_in_bytes(tmp_path, monkeypatch, length_scale, ro
 def test_wrong_use(tmp_path):
     with pytest.raises(DataError, match="0 samples"):
         generate_log(tmp_path / "a", SMALL, samples=0)
-    with pytest.raises(RecipeError, match='order = "random"'):
-        generate_log(tmp_path / "a", SMALL, samples=10, order="random")
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot write"):
         generate_log(tmp_path / "file" / "a", SMALL, samples=10)
