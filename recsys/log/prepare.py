@@ -43,7 +43,6 @@ from windrow.recsys.log.store import (
     FeatureEntry,
     LogManifest,
     LogStore,
-    SampleOrder,
     SplitEntry,
     SplitWriter,
     StoreFile,
@@ -121,8 +120,7 @@ def prepare_log(
             if split.by == "time" and not in_order and not by_session:
                 report("sorting by time", 0.0)
                 staged.sort_by_time()
-                in_order = True
-            cuts = _find_cuts(staged, rows, split, in_order=in_order)
+            cuts = _find_cuts(staged, rows, split)
             shard_rows: dict[int, tuple[int, ...]] = {}
             if by_session:
                 report("sorting by session", 0.0)
@@ -147,12 +145,9 @@ def prepare_log(
                 name: SplitWriter(folder, name, shard_rows=shard_rows.get(code, ()), clustered=cluster, repeats=repeats)
                 for code, name in enumerate(SPLITS)
             }
-            _map_rows(staged.file, mapper, cuts, writers, lambda done: report("mapping", done / rows))
-        report("checksums", 0.0)
-        entries = _split_entries(writers, mapper)
+            entries = _map_rows(staged.file, mapper, cuts, writers, report)
         _check_splits(entries, split)
         shutil.rmtree(work)
-        order: SampleOrder = "sessions" if cluster else "session shards" if shard else "log"
         origin = {
             "log": plain_settings(log),
             "split": plain_settings(split),
@@ -165,7 +160,7 @@ def prepare_log(
             entries,
             vocabularies,
             origin=origin,
-            order=order,
+            order="sessions" if cluster else "session shards" if shard else "log",
             ancestors=() if base is None else (base.fingerprint, *base.manifest.ancestors),
             repeats_left_out=leave_out_repeats,
         )
@@ -218,12 +213,11 @@ def prepare_rows(
         work.mkdir()
         staged = work / "staged.parquet"
         split = LogSplitOptions(by="files")
-        rows, _ = _stage(staged, staged_columns(log, split, are_text(like)), [[], [], files], log, split, report)
+        _stage(staged, staged_columns(log, split, are_text(like)), [[], [], files], log, split, report)
         vocabularies = {table: like.vocabulary_file(table) for table in like.vocabulary_tables}
         mapper = SampleMapper(log, read_vocabularies(vocabularies), like.manifest.moments)
         writers = {SPLITS[2]: SplitWriter(folder, SPLITS[2])}
-        _map_rows(staged, mapper, None, writers, lambda done: report("mapping", done / rows))
-        entries = _split_entries(writers, mapper)
+        entries = _map_rows(staged, mapper, None, writers, report)
         shutil.rmtree(work)
         _write_manifest(folder, log, mapper, entries, {}, origin={**like.manifest.origin, "log": plain_settings(log)})
     _tell_others(world)
@@ -386,7 +380,7 @@ def _stage(
         return writer.rows, writer.in_time_order
 
 
-def _find_cuts(staged: StagedLog, rows: int, split: LogSplitOptions, *, in_order: bool) -> Cuts:
+def _find_cuts(staged: StagedLog, rows: int, split: LogSplitOptions) -> Cuts:
     if split.by != "time":
         return None
     if split.instants:
@@ -394,12 +388,11 @@ def _find_cuts(staged: StagedLog, rows: int, split: LogSplitOptions, *, in_order
         return first, second
     train, validation, test = split.fractions
     # One past the last time, where a split has no share and would begin behind the last row.
-    end = staged.time_of_row(rows - 1, in_order=in_order) + 1
+    end = staged.time_of_row(rows - 1) + 1
     bounds = (round(train * rows), round((train + validation) * rows))
     wanted = (validation + test > 0, test > 0)
     first, second = (
-        staged.time_of_row(bound, in_order=in_order) if some and bound < rows else end
-        for bound, some in zip(bounds, wanted, strict=True)
+        staged.time_of_row(bound) if some and bound < rows else end for bound, some in zip(bounds, wanted, strict=True)
     )
     return first, second
 
@@ -412,13 +405,9 @@ def _split_code(cuts: Cuts) -> str:
 
 
 def _map_rows(
-    staged: Path,
-    mapper: SampleMapper,
-    cuts: Cuts,
-    writers: Mapping[SplitName, SplitWriter],
-    report: Callable[[int], None],
-) -> None:
-    """Map all rows of a staged log and write them to their splits; the rows so far are reported."""
+    staged: Path, mapper: SampleMapper, cuts: Cuts, writers: Mapping[SplitName, SplitWriter], report: Progress
+) -> dict[str, SplitEntry]:
+    """Map all rows of a staged log and write them to their splits."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -438,10 +427,8 @@ def _map_rows(
                     rows = batch if chosen.all() else batch.filter(pa.array(chosen))
                     writer.write(mapper.map(rows, name))
             done += batch.num_rows
-            report(done)
-
-
-def _split_entries(writers: Mapping[SplitName, SplitWriter], mapper: SampleMapper) -> dict[str, SplitEntry]:
+            report("mapping", done / file.metadata.num_rows)
+    report("checksums", 0.0)
     return {
         name: SplitEntry(
             rows=sum(file.rows for file in files),
@@ -472,10 +459,8 @@ def _write_manifest(
     entries: dict[str, SplitEntry],
     vocabularies: dict[str, Path],
     *,
-    origin: Mapping[str, Any],
-    order: SampleOrder = "log",
-    ancestors: tuple[str, ...] = (),
     repeats_left_out: bool = False,
+    **others: Any,
 ) -> None:
     from pyarrow import parquet
 
@@ -510,9 +495,7 @@ def _write_manifest(
         features=features,
         splits=entries,
         vocabularies=described,
-        origin=origin,
-        order=order,
-        ancestors=ancestors,
+        **others,
         fingerprint=combined_fingerprint(files),
     ).write(folder / MANIFEST_NAME)
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from windrow.comm.errors import DataError
 from windrow.recsys.log.clustering.external_sort import rank_sessions, sort_rows, write_ranks
 from windrow.recsys.log.clustering.log_files import LogFiles, is_text
-from windrow.recsys.log.conform import Column, ColumnKind, as_text_or_numbers, conform, list_lengths, row_of
+from windrow.recsys.log.conform import Column, ColumnKind, conform, list_lengths
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
 from windrow.recsys.log.options import LogOptions, LogSplitOptions, split_by_hash
 from windrow.recsys.log.readers import RawBlock, TextType
@@ -139,13 +139,8 @@ def conformed(block: RawBlock, use: StagedColumn, label: str, log: LogOptions) -
         )
     if use.kind == "label" and log.format == "libfm":
         array = compute.if_else(compute.equal(array, -1), 0, array)
-    column = Column(array, use.column, block, use.separator)
-    conforming = conform(column, use.kind)
-    if use.rows is not None:
-        _check_rows(column, conforming, use.rows)
-    if use.is_text is not None:
-        conforming = as_text_or_numbers(column, conforming, is_text=use.is_text)
-    return column, conforming
+    column = Column(array, use.column, block, use.separator, use.rows, use.is_text)
+    return column, conform(column, use.kind)
 
 
 class StagingWriter:
@@ -242,7 +237,7 @@ class StagingWriter:
         Times that are dates here and whole numbers there are of who knows what unit; of keys that are text the hash is
         taken, so that one that is 5 here and "5" there would be two.
         """
-        kind = _kind_of_times(column) if use.kind == "time" else _kind_of_keys(column)
+        kind = _kind_of_values(column, use.kind)
         before = self._kinds.setdefault(use.name, kind)
         if kind != before:
             raise column.refuse(0, f"holds {kind}, but {before} in the rows before: give all files one of both")
@@ -253,39 +248,15 @@ class StagingWriter:
         self._latest = int(times[-1])
 
 
-def _kind_of_times(column: Column) -> str:
-    from pyarrow import types
-
-    if types.is_integer(column.array.type):
-        return "whole numbers"
-    # Text: the fields of a block are all of one kind.
-    is_number = str(column.array[0].as_py()).strip().lstrip("+-").isdecimal()
-    return "whole numbers" if is_number else "dates"
-
-
-def _kind_of_keys(column: Column) -> str:
+def _kind_of_values(column: Column, use: ColumnKind) -> str:
     from pyarrow import types
 
     kind = column.array.type
-    return "text" if is_text(kind.value_type if types.is_dictionary(kind) else kind) else "whole numbers"
-
-
-def _check_rows(column: Column, values: Any, rows: int) -> None:
-    """Row numbers, single or in lists, have to be there and inside the table."""
-    from pyarrow import compute, types
-
-    is_list = types.is_list(values.type)
-    flat = values.flatten() if is_list else values
-    wrong = compute.or_(compute.less(flat, 0), compute.greater_equal(flat, rows)).fill_null(fill_value=True)
-    if not compute.any(wrong).as_py():
-        return
-    place = int(wrong.to_numpy(zero_copy_only=False).argmax())
-    row = row_of(values, place) if is_list else place
-    raise column.refuse(
-        row,
-        f'has {flat[place].as_py()} where ids = "rows" expects a row number in 0 to {rows - 1}: raise rows, or take '
-        'ids = "vocabulary" or "hash"',
-    )
+    if use == "key":
+        return "text" if is_text(kind.value_type if types.is_dictionary(kind) else kind) else "whole numbers"
+    # Text: the fields of a block are all of one kind.
+    is_number = types.is_integer(kind) or str(column.array[0].as_py()).strip().lstrip("+-").isdecimal()
+    return "whole numbers" if is_number else "dates"
 
 
 def _check_weights(block: RawBlock, columns: tuple[StagedColumn, ...], staged: Mapping[str, Any]) -> None:
@@ -366,11 +337,10 @@ class StagedLog:
         self._reorder(ranks)
         return {code: tuple(rows for (split, _), rows in dealt.items() if split == code) for code in counts if shard}
 
-    def time_of_row(self, row: int, *, in_order: bool = True) -> int:
-        """The time of the row at a position in the order of time, in which the rows may be already."""
-        order = "" if in_order else "ORDER BY time"
-        found = self._database.execute(f"SELECT time FROM {_scan(self.file)} {order} LIMIT 1 OFFSET {row}").fetchall()
-        return int(found[0][0])
+    def time_of_row(self, row: int) -> int:
+        """The time of the row at a position in the order of time."""
+        query = f"SELECT time FROM {_scan(self.file)} ORDER BY time LIMIT 1 OFFSET {row}"
+        return int(self._database.execute(query).fetchall()[0][0])
 
     def moments(self, columns: Sequence[str], chosen: str) -> dict[str, tuple[float, float]]:
         """Mean and standard deviation of float32 columns, over values that are not missing, of chosen rows (SQL).

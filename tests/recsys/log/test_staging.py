@@ -275,7 +275,7 @@ def test_sorting_by_session(rows: list[tuple[int, int]], shard: bool, cluster: b
             folder / "staged.parquet",
         )
         with StagedLog(folder / "staged.parquet", folder) as staged:
-            times_found = [staged.time_of_row(place, in_order=False) for place in range(len(rows))]
+            times_found = [staged.time_of_row(place) for place in range(len(rows))]
             assert times_found == sorted(instants)
             found = staged.sort_by_session(
                 "CASE WHEN time < 6 THEN 0 ELSE 1 END", shard=shard, cluster=cluster, times=times
