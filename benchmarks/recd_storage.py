@@ -118,7 +118,7 @@ def measure_log(
 
     clustered, sharded = folder / f"{name}-clustered", folder / f"{name}-sharded"
     cluster_log(ClusterOptions(inputs=(log,), output=clustered, by="session", time="time"))
-    cluster_log(ClusterOptions(inputs=(log,), output=sharded, by="session", sort=False, files=SHARDS))
+    cluster_log(ClusterOptions(inputs=(log,), output=sharded, by="session", files=SHARDS))
     ours, apart = folder_bytes(clustered), folder_bytes(sharded)
     by_time = bytes_of_settings(parquet.read_table(log), short=short)
     by_session = bytes_of_settings(parquet.read_table(clustered), short=short)

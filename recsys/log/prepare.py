@@ -12,7 +12,7 @@ vocabularies of a store; a log may also continue them, see `LogOptions.vocabular
 
 import contextlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -32,9 +32,9 @@ from windrow.recsys.log.options import (
     parse_instant,
     split_by_time,
 )
-from windrow.recsys.log.readers import read_log
+from windrow.recsys.log.readers import RawBlock, read_log
 from windrow.recsys.log.sample_mapper import SampleMapper, read_vocabularies
-from windrow.recsys.log.staging import StagedColumn, StagedLog, StagingWriter, staged_columns, text_types
+from windrow.recsys.log.staging import StagedColumn, StagedLog, stage, staged_columns, text_types
 from windrow.recsys.log.store import (
     MANIFEST_NAME,
     ROW_GROUP_ROWS,
@@ -366,18 +366,18 @@ def _stage(
         raise DataError(f"{twice}: a file is in two splits, but what is trained on must not be tested on")
     labels = file_labels(everything)
     sizes = {file: file.stat().st_size for file in everything}
-    types = text_types(columns)
-    with StagingWriter(path, columns, log, split) as writer:
+
+    def blocks() -> Iterator[tuple[RawBlock, str, int]]:
         for code, files in enumerate(groups):
-            if not files:
-                continue
-            for block in prefetch(read_log(log.format, files, types)):
-                writer.write(block, labels[block.file], code)
+            for block in prefetch(read_log(log.format, files, text_types(columns))) if files else ():
+                yield block, labels[block.file], code
                 before = sum(sizes[file] for file in everything[: everything.index(block.file)])
                 report("reading", (before + block.file_share * sizes[block.file]) / sum(sizes.values()))
-        if writer.rows == 0:
-            raise DataError(f"{', '.join(str(file) for file in everything)}: there are no samples in the log")
-        return writer.rows, writer.in_time_order
+
+    rows, in_order = stage(path, columns, log, split, blocks())
+    if rows == 0:
+        raise DataError(f"{', '.join(str(file) for file in everything)}: there are no samples in the log")
+    return rows, in_order
 
 
 def _find_cuts(staged: StagedLog, rows: int, split: LogSplitOptions) -> Cuts:

@@ -10,8 +10,9 @@ What follows (counting, sorting, mapping) then reads columns, in any order and m
 whatever the log's own format. DuckDB counts and sorts out of core, in bounded memory.
 """
 
+import contextlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -28,7 +29,7 @@ from windrow.recsys.log.options import LogOptions, LogSplitOptions, split_by_has
 from windrow.recsys.log.readers import RawBlock, TextType
 from windrow.recsys.log.vocabulary import FIRST_VALUE_ROW
 
-__all__ = ["StagedColumn", "StagedLog", "StagingWriter", "conformed", "staged_columns", "text_types"]
+__all__ = ["StagedColumn", "StagedLog", "conformed", "stage", "staged_columns", "text_types"]
 
 FILE_COLUMN = "file"
 """Virtual column with the name of the file, where the log has no column of that name."""
@@ -143,109 +144,94 @@ def conformed(block: RawBlock, use: StagedColumn, label: str, log: LogOptions) -
     return column, conform(column, use.kind)
 
 
-class StagingWriter:
-    """Writes the staged file, block by block. A context manager.
+def stage(
+    path: Path,
+    columns: Sequence[StagedColumn],
+    log: LogOptions,
+    split: LogSplitOptions,
+    blocks: Iterable[tuple[RawBlock, str, int]],
+) -> tuple[int, bool]:
+    """Write the staged file, block by block.
 
     Args:
         path: the file.
         columns: that are needed.
         log: which columns may be absent.
         split: dealt here where it does not need the whole log.
+        blocks: rows of the log, the virtual column ``file`` in all of them, and the code of their split where files
+            decide.
 
-    Attributes:
-        rows: written.
-        in_time_order: whether no row was earlier than the one before it.
+    Returns:
+        How many rows there are, and whether no row was earlier than the one before it.
+
+    Raises:
+        DataError: a column is absent, or a value does not fit.
     """
+    import pyarrow as pa
+    from pyarrow import parquet
 
-    def __init__(self, path: Path, columns: tuple[StagedColumn, ...], log: LogOptions, split: LogSplitOptions) -> None:
-        self._path = path
-        self._columns = columns
-        self._log = log
-        self._split = split
-        self._writer: Any = None
-        self._latest: int | None = None
-        self._kinds: dict[str, str] = {}
-        self.rows = 0
-        self.in_time_order = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-    def write(self, block: RawBlock, label: str, code: int) -> None:
-        """Add a block of the log.
-
-        Args:
-            block: its rows.
-            label: the virtual column ``file`` in all of them.
-            code: of the split, where files decide.
-
-        Raises:
-            DataError: a column is absent, or a value does not fit.
-        """
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        if block.batch.num_rows == 0:
-            return
-        staged = {use.name: self._conformed(block, use, label) for use in self._columns}
-        _check_weights(block, self._columns, staged)
-        rows = np.arange(self.rows, self.rows + block.batch.num_rows)
-        if "time" in staged:
-            self._watch_order(staged["time"].to_numpy())
-        if self._split.by == "files":
-            staged["split"] = pa.array(np.full(len(rows), code, np.int8))
-        elif self._split.by == "hash":
-            keys = staged.pop(SPLIT_KEY).to_numpy() if self._split.column else rows
-            staged["split"] = pa.array(split_by_hash(keys, self._split.fractions, self._split.seed))
-        batch = pa.RecordBatch.from_pydict(staged)
-        if self._writer is None:
-            self._writer = parquet.ParquetWriter(
-                self._path, batch.schema, compression="lz4", use_dictionary=False, write_statistics=False
-            )
-        self._write_alike(batch, block)
-        self.rows += len(rows)
-
-    def _conformed(self, block: RawBlock, use: StagedColumn, label: str) -> Any:
-        column, conforming = conformed(block, use, label, self._log)
-        if use.kind in ("time", "key"):
-            self._watch_kind(use, column)
-        return conforming
-
-    def _write_alike(self, batch: Any, block: RawBlock) -> None:
-        """Write a batch whose columns have the types of the first one."""
-        import pyarrow as pa
-
-        arrays = []
-        for field, array in zip(self._writer.schema, batch.columns, strict=True):
-            if array.type != field.type and array.null_count == len(array):
-                array = pa.nulls(len(array), field.type)  # noqa: PLW2901 - absent here, of either type
-            if array.type != field.type:
-                raise DataError(
-                    f"{block.where(0)}: column of {field.name!r} holds {array.type}, but {field.type} in the rows "
-                    "before: give it one type in all files, and name first a file that has it"
+    writer: Any = None
+    kinds: dict[str, str] = {}
+    first, latest, in_time_order = 0, -(1 << 63), True
+    with contextlib.ExitStack() as stack:
+        for block, label, code in blocks:
+            if block.batch.num_rows == 0:
+                continue
+            staged = {}
+            for use in columns:
+                column, staged[use.name] = conformed(block, use, label, log)
+                _check_kind(column, use, kinds)
+            _check_weights(block, columns, staged)
+            rows = np.arange(first, first + block.batch.num_rows)
+            first += len(rows)
+            if "time" in staged:
+                times = np.concatenate([[latest], staged["time"].to_numpy()])
+                in_time_order &= bool((times[1:] >= times[:-1]).all())
+                latest = int(times[-1])
+            if split.by == "files":
+                staged["split"] = pa.array(np.full(len(rows), code, np.int8))
+            elif split.by == "hash":
+                keys = staged.pop(SPLIT_KEY).to_numpy() if split.column else rows
+                staged["split"] = pa.array(split_by_hash(keys, split.fractions, split.seed))
+            batch = pa.RecordBatch.from_pydict(staged)
+            if writer is None:
+                writer = stack.enter_context(
+                    parquet.ParquetWriter(
+                        path, batch.schema, compression="lz4", use_dictionary=False, write_statistics=False
+                    )
                 )
-            arrays.append(array)
-        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._writer.schema))
+            writer.write_batch(_alike(batch, writer.schema, block))
+    return first, in_time_order
 
-    def _watch_kind(self, use: StagedColumn, column: Column) -> None:
-        """Refuse what means different things in different places.
 
-        Times that are dates here and whole numbers there are of who knows what unit; of keys that are text the hash is
-        taken, so that one that is 5 here and "5" there would be two.
-        """
+def _alike(batch: Any, schema: Any, block: RawBlock) -> Any:
+    """A batch whose columns have the types of the first one."""
+    import pyarrow as pa
+
+    arrays = []
+    for field, array in zip(schema, batch.columns, strict=True):
+        if array.type != field.type and array.null_count == len(array):
+            array = pa.nulls(len(array), field.type)  # noqa: PLW2901 - absent here, of either type
+        if array.type != field.type:
+            raise DataError(
+                f"{block.where(0)}: column of {field.name!r} holds {array.type}, but {field.type} in the rows before: "
+                "give it one type in all files, and name first a file that has it"
+            )
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _check_kind(column: Column, use: StagedColumn, kinds: dict[str, str]) -> None:
+    """Refuse what means different things in different places; `kinds` of columns that were seen are kept.
+
+    Times that are dates here and whole numbers there are of who knows what unit; of keys that are text the hash is
+    taken, so that one that is 5 here and "5" there would be two.
+    """
+    if use.kind in ("time", "key"):
         kind = _kind_of_values(column, use.kind)
-        before = self._kinds.setdefault(use.name, kind)
+        before = kinds.setdefault(use.name, kind)
         if kind != before:
             raise column.refuse(0, f"holds {kind}, but {before} in the rows before: give all files one of both")
-
-    def _watch_order(self, times: Any) -> None:
-        starts_late = self._latest is None or times[0] >= self._latest
-        self.in_time_order &= bool(starts_late and (times[1:] >= times[:-1]).all())
-        self._latest = int(times[-1])
 
 
 def _kind_of_values(column: Column, use: ColumnKind) -> str:
@@ -259,7 +245,7 @@ def _kind_of_values(column: Column, use: ColumnKind) -> str:
     return "whole numbers" if is_number else "dates"
 
 
-def _check_weights(block: RawBlock, columns: tuple[StagedColumn, ...], staged: Mapping[str, Any]) -> None:
+def _check_weights(block: RawBlock, columns: Sequence[StagedColumn], staged: Mapping[str, Any]) -> None:
     """Each list of weights has to be as long as its list of ids."""
     for use in columns:
         if use.kind != "weights":
@@ -284,7 +270,7 @@ larger are files."""
 
 
 class StagedLog:
-    """Queries over the file that `StagingWriter` wrote. A context manager.
+    """Queries over the file that `stage` wrote. A context manager.
 
     Args:
         file: the staged file.

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.errors import DataError, StoreError
 from windrow.comm.options import PathOption, PositiveInt, checked_dataclass
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.recsys.log.clustering.external_sort import rank_sessions, sort_rows, with_hash
@@ -42,17 +42,15 @@ MOST_FILES = 100_000
 class ClusterOptions:
     """A log to cluster, and how."""
 
-    inputs: tuple[PathOption, ...]
+    inputs: Annotated[tuple[PathOption, ...], Field(min_length=1)]
     """Parquet files, patterns with * and ?, or folders, of which every *.parquet below counts."""
     output: PathOption
     """Folder to write; appears whole or not at all."""
-    by: str
+    by: Annotated[str, Field(min_length=1)]
     """Column of sessions: whole numbers, text or bytes. Each row without one is a session of its own."""
     time: str = ""
-    """Column that orders the rows of a session: numbers, dates or times; rows without one come last. Needed unless
-    `sort` is off."""
-    sort: bool = True
-    """O2: rows of a session stand together, in order of time. Off: rows of a file stay in the order of the log (O1)."""
+    """Column that orders the rows of a session, which stand together then (O2): numbers, dates or times; rows without
+    one come last. Empty: rows of a file stay in the order of the log (O1)."""
     files: Annotated[int, Field(ge=1, le=MOST_FILES)] | None = None
     """Files to deal sessions to; "none" for one to each 256 MiB of the log."""
     row_group_rows: PositiveInt | None = None
@@ -61,27 +59,6 @@ class ClusterOptions:
     """What may be held in memory at a time, beside the program itself; the rest goes to the disk."""
     overwrite: bool = False
     """Whether a clustered log that is already there is replaced."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            RecipeError: an option is missing or out of range.
-        """
-        if not self.inputs:
-            raise RecipeError("no log is named: give files, patterns or folders")
-        if not self.by:
-            raise RecipeError("the column of sessions is not named: give --by")
-        if self.sort and not self.time:
-            raise RecipeError(
-                "rows of a session are put in order of time: name its column with --time, or turn this off with "
-                "--no-sort"
-            )
-        if self.time and not self.sort:
-            raise RecipeError(
-                f"--time {self.time} orders the rows of a session, and --no-sort leaves rows in the order of the log: "
-                "give one of them"
-            )
 
 
 FILE_BYTES = 256 << 20
@@ -114,16 +91,6 @@ class ClusterSummary:
     bytes_after: int
     """Of the files written."""
 
-    @property
-    def rows_per_session(self) -> float:
-        """Mean."""
-        return self.rows / self.sessions
-
-    @property
-    def ratio(self) -> float:
-        """Bytes before over bytes after."""
-        return self.bytes_before / self.bytes_after
-
 
 def cluster_log(options: ClusterOptions, *, progress: Callable[[str, float], None] | None = None) -> ClusterSummary:
     """Cluster a log by session.
@@ -150,7 +117,7 @@ def cluster_log(options: ClusterOptions, *, progress: Callable[[str, float], Non
     log = LogFiles.open(options.inputs)
     _check_apart(options, log)
     log.check_column(options.by, "--by", "whole numbers, text or bytes", [is_session])
-    if options.sort:
+    if options.time:
         # DuckDB, which sorts, has neither floats of 16 bits nor decimals of more than 38 digits.
         instants = (types.is_timestamp, types.is_date, types.is_time)
         numbers = (types.is_integer, types.is_float32, types.is_float64, types.is_decimal128)
@@ -168,7 +135,7 @@ def cluster_log(options: ClusterOptions, *, progress: Callable[[str, float], Non
             "format_version": 1,
             "by": options.by,
             "time": options.time,
-            "order": "sessions" if options.sort else "session shards",
+            "order": "sessions" if options.time else "session shards",
             **asdict(summary),
         }
         (folder / DESCRIPTION_NAME).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
@@ -188,7 +155,7 @@ def _cluster(
             f"SELECT session, time, file_row_number AS row, 0 AS split, {shards} AS shards "
             f"FROM read_parquet({sql_text(keys)}, file_row_number = true)"
         )
-        ranks, counts = rank_sessions(database, rows, work, cluster=options.sort)
+        ranks, counts = rank_sessions(database, rows, work, cluster=bool(options.time))
         (sessions,) = database.execute(f"SELECT count(*) FROM (SELECT DISTINCT hash FROM {with_hash(rows)})").fetchone()
     keys.unlink()
     row_group_rows = options.row_group_rows or max(1, min(MOST_ROW_GROUP_ROWS, int(ROW_GROUP_BYTES / log.row_bytes)))
@@ -197,7 +164,7 @@ def _cluster(
         log.schema,
         shard_rows=[counts.get((0, shard), 0) for shard in range(shards)],
         row_group_rows=row_group_rows,
-        by=options.by if options.sort else "",
+        by=options.by if options.time else "",
     )
     done = 0
     with writer:
@@ -259,10 +226,16 @@ class _ClusterWriter(ShardWriter):
         self._schema = schema
 
     def _options(self, schema: Any) -> dict[str, Any]:
+        from pyarrow import types
+
+        # Text and bytes of one value a row gain from a dictionary when rows are clustered. Positions in a dictionary
+        # take odd numbers of bits, so equal lists look different to the compressor, which finds them where ids are
+        # written in full. See docs/clustered-logs.md.
+        text = [field.name for field in schema if is_text_or_bytes(field.type) or types.is_dictionary(field.type)]
         return {
             "compression": "zstd",
             "compression_level": ZSTD_LEVEL,
-            "use_dictionary": _text_columns(schema),
+            "use_dictionary": text,
             "data_page_size": PAGE_BYTES,
         }
 
@@ -277,17 +250,6 @@ class _ClusterWriter(ShardWriter):
                 f"a row group of {rows.num_rows} rows has too many different values for a dictionary of the log "
                 f"({error}): write the log with wider positions in dictionaries, or lower --row-group-rows"
             ) from error
-
-
-def _text_columns(schema: Any) -> list[str]:
-    """Columns that gain from a dictionary when rows are clustered: text and bytes of one value a row.
-
-    Positions in a dictionary take odd numbers of bits, so equal lists look different to the compressor, which finds
-    them where ids are written in full. See docs/clustered-logs.md.
-    """
-    from pyarrow import types
-
-    return [field.name for field in schema if is_text_or_bytes(field.type) or types.is_dictionary(field.type)]
 
 
 def _check_apart(options: ClusterOptions, log: LogFiles) -> None:
