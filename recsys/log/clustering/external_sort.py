@@ -15,11 +15,9 @@ Since ranks are known, so is the merge::
 A bucket has a number of rows and not a range of hashes, so many rows of one session do not make it larger. Rows keep
 their Arrow types throughout: nothing but whole rows is moved.
 
-Sessions stand in the order of a hash. RecD (Zhao et al., MLSys 2023, arXiv 2211.05239) deals log messages to shards by
-a hash of the session (its O1), and sorts the rows of a table by session and time (its O2). Neither needs a particular
-hash. This one is the same in every version of DuckDB, unlike its function ``hash``, so that equal logs give equal
-files. Sorting by it deals sessions out at random, however they were numbered: who reads part of the rows has a fair
-share of all sessions.
+Sessions stand in the order of a hash, as in RecD (Zhao et al., MLSys 2023, arXiv 2211.05239: O1 deals sessions to
+shards by a hash, O2 sorts rows by session and time). This one is the same in every version of DuckDB, unlike its
+function ``hash``, so that equal logs give equal files; and who reads part of the rows has a fair share of all sessions.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,6 +1,6 @@
 """Write a generated log as Parquet, in bounded memory at any size, and the recipe that fits it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from windrow.partition.atomic_writes import open_atomically
 from windrow.recsys.batches.deduplication.options import WORTHWHILE_FACTOR, dedupe_factor
 from windrow.recsys.batches.prefetch import prefetch
 from windrow.recsys.log.synthetic.options import SampleOrder, SessionLogOptions
-from windrow.recsys.log.synthetic.sessions import draw_samples, log_schema, sample_blocks, sessions_for
+from windrow.recsys.log.synthetic.sessions import draw_samples, log_schema, sample_blocks
 
-__all__ = ["generate_log", "recipe_groups", "session_batches", "session_log_recipe"]
+__all__ = ["generate_log", "recipe_groups", "session_log_recipe"]
 
 ROW_GROUP_BYTES = 1 << 26
 """Of a row group before encoding: half of what engines for large logs usually have (128 MiB), since up to three are
@@ -52,48 +52,20 @@ def generate_log(
         raise DataError(f"a log of {samples} samples: ask for at least 1")
     rows = _rows_per_group(options)
     single = ["label", *(f.name for group in options.groups if group.mean_length is None for f in group.features)]
-    sessions = range(sessions_for(options, samples))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with (
             open_atomically(path) as file,
             parquet.ParquetWriter(file, log_schema(options), compression="zstd", use_dictionary=single) as writer,
+            ThreadPoolExecutor(max(1, threads)) as groups,
         ):
-            for batch in session_batches(
-                options, sessions, order=order, block_rows=rows, samples=samples, threads=threads
-            ):
+            blocks = sample_blocks(options, samples, order=order, block_rows=rows)
+            for batch in prefetch((draw_samples(options, block, groups.map) for block in blocks), depth=1):
                 writer.write_batch(batch, row_group_size=rows)
                 if progress is not None:
                     progress(batch.num_rows)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error}. Choose another file.") from error
-
-
-def session_batches(
-    options: SessionLogOptions,
-    sessions: range,
-    *,
-    order: SampleOrder,
-    block_rows: int,
-    samples: int | None = None,
-    threads: int = 2,
-) -> Iterator[Any]:
-    """Make the samples of any range of sessions; ranges may be made at different times and places.
-
-    Args:
-        options: of the log.
-        sessions: their numbers.
-        order: of the samples, within the range.
-        block_rows: samples of each batch but the last.
-        samples: stop with so many; None: all.
-        threads: that work out values, one batch ahead of the one that is given.
-
-    Yields:
-        ``pyarrow.RecordBatch`` with the columns that `generate_log` writes.
-    """
-    blocks = sample_blocks(options, sessions, order=order, block_rows=block_rows, samples=samples)
-    with ThreadPoolExecutor(max(1, threads)) as groups:
-        yield from prefetch((draw_samples(options, block, groups.map) for block in blocks), depth=1)
 
 
 def _rows_per_group(options: SessionLogOptions) -> int:

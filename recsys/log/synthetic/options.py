@@ -1,23 +1,11 @@
 """What a generated log of sessions looks like: features that change from sample to sample, and RecD's log as a preset.
 
-Zhao et al., RecD: Deduplication for End-to-End Deep Learning Recommendation Model Training Infrastructure, MLSys 2023
-(arXiv 2211.05239), measured 733 features of production logs. What the preset keeps of it:
-
-    16.5      samples of a session, mean
-    1.15      samples of a session in a batch of 4,096, where the log is in order of time
-    80 %      of values are those of the sample before, counted by features
-    81.6 %    the same, counted by ids
-    89.4 %    of ids are there in the sample before, counting lists that moved on by one as well
-
-Of Meta's published traces of embedding lookups (facebookresearch/dlrm_datasets, locality statistics of 2021):
-
-    15.8      ids of a sample in each feature, mean over 856 tables
-    6.9       times that an id occurs among 65,536 samples, mean over the ids that do
-
-The three shares are quoted from memory of the paper and were not checked against its text. Not published, and chosen
-here: which features there are. Lists on the user's side are long and mostly unchanged,
-features of the item that is shown are single ids that change nearly always, table sizes go over five orders of
-magnitude, and popularity falls with the rank to the power 0.9.
+The preset keeps what Zhao et al., RecD: Deduplication for End-to-End Deep Learning Recommendation Model Training
+Infrastructure, MLSys 2023 (arXiv 2211.05239), measured of production logs, and what Meta's published traces of
+embedding lookups show (facebookresearch/dlrm_datasets, 2021): docs/session-logs.md has the figures. Not published, and
+chosen here: which features there are. Lists on the user's side are long and mostly unchanged, features of the item that
+is shown are single ids that change nearly always, table sizes go over five orders of magnitude, and popularity falls
+with the rank to the power 0.9.
 """
 
 from typing import Annotated, Literal

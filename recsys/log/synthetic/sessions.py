@@ -5,8 +5,8 @@
     session 2       0       1
                 ------------------->  time; the log in order of time has the samples as they meet a falling line
 
-Everything is a function of seed, session number and place in the session, so any range of sessions can be made
-anywhere. A feature has versions, and a list moves along one until the next begins::
+Everything is a function of seed, session number and place in the session. A feature has versions, and a list moves
+along one until the next begins::
 
     history of session 7:   version 0   4 9 1 7 3 3 8 ...     an endless row of ids
                                     [4 9 1]               places 0, 1    unchanged
@@ -15,6 +15,7 @@ anywhere. A feature has versions, and a list moves along one until the next begi
                                     [5 5]                 place 3        drawn anew
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ import numpy.typing as npt
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.recsys.log.synthetic.options import FeatureGroup, SampleOrder, SessionFeature, SessionLogOptions
 
-__all__ = ["Samples", "draw_samples", "log_schema", "popularity", "sample_blocks", "sessions_for"]
+__all__ = ["Samples", "draw_samples", "log_schema", "popularity", "sample_blocks"]
 
 BEGINNING_US = 1_700_000_000_000_000
 """Time of the first session: an instant of November 2023, in microseconds since 1970."""
@@ -72,68 +73,49 @@ def _session_sizes(options: SessionLogOptions, sessions: npt.NDArray[np.int64]) 
     return sizes
 
 
-def sessions_for(options: SessionLogOptions, samples: int) -> int:
-    """The smallest number of sessions, from number 0 on, that a log of so many samples, at least 1, needs."""
-    found = first = 0
-    while True:
-        sizes = _session_sizes(options, np.arange(first, first + SESSIONS_PER_CHUNK))
-        reached = found + np.cumsum(sizes)
-        if reached[-1] >= samples:
-            return first + int(np.searchsorted(reached, samples)) + 1
-        found, first = int(reached[-1]), first + SESSIONS_PER_CHUNK
-
-
 def sample_blocks(
-    options: SessionLogOptions, sessions: range, *, order: SampleOrder, block_rows: int, samples: int | None = None
+    options: SessionLogOptions, samples: int, *, order: SampleOrder, block_rows: int
 ) -> Iterator[Samples]:
-    """Put the samples of sessions in order, in bounded memory.
+    """Put the first samples of sessions 0, 1, ... in order, in bounded memory; the last session loses its last ones.
 
     Args:
         options: of the log.
-        sessions: their numbers, without gaps.
+        samples: how many.
         order: of the samples.
         block_rows: samples of each block but the last.
-        samples: stop with so many; the last session loses its last ones. None: all.
 
     Yields:
         Blocks of samples. Memory: those of a chunk, a block and `options.concurrent_sessions`, 24 bytes each.
     """
     waiting: list[Samples] = []
-    for chunk in _ordered_chunks(options, sessions, order, samples):
-        waiting.append(chunk)
-        if sum(part.times.size for part in waiting) < block_rows:
-            continue
-        together = Samples.joined(waiting)
+    for chunk in _ordered_chunks(options, samples, order):
+        together = Samples.joined([*waiting, chunk])
         whole = together.times.size // block_rows * block_rows
         for start in range(0, whole, block_rows):
             yield together.take(slice(start, start + block_rows))
         waiting = [together.take(slice(whole, None))]
-    if waiting and (rest := Samples.joined(waiting)).times.size:
-        yield rest
+    if waiting[0].times.size:
+        yield waiting[0]
 
 
-def _ordered_chunks(
-    options: SessionLogOptions, sessions: range, order: SampleOrder, samples: int | None
-) -> Iterator[Samples]:
+def _ordered_chunks(options: SessionLogOptions, samples: int, order: SampleOrder) -> Iterator[Samples]:
     """Samples in order, in pieces of any size."""
     held: list[Samples] = []
-    left = samples
-    for first in range(sessions.start, sessions.stop, SESSIONS_PER_CHUNK):
-        stop = min(first + SESSIONS_PER_CHUNK, sessions.stop)
-        chunk = _samples_of(options, np.arange(first, stop))
-        if left is not None:
-            chunk = chunk.take(slice(0, left))
-            left -= chunk.times.size
-        if order == "sessions":
-            yield chunk
-            continue
+    for first in itertools.count(0, SESSIONS_PER_CHUNK):
+        stop = first + SESSIONS_PER_CHUNK
+        chunk = _samples_of(options, np.arange(first, stop)).take(slice(0, samples))
+        samples -= chunk.times.size
         together = Samples.joined([*held, chunk])
-        together = together.take(np.lexsort((together.sessions, together.times)))
-        # No later session begins before this instant.
-        ready = int(np.searchsorted(together.times, BEGINNING_US + stop * _gap_us(options)))
+        ready = together.times.size
+        if order == "time":
+            together = together.take(np.lexsort((together.sessions, together.times)))
+            if samples:
+                # No later session begins before this instant.
+                ready = int(np.searchsorted(together.times, BEGINNING_US + stop * _gap_us(options)))
         yield together.take(slice(0, ready))
         held = [together.take(slice(ready, None))]
-    yield from held
+        if not samples:
+            return
 
 
 def _gap_us(options: SessionLogOptions) -> int:
@@ -246,33 +228,25 @@ def _draw_group(
         versions,
         shifts,
     )
-    offsets = np.concatenate([[0], np.cumsum(_lengths(options, group, samples, versions))])
+    lengths = _lengths(options, group, samples, versions)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
     logits = np.zeros(count)
     columns: dict[str, Any] = {}
     for feature in group.features:
         drawn = np.empty(offsets[-1], np.int64)
-        effects = np.empty(count if feature.effect else 0)
-        centre, deviation = _effect_moments(options, feature) if feature.effect else (0.0, 1.0)
+        key = _key(options, IDS, feature.name)
         values_kernels.draw_ids(
-            _key(options, IDS, feature.name),
-            samples.sessions,
-            versions,
-            shifts,
-            offsets,
-            feature.rows,
-            feature.skew,
-            _coprime(feature.rows),
-            _key(options, EFFECTS, feature.name),
-            centre,
-            drawn,
-            effects,
+            key, samples.sessions, versions, shifts, offsets, feature.rows, feature.skew, _coprime(feature.rows), drawn
         )
+        if feature.effect:
+            centre, deviation = _effect_moments(options, feature)
+            effects = _effects(options, feature, drawn) - centre
+            totals = np.bincount(np.repeat(np.arange(count), lengths), effects, minlength=count)
+            logits += feature.effect / deviation * (totals / np.sqrt(np.maximum(lengths, 1)))
         columns[feature.name] = drawn
         if group.mean_length is not None:
             # A batch of a row group's size has far less than 2 ** 31 ids.
             columns[feature.name] = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(drawn))
-        if feature.effect:
-            logits += feature.effect / deviation * effects
     for place, name in enumerate(group.dense):
         values = columns[name] = np.empty(count, np.float32)
         values_kernels.draw_dense(_key(options, DENSE, name), samples.sessions, versions, shifts, values)
@@ -281,14 +255,21 @@ def _draw_group(
     return columns, logits
 
 
-def _effect_moments(options: SessionLogOptions, feature: SessionFeature) -> tuple[float, float]:
-    """Mean and deviation of the effect of an id that is drawn: chance gives the few most frequent ones theirs."""
+def _effects(
+    options: SessionLogOptions, feature: SessionFeature, ids: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """What ids [n] say about clicks."""
     from windrow.recsys.log.synthetic import values_kernels
 
-    shares = popularity(feature, HEAD)
-    effects = np.empty(shares.size)
-    ids = np.arange(shares.size) * _coprime(feature.rows) % feature.rows
+    effects = np.empty(ids.size)
     values_kernels.id_effects(_key(options, EFFECTS, feature.name), ids, effects)
+    return effects
+
+
+def _effect_moments(options: SessionLogOptions, feature: SessionFeature) -> tuple[float, float]:
+    """Mean and deviation of the effect of an id that is drawn: chance gives the few most frequent ones theirs."""
+    shares = popularity(feature, HEAD)
+    effects = _effects(options, feature, np.arange(shares.size) * _coprime(feature.rows) % feature.rows)
     mean = float(shares @ effects)
     # The others are so many that they have mean 0 and deviation 1 together.
     variance = float(shares @ effects**2) + 1 - float(shares.sum()) - mean**2
