@@ -12,7 +12,7 @@ key       whole number or text      -> int64; of text its hash
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,35 +24,46 @@ from windrow.recsys.log.clustering.log_files import is_text
 from windrow.recsys.log.readers import RawBlock
 from windrow.recsys.log.vocabulary import hash_values
 
-__all__ = ["Column", "ColumnKind", "conform", "list_lengths"]
+__all__ = ["Column", "ColumnKind", "ColumnUse", "conform", "list_lengths"]
 
 ColumnKind = Literal["label", "real", "weight", "number", "id", "row", "ids", "rows", "weights", "time", "key"]
 """What a column is needed as; row and rows are id and ids that have to be whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnUse:
+    """One column that is needed of a log, and what it becomes."""
+
+    name: str
+    """In the staged file."""
+    column: str
+    """In the log."""
+    kind: ColumnKind
+    """What it is needed as."""
+    separator: str = "|"
+    """Of lists in text."""
+    rows: int | None = None
+    """row and rows only: what the numbers have to be below; None for any."""
+    is_text: bool | None = None
+    """id and ids only: whether values are to be text, or whole numbers; None: as they are."""
+
+
+class Column(NamedTuple):
     """One column of a block, with its place for messages.
 
     Attributes:
         array: ``pyarrow.Array``.
-        name: of the column.
+        use: what it is needed as.
         block: that it is from.
-        separator: between the values of a field of text that is a list.
-        rows: row and rows only: what the numbers have to be below; None for any.
-        is_text: id and ids only: whether values become text, or whole numbers; None: as they are.
     """
 
     array: Any
-    name: str
+    use: ColumnUse
     block: RawBlock
-    separator: str = "|"
-    rows: int | None = None
-    is_text: bool | None = None
 
     def refuse(self, row: int, message: str) -> DataError:
         """An error that names the place of a row."""
-        return DataError(f"{self.block.where(row)}: column {self.name!r} {message}")
+        return DataError(f"{self.block.where(row)}: column {self.use.column!r} {message}")
 
     def refuse_type(self, expected: str) -> DataError:
         """An error about the type of the whole column."""
@@ -71,12 +82,13 @@ class Column:
             raise self.refuse(row, message.format(repr(self.array[row].as_py())))
 
 
-def conform(column: Column, kind: ColumnKind) -> Any:
+def conform(column: Column) -> Any:
     """Turn a column into what it is needed as: ``pyarrow.Array`` of the type above.
 
     Raises:
         DataError: the type does not fit, or a value does not; the message names file and row.
     """
+    kind = column.use.kind
     if kind == "time":
         return _time(column)
     if kind == "key":
@@ -84,15 +96,15 @@ def conform(column: Column, kind: ColumnKind) -> Any:
     if kind in ("id", "row"):
         found = _id(column, column.array, whole_numbers=kind == "row")
     elif kind in ("ids", "rows", "weights"):
-        found = _list(column, kind)
+        found = _list(column)
     else:
-        return _number(column, kind)
-    if column.rows is not None:
-        _check_rows(column, found, column.rows)
+        return _number(column)
+    if column.use.rows is not None:
+        _check_rows(column, found, column.use.rows)
     return found
 
 
-def _number(column: Column, use: ColumnKind) -> Any:
+def _number(column: Column) -> Any:
     import pyarrow as pa
     from pyarrow import compute, types
 
@@ -108,16 +120,16 @@ def _number(column: Column, use: ColumnKind) -> Any:
     column.refuse_first(compute.is_inf(numbers), "is {}: expected a number that float32 can hold")
     # NaN is how many tools write a missing number.
     numbers = compute.if_else(compute.is_nan(numbers), pa.scalar(None, pa.float32()), numbers)
-    if use == "number":
+    if column.use.kind == "number":
         return numbers
-    expected = "0 or 1" if use == "label" else "a number"
+    expected = "0 or 1" if column.use.kind == "label" else "a number"
     column.refuse_first(
         numbers.is_null(), f"is empty ({{}}), expected {expected}: leave such rows out, or fill them in"
     )
-    if use == "label":
+    if column.use.kind == "label":
         wrong = compute.invert(compute.is_in(numbers, pa.array([0, 1], pa.float32())))
         column.refuse_first(wrong, "is {}, expected 0 or 1: name the right column as label, or turn it into 0 and 1")
-    elif use == "weight":
+    elif column.use.kind == "weight":
         column.refuse_first(compute.less(numbers, 0), "is {}, expected a weight of 0 or more")
     return numbers
 
@@ -160,18 +172,18 @@ def _id(column: Column, values: Any, *, whole_numbers: bool, lists: Any = None) 
         values = _blank_to_null(values.cast("string"))
         if whole_numbers:
             values = _parsed(column, values, "int64", "a row number", lists)
-    if column.is_text is False:
+    if column.use.is_text is False:
         return _parsed(column, values, "int64", "a whole number, as before", lists)
-    return values.cast("string") if column.is_text else values
+    return values.cast("string") if column.use.is_text else values
 
 
-def _list(column: Column, use: ColumnKind) -> Any:
+def _list(column: Column) -> Any:
     import pyarrow as pa
     from pyarrow import compute
 
     lists = column.array
     if is_text(lists.type):
-        lists = compute.split_pattern(_blank_to_null(lists.cast("string")), column.separator)
+        lists = compute.split_pattern(_blank_to_null(lists.cast("string")), column.use.separator)
     elif pa.types.is_null(lists.type):
         lists = lists.cast(pa.list_(pa.string()))
     elif pa.types.is_fixed_size_list(lists.type) or pa.types.is_large_list(lists.type):
@@ -180,7 +192,7 @@ def _list(column: Column, use: ColumnKind) -> Any:
         raise column.refuse_type("lists, or text with a separator")
     # `flatten` passes over what stands behind a null list; the lengths have to agree with that.
     elements = lists.flatten()
-    if use == "weights":
+    if column.use.kind == "weights":
         if not (pa.types.is_floating(elements.type) or pa.types.is_integer(elements.type)):
             elements = _parsed(column, elements, "float64", "a number", lists)
         elements = elements.cast("float32", safe=False)
@@ -189,7 +201,7 @@ def _list(column: Column, use: ColumnKind) -> Any:
             row = _row_of(lists, int(np.argmin(finite.to_numpy(zero_copy_only=False))))
             raise column.refuse(row, f"is {lists[row].as_py()}: a weight must be a finite number")
     else:
-        elements = _id(column, elements, whole_numbers=use == "rows", lists=lists)
+        elements = _id(column, elements, whole_numbers=column.use.kind == "rows", lists=lists)
     offsets = pa.array(offsets_of_lengths(list_lengths(lists)).astype(np.int32))
     return pa.ListArray.from_arrays(offsets, elements, mask=lists.is_null() if lists.null_count else None)
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from windrow.comm.errors import DataError, RecipeError
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.recsys.batches.prefetch import prefetch
+from windrow.recsys.log.conform import ColumnUse
 from windrow.recsys.log.duckdb_sql import failures_explained
 from windrow.recsys.log.files import check_replaceable, file_labels, repeated_files, resolve_files
 from windrow.recsys.log.options import (
@@ -34,7 +35,7 @@ from windrow.recsys.log.options import (
 )
 from windrow.recsys.log.readers import RawBlock, read_log
 from windrow.recsys.log.sample_mapper import SampleMapper, read_vocabularies
-from windrow.recsys.log.staging import StagedColumn, StagedLog, stage, staged_columns, text_types
+from windrow.recsys.log.staging import StagedLog, stage, staged_columns, text_types
 from windrow.recsys.log.store import (
     MANIFEST_NAME,
     ROW_GROUP_ROWS,
@@ -354,7 +355,7 @@ def are_text(store: LogStore) -> dict[str, bool | None]:
 
 def _stage(
     path: Path,
-    columns: tuple[StagedColumn, ...],
+    columns: tuple[ColumnUse, ...],
     groups: Sequence[Sequence[Path]],
     log: LogOptions,
     split: LogSplitOptions,

@@ -13,7 +13,6 @@ whatever the log's own format. DuckDB counts and sorts out of core, in bounded m
 import contextlib
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,13 +22,13 @@ import numpy.typing as npt
 from windrow.comm.errors import DataError
 from windrow.recsys.log.clustering.external_sort import rank_sessions, sort_rows, write_ranks
 from windrow.recsys.log.clustering.log_files import LogFiles, is_text
-from windrow.recsys.log.conform import Column, ColumnKind, conform, list_lengths
+from windrow.recsys.log.conform import Column, ColumnKind, ColumnUse, conform, list_lengths
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
 from windrow.recsys.log.options import LogOptions, LogSplitOptions, split_by_hash
 from windrow.recsys.log.readers import RawBlock, TextType
 from windrow.recsys.log.vocabulary import FIRST_VALUE_ROW
 
-__all__ = ["StagedColumn", "StagedLog", "conformed", "stage", "staged_columns", "text_types"]
+__all__ = ["StagedLog", "conformed", "stage", "staged_columns", "text_types"]
 
 FILE_COLUMN = "file"
 """Virtual column with the name of the file, where the log has no column of that name."""
@@ -41,27 +40,9 @@ TEXT_TYPES: Mapping[ColumnKind, TextType] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StagedColumn:
-    """One staged column and where it comes from."""
-
-    name: str
-    """In the staged file."""
-    column: str
-    """In the log."""
-    kind: ColumnKind
-    """What it is needed as."""
-    separator: str = "|"
-    """Of lists in text."""
-    rows: int | None = None
-    """row and rows only: what the numbers have to be below."""
-    is_text: bool | None = None
-    """id and ids only: whether values are to be text, or whole numbers; None: as they are."""
-
-
 def staged_columns(
     log: LogOptions, split: LogSplitOptions, are_text: Mapping[str, bool | None] | None = None
-) -> tuple[StagedColumn, ...]:
+) -> tuple[ColumnUse, ...]:
     """List what is needed of a log, whose split may need a column too.
 
     Args:
@@ -70,39 +51,34 @@ def staged_columns(
         are_text: by feature, whether ids are to be text: as they were in a log that was prepared before.
     """
     label_kind: ColumnKind = "label" if log.label_kind == "binary" else "real"
-    found = [StagedColumn(name=f"label.{name}", column=name, kind=label_kind) for name in log.labels]
-    if log.sample_weight:
-        found.append(StagedColumn(name="weight", column=log.sample_weight, kind="weight"))
-    if log.time:
-        found.append(StagedColumn(name="time", column=log.time, kind="time"))
-    if log.session:
-        found.append(StagedColumn(name="session", column=log.session, kind="key"))
-    if split.column:
-        found.append(StagedColumn(name=SPLIT_KEY, column=split.column, kind="key"))
-    found += [StagedColumn(name=f"dense.{name}", column=name, kind="number") for name in log.dense]
+    found = [ColumnUse(f"label.{name}", name, label_kind) for name in log.labels]
+    optional: tuple[tuple[str, str, ColumnKind], ...] = (
+        ("weight", log.sample_weight, "weight"),
+        ("time", log.time, "time"),
+        ("session", log.session, "key"),
+        (SPLIT_KEY, split.column, "key"),
+    )
+    found += [ColumnUse(name, column, kind) for name, column, kind in optional if column]
+    found += [ColumnUse(f"dense.{name}", name, "number") for name in log.dense]
     for name, feature in log.features.items():
         whole = feature.ids == "rows"
         kinds: tuple[ColumnKind, ColumnKind] = ("row", "rows") if whole else ("id", "ids")
         found.append(
-            StagedColumn(
-                name=f"id.{name}",
-                column=log.column_of(name),
-                kind=kinds[feature.multi_hot],
-                separator=feature.separator,
-                rows=feature.rows if whole else None,
-                is_text=(are_text or {}).get(name),
+            ColumnUse(
+                f"id.{name}",
+                log.column_of(name),
+                kinds[feature.multi_hot],
+                feature.separator,
+                feature.rows if whole else None,
+                (are_text or {}).get(name),
             )
         )
         if feature.weights:
-            found.append(
-                StagedColumn(
-                    name=f"weights.{name}", column=feature.weights, kind="weights", separator=feature.separator
-                )
-            )
+            found.append(ColumnUse(f"weights.{name}", feature.weights, "weights", feature.separator))
     return tuple(found)
 
 
-def text_types(columns: tuple[StagedColumn, ...]) -> dict[str, TextType]:
+def text_types(columns: tuple[ColumnUse, ...]) -> dict[str, TextType]:
     """What the fields of each column of a text file are read as; a column with two uses that differ is read as text."""
     types: dict[str, TextType] = {}
     for use in columns:
@@ -111,7 +87,7 @@ def text_types(columns: tuple[StagedColumn, ...]) -> dict[str, TextType]:
     return types
 
 
-def conformed(block: RawBlock, use: StagedColumn, label: str, log: LogOptions) -> tuple[Column, Any]:
+def conformed(block: RawBlock, use: ColumnUse, label: str, log: LogOptions) -> tuple[Column, Any]:
     """A column of a block, and what it is needed as.
 
     Args:
@@ -140,13 +116,13 @@ def conformed(block: RawBlock, use: StagedColumn, label: str, log: LogOptions) -
         )
     if use.kind == "label" and log.format == "libfm":
         array = compute.if_else(compute.equal(array, -1), 0, array)
-    column = Column(array, use.column, block, use.separator, use.rows, use.is_text)
-    return column, conform(column, use.kind)
+    column = Column(array, use, block)
+    return column, conform(column)
 
 
 def stage(
     path: Path,
-    columns: Sequence[StagedColumn],
+    columns: Sequence[ColumnUse],
     log: LogOptions,
     split: LogSplitOptions,
     blocks: Iterable[tuple[RawBlock, str, int]],
@@ -180,7 +156,7 @@ def stage(
             staged = {}
             for use in columns:
                 column, staged[use.name] = conformed(block, use, label, log)
-                _check_kind(column, use, kinds)
+                _check_kind(column, kinds)
             _check_weights(block, columns, staged)
             rows = np.arange(first, first + block.batch.num_rows)
             first += len(rows)
@@ -221,31 +197,29 @@ def _alike(batch: Any, schema: Any, block: RawBlock) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _check_kind(column: Column, use: StagedColumn, kinds: dict[str, str]) -> None:
+def _check_kind(column: Column, kinds: dict[str, str]) -> None:
     """Refuse what means different things in different places; `kinds` of columns that were seen are kept.
 
     Times that are dates here and whole numbers there are of who knows what unit; of keys that are text the hash is
     taken, so that one that is 5 here and "5" there would be two.
     """
-    if use.kind in ("time", "key"):
-        kind = _kind_of_values(column, use.kind)
-        before = kinds.setdefault(use.name, kind)
-        if kind != before:
-            raise column.refuse(0, f"holds {kind}, but {before} in the rows before: give all files one of both")
-
-
-def _kind_of_values(column: Column, use: ColumnKind) -> str:
     from pyarrow import types
 
-    kind = column.array.type
-    if use == "key":
-        return "text" if is_text(kind.value_type if types.is_dictionary(kind) else kind) else "whole numbers"
-    # Text: the fields of a block are all of one kind.
-    is_number = types.is_integer(kind) or str(column.array[0].as_py()).strip().lstrip("+-").isdecimal()
-    return "whole numbers" if is_number else "dates"
+    use, kind = column.use, column.array.type
+    if use.kind == "key":
+        found = "text" if is_text(kind.value_type if types.is_dictionary(kind) else kind) else "whole numbers"
+    elif use.kind == "time":
+        # Text: the fields of a block are all of one kind.
+        is_number = types.is_integer(kind) or str(column.array[0].as_py()).strip().lstrip("+-").isdecimal()
+        found = "whole numbers" if is_number else "dates"
+    else:
+        return
+    before = kinds.setdefault(use.name, found)
+    if found != before:
+        raise column.refuse(0, f"holds {found}, but {before} in the rows before: give all files one of both")
 
 
-def _check_weights(block: RawBlock, columns: Sequence[StagedColumn], staged: Mapping[str, Any]) -> None:
+def _check_weights(block: RawBlock, columns: Sequence[ColumnUse], staged: Mapping[str, Any]) -> None:
     """Each list of weights has to be as long as its list of ids."""
     for use in columns:
         if use.kind != "weights":

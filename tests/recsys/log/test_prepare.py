@@ -61,7 +61,7 @@ def test_a_log_split_by_time(tmp_path_factory: pytest.TempPathFactory, files: li
         assert not (folder / "store").exists()
         return
     store = prepare_log(folder / "store", log, split)
-    store.verify()
+    LogStore.open(store.path, verify=True)
     words = Counter(word for _, _, word, _ in train if word)
     kept = sorted((word for word in words if words[word] > 1), key=lambda word: (-words[word], word))
     rows_of = {word: row for row, word in enumerate(kept, start=2)}
@@ -293,7 +293,7 @@ def test_samples_of_a_session_stand_together(
     log = csv_log(session_log(tmp_path / "log.csv"), time="time", session="session", features=features)
     plain = prepare_log(tmp_path / "plain", log, split)
     store = prepare_log(tmp_path / "store", log, split, shard=shard, cluster=cluster)
-    store.verify()
+    LogStore.open(store.path, verify=True)
     assert plain.manifest.order == "log"
     assert store.manifest.order == ("sessions" if cluster else "session shards")
     assert store.manifest.origin["deduplication"] == {"shard": shard, "cluster": cluster}
