@@ -24,10 +24,11 @@ from typing import Any
 from benchmarks.harness.data_sets import DIGINETICA, data_option, interleaved, prefix_samples, read_sessions
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table
+from benchmarks.harness.session_statistics import PUBLISHED as PUBLISHED_STATISTICS
+from benchmarks.harness.session_statistics import expected_statistics, measured_statistics
 from windrow.recsys.log.clustering.cluster_log import ClusterOptions, cluster_log
 from windrow.recsys.log.synthetic.generate import generate_log
-from windrow.recsys.log.synthetic.options import FeatureGroup, SessionLogOptions, published_statistics, recd
-from windrow.recsys.log.synthetic.statistics import expected_statistics, measured_statistics
+from windrow.recsys.log.synthetic.options import FeatureGroup, SessionLogOptions, recd
 
 PUBLISHED = 3.71
 SHARDS = 64
@@ -117,7 +118,7 @@ def measure_log(
 
     clustered, sharded = folder / f"{name}-clustered", folder / f"{name}-sharded"
     cluster_log(ClusterOptions(inputs=(log,), output=clustered, by="session", time="time"))
-    cluster_log(ClusterOptions(inputs=(log,), output=sharded, by="session", sort=False, files=SHARDS))
+    cluster_log(ClusterOptions(inputs=(log,), output=sharded, by="session", files=SHARDS))
     ours, apart = folder_bytes(clustered), folder_bytes(sharded)
     by_time = bytes_of_settings(parquet.read_table(log), short=short)
     by_session = bytes_of_settings(parquet.read_table(clustered), short=short)
@@ -222,7 +223,7 @@ def measure(program: Program) -> Findings:
         generate_log(log, options, samples=samples)
         measured = measured_statistics(log, [feature.name for feature in options.features])
         statistics = []
-        for key, value in published_statistics().items():
+        for key, value in PUBLISHED_STATISTICS.items():
             figures[f"generated_{key}"] = getattr(measured, key)
             statistics.append({"": key, "published": value, "generated": round(getattr(measured, key), 3)})
         rows += measure_log("generated", log, folder, short=program.short, figures=figures)

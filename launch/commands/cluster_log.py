@@ -42,16 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--by", required=True, metavar="COLUMN", help="column of sessions: whole numbers, text or bytes"
     )
-    parser.add_argument(
-        "--time",
-        default="",
-        metavar="COLUMN",
-        help="column of times, which order the rows of a session; needed, but not with --no-sort",
+    order = parser.add_mutually_exclusive_group(required=True)
+    order.add_argument(
+        "--time", default="", metavar="COLUMN", help="column of times, which order the rows of a session"
     )
-    parser.add_argument(
+    order.add_argument(
         "--no-sort",
-        action="store_false",
-        dest="sort",
+        action="store_true",
         help="deal sessions to files, but leave the rows of a file in the order of the log",
     )
     parser.add_argument(
@@ -83,7 +80,6 @@ def run(arguments: argparse.Namespace) -> int:
         output=arguments.output,
         by=arguments.by,
         time=arguments.time,
-        sort=arguments.sort,
         files=arguments.files,
         row_group_rows=arguments.row_group_rows,
         memory_bytes=arguments.memory,
@@ -103,15 +99,10 @@ def _lines(output: Path, summary: "ClusterSummary") -> list[str]:
     from windrow.training.terminal import byte_size
 
     sizes = f"{byte_size(summary.bytes_before)} before, {byte_size(summary.bytes_after)} after"
-    change = f"{summary.ratio:.2f} times smaller" if summary.ratio >= 1 else f"{1 / summary.ratio:.2f} times larger"
-    lines = [
+    ratio = summary.bytes_before / summary.bytes_after
+    change = f"{ratio:.2f} times smaller" if ratio >= 1 else f"{1 / ratio:.2f} times larger"
+    return [
         f"{output}: {summary.files} files, {summary.row_groups} row groups",
-        f"{summary.rows} rows of {summary.sessions} sessions, {summary.rows_per_session:.2f} rows to a session",
+        f"{summary.rows} rows of {summary.sessions} sessions, {summary.rows / summary.sessions:.2f} rows to a session",
         f"{sizes}: {change}",
     ]
-    if summary.cut_sessions:
-        lines.append(
-            f"note: {summary.cut_sessions} sessions are larger than a row group and go on in the next: raise "
-            "--row-group-rows to keep them whole"
-        )
-    return lines

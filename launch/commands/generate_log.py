@@ -81,7 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
     from windrow.launch.settings import write_toml
     from windrow.recsys.log.synthetic.generate import generate_log, session_log_recipe
     from windrow.recsys.log.synthetic.options import recd
-    from windrow.recsys.log.synthetic.sessions import sessions_for
     from windrow.training.environment import usable_cores
     from windrow.training.terminal import byte_size, duration, make_progress
 
@@ -107,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         progress.finish()
         progress.write(
-            f"{output}: {arguments.samples:,} samples of {sessions_for(options, arguments.samples):,} sessions, "
+            f"{output}: {arguments.samples:,} samples, {options.samples_per_session:g} to a session, "
             f"{options.ids_per_sample():.0f} ids each in {len(options.features)} features, "
             f"{byte_size(output.stat().st_size)}, in {duration(time.perf_counter() - started)}"
         )

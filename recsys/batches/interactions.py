@@ -30,7 +30,7 @@ from windrow.comm.options import NonNegativeFloat, NonNegativeInt, PositiveInt, 
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.jagged import Jagged, check_lists
-from windrow.recsys.log.conform import Column, conform
+from windrow.recsys.log.conform import Column, ColumnUse, conform
 from windrow.recsys.log.files import resolve_files
 from windrow.recsys.log.readers import read_log
 
@@ -271,8 +271,8 @@ def _read_pairs(path: Path, user_column: str, item_column: str) -> tuple[IntArra
                     f"{path}: there is no column {name!r}; the columns are {', '.join(block.columns_in_file)}. "
                     "Correct the name"
                 )
-            column = Column(block.batch.column(name), name, block)
-            ids = conform(column, "row")
+            column = Column(block.batch.column(name), ColumnUse(name, name, "row"), block)
+            ids = conform(column)
             column.refuse_first(ids.is_null(), "is empty ({}): fill it in")
             column.refuse_first(compute.less(ids, 0), "is {}: number users and items from 0")
             found.append(ids.to_numpy())

@@ -12,7 +12,7 @@ key       whole number or text      -> int64; of text its hash
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,31 +24,46 @@ from windrow.recsys.log.clustering.log_files import is_text
 from windrow.recsys.log.readers import RawBlock
 from windrow.recsys.log.vocabulary import hash_values
 
-__all__ = ["Column", "ColumnKind", "as_text_or_numbers", "conform", "list_lengths", "row_of"]
+__all__ = ["Column", "ColumnKind", "ColumnUse", "conform", "list_lengths"]
 
 ColumnKind = Literal["label", "real", "weight", "number", "id", "row", "ids", "rows", "weights", "time", "key"]
 """What a column is needed as; row and rows are id and ids that have to be whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnUse:
+    """One column that is needed of a log, and what it becomes."""
+
+    name: str
+    """In the staged file."""
+    column: str
+    """In the log."""
+    kind: ColumnKind
+    """What it is needed as."""
+    separator: str = "|"
+    """Of lists in text."""
+    rows: int | None = None
+    """row and rows only: what the numbers have to be below; None for any."""
+    is_text: bool | None = None
+    """id and ids only: whether values are to be text, or whole numbers; None: as they are."""
+
+
+class Column(NamedTuple):
     """One column of a block, with its place for messages.
 
     Attributes:
         array: ``pyarrow.Array``.
-        name: of the column.
+        use: what it is needed as.
         block: that it is from.
-        separator: between the values of a field of text that is a list.
     """
 
     array: Any
-    name: str
+    use: ColumnUse
     block: RawBlock
-    separator: str = "|"
 
     def refuse(self, row: int, message: str) -> DataError:
         """An error that names the place of a row."""
-        return DataError(f"{self.block.where(row)}: column {self.name!r} {message}")
+        return DataError(f"{self.block.where(row)}: column {self.use.column!r} {message}")
 
     def refuse_type(self, expected: str) -> DataError:
         """An error about the type of the whole column."""
@@ -67,68 +82,72 @@ class Column:
             raise self.refuse(row, message.format(repr(self.array[row].as_py())))
 
 
-def conform(column: Column, kind: ColumnKind) -> Any:
+def conform(column: Column) -> Any:
     """Turn a column into what it is needed as: ``pyarrow.Array`` of the type above.
 
     Raises:
         DataError: the type does not fit, or a value does not; the message names file and row.
     """
+    kind = column.use.kind
+    if kind == "time":
+        return _time(column)
+    if kind == "key":
+        return _key(column)
     if kind in ("id", "row"):
-        return _id(column, column.array, whole_numbers=kind == "row")
-    if kind in ("ids", "rows", "weights"):
-        inner = {"ids": "", "rows": "int64", "weights": "float32"}[kind]
-        return _list(column, inner)
-    return {"label": _label, "real": _real, "weight": _weight, "number": _number, "time": _time, "key": _key}[kind](
-        column
-    )
-
-
-def _label(column: Column) -> Any:
-    import pyarrow as pa
-    from pyarrow import compute
-
-    numbers = _number(column)
-    column.refuse_first(numbers.is_null(), "is empty ({}), expected 0 or 1: leave such rows out, or fill them in")
-    wrong = compute.and_(compute.not_equal(numbers, pa.scalar(0, pa.float32())), compute.not_equal(numbers, 1))
-    column.refuse_first(wrong, "is {}, expected 0 or 1: name the right column as label, or turn it into 0 and 1")
-    return numbers
-
-
-def _real(column: Column) -> Any:
-    numbers = _number(column)
-    column.refuse_first(numbers.is_null(), "is empty ({}), expected a number: leave such rows out, or fill them in")
-    return numbers
-
-
-def _weight(column: Column) -> Any:
-    from pyarrow import compute
-
-    numbers = _real(column)
-    column.refuse_first(compute.less(numbers, 0), "is {}, expected a weight of 0 or more")
-    return numbers
+        found = _id(column, column.array, whole_numbers=kind == "row")
+    elif kind in ("ids", "rows", "weights"):
+        found = _list(column)
+    else:
+        return _number(column)
+    if column.use.rows is not None:
+        _check_rows(column, found, column.use.rows)
+    return found
 
 
 def _number(column: Column) -> Any:
     import pyarrow as pa
     from pyarrow import compute, types
 
-    kind = column.array.type
     values = column.array
-    if is_text(kind):
+    if is_text(values.type):
         values = _parsed(column, _blank_to_null(values), "float64", "a number")
-    elif not any(
-        is_kind(kind)
-        for is_kind in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
-    ):
-        raise column.refuse_type("numbers")
-    if pa.types.is_boolean(kind):
+    elif types.is_boolean(values.type):
         values = values.cast("int8")
+    is_number = types.is_integer, types.is_floating, types.is_decimal, types.is_null
+    if not any(is_kind(values.type) for is_kind in is_number):
+        raise column.refuse_type("numbers")
     numbers = values.cast("float32", safe=False)
     column.refuse_first(compute.is_inf(numbers), "is {}: expected a number that float32 can hold")
-    if pa.types.is_floating(values.type):
-        # NaN is how many tools write a missing number.
-        numbers = compute.if_else(compute.is_nan(numbers), pa.scalar(None, pa.float32()), numbers)
+    # NaN is how many tools write a missing number.
+    numbers = compute.if_else(compute.is_nan(numbers), pa.scalar(None, pa.float32()), numbers)
+    if column.use.kind == "number":
+        return numbers
+    expected = "0 or 1" if column.use.kind == "label" else "a number"
+    column.refuse_first(
+        numbers.is_null(), f"is empty ({{}}), expected {expected}: leave such rows out, or fill them in"
+    )
+    if column.use.kind == "label":
+        wrong = compute.invert(compute.is_in(numbers, pa.array([0, 1], pa.float32())))
+        column.refuse_first(wrong, "is {}, expected 0 or 1: name the right column as label, or turn it into 0 and 1")
+    elif column.use.kind == "weight":
+        column.refuse_first(compute.less(numbers, 0), "is {}, expected a weight of 0 or more")
     return numbers
+
+
+def _check_rows(column: Column, values: Any, rows: int) -> None:
+    """Row numbers, single or in lists, have to be there and inside the table."""
+    from pyarrow import compute, types
+
+    lists = values if types.is_list(values.type) else None
+    flat = values if lists is None else values.flatten()
+    wrong = compute.or_(compute.less(flat, 0), compute.greater_equal(flat, rows)).fill_null(fill_value=True)
+    if compute.any(wrong).as_py():
+        place = int(wrong.to_numpy(zero_copy_only=False).argmax())
+        raise column.refuse(
+            _row_of(lists, place),
+            f'has {flat[place].as_py()} where ids = "rows" expects a row number in 0 to {rows - 1}: raise rows, or '
+            'take ids = "vocabulary" or "hash"',
+        )
 
 
 def _id(column: Column, values: Any, *, whole_numbers: bool, lists: Any = None) -> Any:
@@ -136,32 +155,35 @@ def _id(column: Column, values: Any, *, whole_numbers: bool, lists: Any = None) 
     import pyarrow as pa
     from pyarrow import compute
 
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
     kind = values.type
-    if pa.types.is_dictionary(kind):
-        values = values.cast(kind.value_type)
-        kind = values.type
     if pa.types.is_null(kind):
-        return values.cast("int64" if whole_numbers else "string")
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return _parsed(column, values, "int64", "an id of at most 63 bits: store ids as int64", lists)
-    if pa.types.is_floating(kind):
+        values = values.cast("int64" if whole_numbers else "string")
+    elif pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        values = _parsed(column, values, "int64", "an id of at most 63 bits: store ids as int64", lists)
+    elif pa.types.is_floating(kind):
         # pandas turns whole numbers into floats where one is missing.
         known = compute.if_else(compute.is_nan(values), pa.scalar(None, kind), values)
-        return _parsed(column, known, "int64", "a whole number as id", lists)
-    if not is_text(kind):
+        values = _parsed(column, known, "int64", "a whole number as id", lists)
+    elif not is_text(kind):
         raise column.refuse_type("whole numbers or text")
-    text = _blank_to_null(values.cast("string"))
-    return _parsed(column, text, "int64", "a row number", lists) if whole_numbers else text
+    else:
+        values = _blank_to_null(values.cast("string"))
+        if whole_numbers:
+            values = _parsed(column, values, "int64", "a row number", lists)
+    if column.use.is_text is False:
+        return _parsed(column, values, "int64", "a whole number, as before", lists)
+    return values.cast("string") if column.use.is_text else values
 
 
-def _list(column: Column, inner: str) -> Any:
-    """Lists with elements of a type; "" for ids."""
+def _list(column: Column) -> Any:
     import pyarrow as pa
     from pyarrow import compute
 
     lists = column.array
     if is_text(lists.type):
-        lists = compute.split_pattern(_blank_to_null(lists.cast("string")), column.separator)
+        lists = compute.split_pattern(_blank_to_null(lists.cast("string")), column.use.separator)
     elif pa.types.is_null(lists.type):
         lists = lists.cast(pa.list_(pa.string()))
     elif pa.types.is_fixed_size_list(lists.type) or pa.types.is_large_list(lists.type):
@@ -170,40 +192,16 @@ def _list(column: Column, inner: str) -> Any:
         raise column.refuse_type("lists, or text with a separator")
     # `flatten` passes over what stands behind a null list; the lengths have to agree with that.
     elements = lists.flatten()
-    if inner == "float32":
+    if column.use.kind == "weights":
         if not (pa.types.is_floating(elements.type) or pa.types.is_integer(elements.type)):
             elements = _parsed(column, elements, "float64", "a number", lists)
         elements = elements.cast("float32", safe=False)
         finite = compute.is_finite(elements).fill_null(fill_value=False)
         if not compute.all(finite, min_count=0).as_py():
-            row = row_of(lists, int(np.argmin(finite.to_numpy(zero_copy_only=False))))
+            row = _row_of(lists, int(np.argmin(finite.to_numpy(zero_copy_only=False))))
             raise column.refuse(row, f"is {lists[row].as_py()}: a weight must be a finite number")
     else:
-        elements = _id(column, elements, whole_numbers=inner == "int64", lists=lists)
-    return _list_array(lists, elements)
-
-
-def as_text_or_numbers(column: Column, ids: Any, *, is_text: bool) -> Any:
-    """Ids, single or in lists, as text or as whole numbers, whichever a log that was prepared before had.
-
-    Raises:
-        DataError: text is no whole number.
-    """
-    import pyarrow as pa
-
-    is_list = pa.types.is_list(ids.type)
-    values = ids.flatten() if is_list else ids
-    if is_text == pa.types.is_string(values.type):
-        return ids
-    lists = ids if is_list else None
-    found = values.cast("string") if is_text else _parsed(column, values, "int64", "a whole number, as before", lists)
-    return _list_array(ids, found) if is_list else found
-
-
-def _list_array(lists: Any, elements: Any) -> Any:
-    """Lists as long as `lists`, null where it is null, with other elements."""
-    import pyarrow as pa
-
+        elements = _id(column, elements, whole_numbers=column.use.kind == "rows", lists=lists)
     offsets = pa.array(offsets_of_lengths(list_lengths(lists)).astype(np.int32))
     return pa.ListArray.from_arrays(offsets, elements, mask=lists.is_null() if lists.null_count else None)
 
@@ -218,9 +216,9 @@ def list_lengths(lists: Any) -> npt.NDArray[np.int64]:
     return lengths
 
 
-def row_of(lists: Any, element: int) -> int:
-    """The row whose list holds an element."""
-    return int(np.searchsorted(np.cumsum(list_lengths(lists)), element, side="right"))
+def _row_of(lists: Any, element: int) -> int:
+    """The row whose list holds an element; that of the element itself where there are no lists."""
+    return element if lists is None else int(np.searchsorted(np.cumsum(list_lengths(lists)), element, side="right"))
 
 
 def _time(column: Column) -> Any:
@@ -268,8 +266,7 @@ def _parsed(column: Column, text: Any, kind: str, expected: str, lists: Any = No
         return text.cast(kind)
     except pa.ArrowInvalid as error:
         element = _first_refused(text, kind)
-        row = element if lists is None else row_of(lists, element)
-        raise column.refuse(row, f"has {text[element].as_py()!r}, expected {expected}") from error
+        raise column.refuse(_row_of(lists, element), f"has {text[element].as_py()!r}, expected {expected}") from error
 
 
 def _first_refused(values: Any, kind: Any) -> int:

@@ -1,9 +1,13 @@
 """DuckDB as the parts of this package use it: out of core in a folder, silent, with names and paths quoted."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["open_database", "sql_name", "sql_text"]
+from windrow.comm.errors import StoreError
+
+__all__ = ["failures_explained", "open_database", "sql_name", "sql_text"]
 
 
 def open_database(memory_limit: str, folder: Path, *, threads: int | None = None) -> Any:
@@ -29,6 +33,26 @@ def open_database(memory_limit: str, folder: Path, *, threads: int | None = None
     # It would draw a bar of its own on a terminal.
     database.execute("SET enable_progress_bar = false")
     return database
+
+
+@contextlib.contextmanager
+def failures_explained(output: Path, cure: str) -> Iterator[None]:
+    """Turn what disk and DuckDB say where there is no room into what a user can do about it.
+
+    Raises:
+        StoreError: `output` could not be written; it ends with `cure`, beside more room on the disk.
+    """
+    import duckdb
+
+    try:
+        yield
+    except (OSError, duckdb.IOException, duckdb.OutOfMemoryException) as error:
+        # What follows in DuckDB's messages is about settings that users cannot reach.
+        reason = str(error).partition("\n")[0]
+        raise StoreError(
+            f"cannot write {output}: {reason}. Make room on the disk of {output.parent}, where what does not fit into "
+            f"memory goes too, {cure}"
+        ) from error
 
 
 def sql_name(column: str) -> str:

@@ -6,9 +6,10 @@
            by files   [log] paths train; the other splits have files of their own
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
 import numpy as np
@@ -198,14 +199,10 @@ def _check_names(log: LogOptions) -> None:
                     f"feature {name!r} of table {log.table_of(name)!r}: names must not be empty or hold '.', '/' or "
                     "'\\': call it otherwise, and say which column it is by column"
                 )
-    for what, names in (
-        ("features", tuple(log.features)),
-        ("tables", tuple(log.tables())),
-        ("dense columns", log.dense),
-    ):
+    # Queries in SQL, and some file systems, take names for one that differ only in case.
+    for what, names in (("features", log.features), ("tables", log.tables()), ("dense columns", log.dense)):
         first: dict[str, str] = {}
         for name in names:
-            # Queries in SQL, and some file systems, take them for one.
             other = first.setdefault(name.casefold(), name)
             if other != name:
                 raise RecipeError(f"{what} {other!r} and {name!r} differ only in upper and lower case: rename one")
@@ -269,10 +266,9 @@ class LogSplitOptions:
         """The splits that must not be empty."""
         if self.by == "files":
             present = (True, bool(self.validation_paths), bool(self.test_paths))
-        elif self.instants:
-            present = (True, True, True)
         else:
-            present = tuple(share > 0 for share in self.fractions)  # type: ignore[assignment]  # three of them
+            one, two, three = self.fractions
+            present = (True, True, True) if self.instants else (one > 0, two > 0, three > 0)
         return tuple(name for name, there in zip(SPLITS, present, strict=True) if there)
 
 
@@ -285,17 +281,14 @@ def parse_instant(text: str) -> int:
     Raises:
         RecipeError: it is neither.
     """
-    try:
+    with contextlib.suppress(ValueError):
         return int(text)
-    except ValueError:
-        pass
     try:
         instant = datetime.fromisoformat(text)
     except ValueError as error:
         raise RecipeError(f"{text!r} is no whole number and no ISO date or time: {error}") from error
     aware = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
-    since = aware - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
+    return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def split_by_time(times: npt.NDArray[np.int64], cuts: tuple[int, int]) -> npt.NDArray[np.int8]:

@@ -18,9 +18,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.errors import DataError, RecipeError
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.recsys.batches.prefetch import prefetch
+from windrow.recsys.log.conform import ColumnUse
+from windrow.recsys.log.duckdb_sql import failures_explained
 from windrow.recsys.log.files import check_replaceable, file_labels, repeated_files, resolve_files
 from windrow.recsys.log.options import (
     SPLITS,
@@ -31,9 +33,9 @@ from windrow.recsys.log.options import (
     parse_instant,
     split_by_time,
 )
-from windrow.recsys.log.readers import read_log
+from windrow.recsys.log.readers import RawBlock, read_log
 from windrow.recsys.log.sample_mapper import SampleMapper, read_vocabularies
-from windrow.recsys.log.staging import StagedColumn, StagedLog, StagingWriter, staged_columns, text_types
+from windrow.recsys.log.staging import StagedLog, stage, staged_columns, text_types
 from windrow.recsys.log.store import (
     MANIFEST_NAME,
     ROW_GROUP_ROWS,
@@ -42,7 +44,6 @@ from windrow.recsys.log.store import (
     FeatureEntry,
     LogManifest,
     LogStore,
-    SampleOrder,
     SplitEntry,
     SplitWriter,
     StoreFile,
@@ -110,7 +111,7 @@ def prepare_log(
     groups = [resolve_files(log.paths)]
     if split.by == "files":
         groups += [resolve_files(split.validation_paths), resolve_files(split.test_paths)]
-    with _failures_explained(store), atomic_folder(store, overwrite=overwrite) as folder:
+    with failures_explained(store, "or choose another store"), atomic_folder(store, overwrite=overwrite) as folder:
         work = folder / "work"
         work.mkdir()
         columns = staged_columns(log, split, None if base is None else are_text(base))
@@ -120,8 +121,7 @@ def prepare_log(
             if split.by == "time" and not in_order and not by_session:
                 report("sorting by time", 0.0)
                 staged.sort_by_time()
-                in_order = True
-            cuts = _find_cuts(staged, rows, split, in_order=in_order)
+            cuts = _find_cuts(staged, rows, split)
             shard_rows: dict[int, tuple[int, ...]] = {}
             if by_session:
                 report("sorting by session", 0.0)
@@ -146,12 +146,9 @@ def prepare_log(
                 name: SplitWriter(folder, name, shard_rows=shard_rows.get(code, ()), clustered=cluster, repeats=repeats)
                 for code, name in enumerate(SPLITS)
             }
-            _map_rows(staged.file, mapper, cuts, writers, lambda done: report("mapping", done / rows))
-        report("checksums", 0.0)
-        entries = _split_entries(writers, mapper)
+            entries = _map_rows(staged.file, mapper, cuts, writers, report)
         _check_splits(entries, split)
         shutil.rmtree(work)
-        order: SampleOrder = "sessions" if cluster else "session shards" if shard else "log"
         origin = {
             "log": plain_settings(log),
             "split": plain_settings(split),
@@ -164,7 +161,7 @@ def prepare_log(
             entries,
             vocabularies,
             origin=origin,
-            order=order,
+            order="sessions" if cluster else "session shards" if shard else "log",
             ancestors=() if base is None else (base.fingerprint, *base.manifest.ancestors),
             repeats_left_out=leave_out_repeats,
         )
@@ -212,17 +209,16 @@ def prepare_rows(
         time="",
         session="",
     )
-    with _failures_explained(store), atomic_folder(store, overwrite=overwrite) as folder:
+    with failures_explained(store, "or choose another store"), atomic_folder(store, overwrite=overwrite) as folder:
         work = folder / "work"
         work.mkdir()
         staged = work / "staged.parquet"
         split = LogSplitOptions(by="files")
-        rows, _ = _stage(staged, staged_columns(log, split, are_text(like)), [[], [], files], log, split, report)
+        _stage(staged, staged_columns(log, split, are_text(like)), [[], [], files], log, split, report)
         vocabularies = {table: like.vocabulary_file(table) for table in like.vocabulary_tables}
         mapper = SampleMapper(log, read_vocabularies(vocabularies), like.manifest.moments)
         writers = {SPLITS[2]: SplitWriter(folder, SPLITS[2])}
-        _map_rows(staged, mapper, None, writers, lambda done: report("mapping", done / rows))
-        entries = _split_entries(writers, mapper)
+        entries = _map_rows(staged, mapper, None, writers, report)
         shutil.rmtree(work)
         _write_manifest(folder, log, mapper, entries, {}, origin={**like.manifest.origin, "log": plain_settings(log)})
     _tell_others(world)
@@ -352,22 +348,6 @@ def _check_sections(log: LogOptions, split: LogSplitOptions, *, needs_sessions: 
         raise RecipeError('[log] format = "interactions" needs no preparation: training reads such files as they are')
 
 
-@contextlib.contextmanager
-def _failures_explained(store: Path) -> Iterator[None]:
-    """Turn what disk and DuckDB say where there is no room into what a user can do about it."""
-    import duckdb
-
-    try:
-        yield
-    except (OSError, duckdb.IOException, duckdb.OutOfMemoryException) as error:
-        # What follows in DuckDB's messages is about settings that users cannot reach.
-        reason = str(error).partition("\n")[0]
-        raise StoreError(
-            f"cannot write {store}: {reason}. Make room on the disk of {store.parent}, where what does not fit into "
-            "memory goes too, or choose another store"
-        ) from error
-
-
 def are_text(store: LogStore) -> dict[str, bool | None]:
     """By feature of a store, whether its values were text."""
     return {feature.name: feature.is_text for feature in store.features}
@@ -375,7 +355,7 @@ def are_text(store: LogStore) -> dict[str, bool | None]:
 
 def _stage(
     path: Path,
-    columns: tuple[StagedColumn, ...],
+    columns: tuple[ColumnUse, ...],
     groups: Sequence[Sequence[Path]],
     log: LogOptions,
     split: LogSplitOptions,
@@ -387,21 +367,21 @@ def _stage(
         raise DataError(f"{twice}: a file is in two splits, but what is trained on must not be tested on")
     labels = file_labels(everything)
     sizes = {file: file.stat().st_size for file in everything}
-    types = text_types(columns)
-    with StagingWriter(path, columns, log, split) as writer:
+
+    def blocks() -> Iterator[tuple[RawBlock, str, int]]:
         for code, files in enumerate(groups):
-            if not files:
-                continue
-            for block in prefetch(read_log(log.format, files, types)):
-                writer.write(block, labels[block.file], code)
+            for block in prefetch(read_log(log.format, files, text_types(columns))) if files else ():
+                yield block, labels[block.file], code
                 before = sum(sizes[file] for file in everything[: everything.index(block.file)])
                 report("reading", (before + block.file_share * sizes[block.file]) / sum(sizes.values()))
-        if writer.rows == 0:
-            raise DataError(f"{', '.join(str(file) for file in everything)}: there are no samples in the log")
-        return writer.rows, writer.in_time_order
+
+    rows, in_order = stage(path, columns, log, split, blocks())
+    if rows == 0:
+        raise DataError(f"{', '.join(str(file) for file in everything)}: there are no samples in the log")
+    return rows, in_order
 
 
-def _find_cuts(staged: StagedLog, rows: int, split: LogSplitOptions, *, in_order: bool) -> Cuts:
+def _find_cuts(staged: StagedLog, rows: int, split: LogSplitOptions) -> Cuts:
     if split.by != "time":
         return None
     if split.instants:
@@ -409,12 +389,11 @@ def _find_cuts(staged: StagedLog, rows: int, split: LogSplitOptions, *, in_order
         return first, second
     train, validation, test = split.fractions
     # One past the last time, where a split has no share and would begin behind the last row.
-    end = staged.time_of_row(rows - 1, in_order=in_order) + 1
+    end = staged.time_of_row(rows - 1) + 1
     bounds = (round(train * rows), round((train + validation) * rows))
     wanted = (validation + test > 0, test > 0)
     first, second = (
-        staged.time_of_row(bound, in_order=in_order) if some and bound < rows else end
-        for bound, some in zip(bounds, wanted, strict=True)
+        staged.time_of_row(bound) if some and bound < rows else end for bound, some in zip(bounds, wanted, strict=True)
     )
     return first, second
 
@@ -427,13 +406,9 @@ def _split_code(cuts: Cuts) -> str:
 
 
 def _map_rows(
-    staged: Path,
-    mapper: SampleMapper,
-    cuts: Cuts,
-    writers: Mapping[SplitName, SplitWriter],
-    report: Callable[[int], None],
-) -> None:
-    """Map all rows of a staged log and write them to their splits; the rows so far are reported."""
+    staged: Path, mapper: SampleMapper, cuts: Cuts, writers: Mapping[SplitName, SplitWriter], report: Progress
+) -> dict[str, SplitEntry]:
+    """Map all rows of a staged log and write them to their splits."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -453,10 +428,8 @@ def _map_rows(
                     rows = batch if chosen.all() else batch.filter(pa.array(chosen))
                     writer.write(mapper.map(rows, name))
             done += batch.num_rows
-            report(done)
-
-
-def _split_entries(writers: Mapping[SplitName, SplitWriter], mapper: SampleMapper) -> dict[str, SplitEntry]:
+            report("mapping", done / file.metadata.num_rows)
+    report("checksums", 0.0)
     return {
         name: SplitEntry(
             rows=sum(file.rows for file in files),
@@ -487,10 +460,8 @@ def _write_manifest(
     entries: dict[str, SplitEntry],
     vocabularies: dict[str, Path],
     *,
-    origin: Mapping[str, Any],
-    order: SampleOrder = "log",
-    ancestors: tuple[str, ...] = (),
     repeats_left_out: bool = False,
+    **others: Any,
 ) -> None:
     from pyarrow import parquet
 
@@ -525,9 +496,7 @@ def _write_manifest(
         features=features,
         splits=entries,
         vocabularies=described,
-        origin=origin,
-        order=order,
-        ancestors=ancestors,
+        **others,
         fingerprint=combined_fingerprint(files),
     ).write(folder / MANIFEST_NAME)
 

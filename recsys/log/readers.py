@@ -21,10 +21,10 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -64,27 +64,20 @@ class RawBlock:
         return f"{self.file}, {self.unit} {self.first + row}"
 
 
-@dataclass(frozen=True, slots=True)
-class _TextBlock:
+class _TextBlock(NamedTuple):
     """Whole lines of one file, `data`, each with its line end; `header` without one, empty where there is none."""
 
-    file: Path
+    place: RawBlock
     header: bytes
     data: bytes
-    first_line: int
-    num_lines: int
-    file_share: float
+
+    @property
+    def num_lines(self) -> int:
+        return self.data.count(b"\n")
 
     def parsed(self, batch: Any, columns_in_file: tuple[str, ...]) -> RawBlock:
         """The block as ``pyarrow.RecordBatch``, of a row for each line."""
-        return RawBlock(
-            batch=batch,
-            file=self.file,
-            columns_in_file=columns_in_file,
-            unit="line",
-            first=self.first_line,
-            file_share=self.file_share,
-        )
+        return replace(self.place, batch=batch, columns_in_file=columns_in_file)
 
 
 def read_log(log_format: LogFormat, files: Sequence[Path], columns: Mapping[str, TextType]) -> Iterator[RawBlock]:
@@ -143,7 +136,7 @@ def _read_criteo(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iter
 
 def _criteo_message(block: _TextBlock, line: int, field: int) -> str:
     fields = block.data.split(b"\n", line + 1)[line].rstrip(b"\r").split(b"\t")
-    where = f"{block.file}, line {block.first_line + line}"
+    where = block.place.where(line)
     if len(fields) != len(CRITEO_COLUMNS):
         return (
             f"{where}: {len(fields)} fields, expected {len(CRITEO_COLUMNS)} with tabs between them (label, "
@@ -175,8 +168,8 @@ def _read_libfm(files: Sequence[Path], columns: Mapping[str, TextType]) -> Itera
         if line >= 0:
             text = block.data[max(position - 10, 0) : position + 10].decode("utf-8", "replace")
             raise DataError(
-                f"{block.file}, line {block.first_line + line}: not understood near {text!r}; expected a label "
-                "and pairs index:value with blanks between them"
+                f"{block.place.where(line)}: not understood near {text!r}; expected a label and pairs index:value with "
+                "blanks between them"
             )
         found = {"label": pa.array(labels)} | (_libfm_fields(block, offsets, ids) if by_position else {})
         found |= {IDS_COLUMN: _lists(offsets, ids), VALUES_COLUMN: _lists(offsets, weights)}
@@ -192,10 +185,9 @@ def _libfm_fields(block: _TextBlock, offsets: npt.NDArray[np.int64], ids: npt.ND
     lengths = np.diff(offsets)
     other = np.flatnonzero(lengths != lengths[0])
     if len(other):
-        line = block.first_line + int(other[0])
         raise DataError(
-            f"{block.file}, line {line}: {lengths[other[0]]} pairs, but line {block.first_line} has {lengths[0]}; "
-            f"columns {FIELD_PREFIX}0 ... need as many in every line: read column {IDS_COLUMN!r} with "
+            f"{block.place.where(int(other[0]))}: {lengths[other[0]]} pairs, but line {block.place.first} has "
+            f"{lengths[0]}; columns {FIELD_PREFIX}0 ... need as many in every line: read column {IDS_COLUMN!r} with "
             "multi_hot = true instead"
         )
     matrix = ids[: offsets[-1]].reshape(len(lengths), -1)
@@ -223,11 +215,11 @@ def _read_csv(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iterato
             try:
                 batch = _csv_rows(block, names, dict.fromkeys(columns, "string"))
             except pa.ArrowInvalid as error:
-                last = block.first_line + block.num_lines - 1
+                first = block.place.first
                 raise DataError(
-                    f"{block.file}, lines {block.first_line} to {last}: {error}. Correct the line (rows of this "
-                    f"message are counted from line {block.first_line}); every line needs the {len(names)} fields of "
-                    "the header"
+                    f"{block.place.file}, lines {first} to {first + block.num_lines - 1}: {error}. Correct the line "
+                    f"(rows of this message are counted from line {first}); every line needs the {len(names)} fields "
+                    "of the header"
                 ) from error
         return block.parsed(batch, names)
 
@@ -251,7 +243,7 @@ def _csv_rows(block: _TextBlock, names: Sequence[str], columns: Mapping[str, Tex
         pa.BufferReader(block.data),
         # In one piece: Arrow refuses a line that is longer than that.
         read_options=csv.ReadOptions(column_names=list(names), block_size=len(block.data), use_threads=False),
-        parse_options=csv.ParseOptions(delimiter=_delimiter(block.file)),
+        parse_options=csv.ParseOptions(delimiter=_delimiter(block.place.file)),
         convert_options=convert,
     )
     return pa.RecordBatch.from_pydict({name: one_chunk(table, name) for name in included})
@@ -260,7 +252,7 @@ def _csv_rows(block: _TextBlock, names: Sequence[str], columns: Mapping[str, Tex
 def _csv_names(block: _TextBlock) -> tuple[str, ...]:
     import csv
 
-    file = block.file
+    file = block.place.file
     try:
         text = block.header.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -329,9 +321,16 @@ def _text_blocks(files: Sequence[Path], *, has_header: bool = False) -> Iterator
                     header = stream.readline().rstrip(b"\r\n")
                     line = 2
                 for data in _whole_lines(stream):
-                    num_lines = data.count(b"\n")
-                    yield _TextBlock(file, header, data, line, num_lines, raw.tell() / file.stat().st_size)
-                    line += num_lines
+                    place = RawBlock(
+                        batch=None,
+                        file=file,
+                        columns_in_file=(),
+                        unit="line",
+                        first=line,
+                        file_share=raw.tell() / file.stat().st_size,
+                    )
+                    yield _TextBlock(place, header, data)
+                    line += data.count(b"\n")
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DataError(
                 f"{file}: the compressed stream is damaged or cut short at or after line {line} ({error}): "

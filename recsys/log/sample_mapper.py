@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.recsys.log.conform import list_lengths
-from windrow.recsys.log.options import DenseTransform, FeatureOptions, LogOptions
+from windrow.recsys.log.options import FeatureOptions, LogOptions
 from windrow.recsys.log.store import (
     DENSE_COLUMN,
     LABEL_COLUMN,
@@ -52,11 +52,10 @@ class SampleMapper:
 
     def table_rows(self, feature: str) -> int:
         """Rows of the table that a feature's ids belong to."""
-        options = self._log.features[feature]
-        if options.ids == "vocabulary":
-            return self._vocabularies[self._log.table_of(feature)].rows
-        assert options.rows is not None
-        return options.rows
+        vocabulary = self._vocabularies.get(self._log.table_of(feature))
+        rows = self._log.features[feature].rows if vocabulary is None else vocabulary.rows
+        assert rows is not None
+        return rows
 
     def map(self, rows: Any, split: str) -> Any:
         """Map some rows.
@@ -89,7 +88,9 @@ class SampleMapper:
             if options.multi_hot:
                 columns |= self._lists(name, options, staged, split)
             else:
-                columns[name] = self._single(name, staged[f"id.{name}"], split)
+                ids = self._ids(name, staged[f"id.{name}"])
+                self._count(name, split, missing=staged[f"id.{name}"].null_count, ids=ids)
+                columns[name] = pa.array(ids)
         for name in (TIME_COLUMN, SESSION_COLUMN):
             if name in staged:
                 columns[name] = staged[name]
@@ -101,20 +102,15 @@ class SampleMapper:
         matrix = np.empty((num_rows, len(self._log.dense)), np.float32)
         for place, name in enumerate(self._log.dense):
             column = staged[f"dense.{name}"]
-            missing = column.is_null().to_numpy(zero_copy_only=False)
-            values = column.fill_null(0).to_numpy()
-            moments = self.moments.get(name, (0.0, 1.0))
-            transformed = _transform_dense(values, self._log.dense_transform, moments)
-            matrix[:, place] = np.where(missing, 0, transformed)
+            values = column.fill_null(0).to_numpy().astype(np.float64)
+            if self._log.dense_transform == "log1p":
+                values = np.log1p(np.maximum(values, 0))
+            elif self._log.dense_transform == "standard":
+                mean, deviation = self.moments.get(name, (0.0, 1.0))
+                values = (values - mean) / deviation
+            matrix[:, place] = np.where(column.is_null().to_numpy(zero_copy_only=False), 0, values)
             self.dense_missing[name] += column.null_count
         return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), len(self._log.dense))
-
-    def _single(self, name: str, values: Any, split: str) -> Any:
-        import pyarrow as pa
-
-        ids = self._ids(name, values)
-        self._count(name, split, missing=values.null_count, ids=ids)
-        return pa.array(ids)
 
     def _lists(self, name: str, options: FeatureOptions, staged: Mapping[str, Any], split: str) -> dict[str, Any]:
         import pyarrow as pa
@@ -142,11 +138,11 @@ class SampleMapper:
             numbers: npt.NDArray[np.int64] = values.to_numpy()
             return numbers
         known = values.drop_null() if values.null_count else values
-        if options.ids == "hash":
+        if table in self._vocabularies:
+            found = self._vocabularies[table].rows_of(known)
+        else:
             assert options.rows is not None
             found = hashed_rows(known, table, options.rows)
-        else:
-            found = self._vocabularies[table].rows_of(known)
         if not values.null_count:
             return found
         ids = np.full(len(values), MISSING_ROW, np.int64)
@@ -154,22 +150,11 @@ class SampleMapper:
         return ids
 
     def _count(self, name: str, split: str, *, missing: int, ids: npt.NDArray[np.int64], truncated: int = 0) -> None:
-        has_unseen = self._log.features[name].ids == "vocabulary"
+        has_unseen = self._log.table_of(name) in self._vocabularies
         unseen = int(np.count_nonzero(ids == UNSEEN_ROW)) if has_unseen else 0
-        before = self.counts[name].get(split, dict.fromkeys(COUNTED, 0))
-        found = zip(COUNTED, (missing, unseen, truncated, len(ids)), strict=True)
-        self.counts[name][split] = {counted: before[counted] + number for counted, number in found}
-
-
-def _transform_dense(
-    values: npt.NDArray[np.float32], transform: DenseTransform, moments: tuple[float, float]
-) -> npt.NDArray[np.float32]:
-    """Computed in float64: log(1 + max(x, 0)), or (x - mean) / deviation."""
-    if transform == "log1p":
-        return np.log1p(np.maximum(values, 0).astype(np.float64)).astype(np.float32)
-    if transform == "standard":
-        return ((values.astype(np.float64) - moments[0]) / moments[1]).astype(np.float32)
-    return values
+        counts = self.counts[name].setdefault(split, dict.fromkeys(COUNTED, 0))
+        for counted, number in zip(COUNTED, (missing, unseen, truncated, len(ids)), strict=True):
+            counts[counted] += number
 
 
 def _last_of_each(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -181,15 +166,13 @@ def _last_of_each(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.int64]) -
 
 def read_vocabularies(files: Mapping[str, Path]) -> dict[str, Vocabulary]:
     """The vocabularies of tables, from their files."""
-    return {table: Vocabulary.of(_read_values(path)) for table, path in files.items()}
-
-
-def _read_values(path: Path) -> Any:
-    """The values of a vocabulary in the order of their rows."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    column = parquet.read_table(path, columns=["value"])["value"]
-    # One array: positions in it are rows of the table. Text of a billion bytes and more needs wide offsets.
-    wide = pa.types.is_string(column.type)
-    return (column.cast(pa.large_string()) if wide else column).combine_chunks()
+    found = {}
+    for table, path in files.items():
+        values = parquet.read_table(path, columns=["value"])["value"]
+        # One array: positions in it are rows of the table. Text of a billion bytes and more needs wide offsets.
+        wide = values.cast(pa.large_string()) if pa.types.is_string(values.type) else values
+        found[table] = Vocabulary.of(wide.combine_chunks())
+    return found

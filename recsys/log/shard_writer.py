@@ -11,8 +11,6 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from windrow.recsys.log.clustering.log_files import plain_sessions
-
 __all__ = ["ShardWriter"]
 
 
@@ -29,7 +27,6 @@ class ShardWriter:
     Attributes:
         written: files so far, and the rows of each.
         row_groups: how many were written.
-        cut_sessions: sessions that were larger than a row group.
     """
 
     def __init__(self, folder: Path, *, shard_rows: Iterable[int], row_group_rows: int, by: str = "") -> None:
@@ -40,9 +37,8 @@ class ShardWriter:
         self._shard = self._left = 0
         self._waiting: list[Any] = []
         self._writer: Any = None
-        self._in_cut = False
         self.written: list[tuple[Path, int]] = []
-        self.row_groups = self.cut_sessions = 0
+        self.row_groups = 0
 
     def _stored(self, rows: Any) -> Any:
         """What is written of a ``pyarrow.Table``, the rows of a row group."""
@@ -100,16 +96,10 @@ class ShardWriter:
         """Where the row group that begins at row `first` ends."""
         most = first + self._row_group_rows
         if most >= rows:
-            self._in_cut = False
             return rows
         end = int(starts[np.searchsorted(starts, most, side="right") - 1])
-        if end > first:
-            self._in_cut = False
-            return end
-        # One session fills the group and goes on behind it.
-        self.cut_sessions += not self._in_cut
-        self._in_cut = True
-        return most
+        # One session may fill the group and go on behind it.
+        return end if end > first else most
 
     def _write_group(self, rows: Any) -> None:
         from pyarrow import parquet
@@ -130,7 +120,7 @@ def _session_starts(sessions: Any) -> npt.NDArray[np.int64]:
     """Rows at which a session begins, where those of a session stand together; each null is a session of its own."""
     from pyarrow import compute
 
-    plain = plain_sessions(sessions).combine_chunks()
+    plain = sessions.combine_chunks()
     differs = compute.not_equal(plain.slice(1), plain.slice(0, max(len(plain) - 1, 0)))
     changes = differs.fill_null(fill_value=True).to_numpy(zero_copy_only=False)
     return np.concatenate([[0], np.flatnonzero(changes) + 1])

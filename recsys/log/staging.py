@@ -10,24 +10,25 @@ What follows (counting, sorting, mapping) then reads columns, in any order and m
 whatever the log's own format. DuckDB counts and sorts out of core, in bounded memory.
 """
 
+import contextlib
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from windrow.comm.errors import DataError
-from windrow.recsys.log.clustering.external_sort import SESSION_HASH, sort_rows, write_ranks
+from windrow.recsys.log.clustering.external_sort import rank_sessions, sort_rows, write_ranks
 from windrow.recsys.log.clustering.log_files import LogFiles, is_text
-from windrow.recsys.log.conform import Column, ColumnKind, as_text_or_numbers, conform, list_lengths, row_of
+from windrow.recsys.log.conform import Column, ColumnKind, ColumnUse, conform, list_lengths
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
 from windrow.recsys.log.options import LogOptions, LogSplitOptions, split_by_hash
 from windrow.recsys.log.readers import RawBlock, TextType
 from windrow.recsys.log.vocabulary import FIRST_VALUE_ROW
 
-__all__ = ["StagedColumn", "StagedLog", "StagingWriter", "conformed", "staged_columns", "text_types"]
+__all__ = ["StagedLog", "conformed", "stage", "staged_columns", "text_types"]
 
 FILE_COLUMN = "file"
 """Virtual column with the name of the file, where the log has no column of that name."""
@@ -39,27 +40,9 @@ TEXT_TYPES: Mapping[ColumnKind, TextType] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StagedColumn:
-    """One staged column and where it comes from."""
-
-    name: str
-    """In the staged file."""
-    column: str
-    """In the log."""
-    kind: ColumnKind
-    """What it is needed as."""
-    separator: str = "|"
-    """Of lists in text."""
-    rows: int | None = None
-    """row and rows only: what the numbers have to be below."""
-    is_text: bool | None = None
-    """id and ids only: whether values are to be text, or whole numbers; None: as they are."""
-
-
 def staged_columns(
     log: LogOptions, split: LogSplitOptions, are_text: Mapping[str, bool | None] | None = None
-) -> tuple[StagedColumn, ...]:
+) -> tuple[ColumnUse, ...]:
     """List what is needed of a log, whose split may need a column too.
 
     Args:
@@ -68,39 +51,34 @@ def staged_columns(
         are_text: by feature, whether ids are to be text: as they were in a log that was prepared before.
     """
     label_kind: ColumnKind = "label" if log.label_kind == "binary" else "real"
-    found = [StagedColumn(name=f"label.{name}", column=name, kind=label_kind) for name in log.labels]
-    if log.sample_weight:
-        found.append(StagedColumn(name="weight", column=log.sample_weight, kind="weight"))
-    if log.time:
-        found.append(StagedColumn(name="time", column=log.time, kind="time"))
-    if log.session:
-        found.append(StagedColumn(name="session", column=log.session, kind="key"))
-    if split.column:
-        found.append(StagedColumn(name=SPLIT_KEY, column=split.column, kind="key"))
-    found += [StagedColumn(name=f"dense.{name}", column=name, kind="number") for name in log.dense]
+    found = [ColumnUse(f"label.{name}", name, label_kind) for name in log.labels]
+    optional: tuple[tuple[str, str, ColumnKind], ...] = (
+        ("weight", log.sample_weight, "weight"),
+        ("time", log.time, "time"),
+        ("session", log.session, "key"),
+        (SPLIT_KEY, split.column, "key"),
+    )
+    found += [ColumnUse(name, column, kind) for name, column, kind in optional if column]
+    found += [ColumnUse(f"dense.{name}", name, "number") for name in log.dense]
     for name, feature in log.features.items():
         whole = feature.ids == "rows"
         kinds: tuple[ColumnKind, ColumnKind] = ("row", "rows") if whole else ("id", "ids")
         found.append(
-            StagedColumn(
-                name=f"id.{name}",
-                column=log.column_of(name),
-                kind=kinds[feature.multi_hot],
-                separator=feature.separator,
-                rows=feature.rows if whole else None,
-                is_text=(are_text or {}).get(name),
+            ColumnUse(
+                f"id.{name}",
+                log.column_of(name),
+                kinds[feature.multi_hot],
+                feature.separator,
+                feature.rows if whole else None,
+                (are_text or {}).get(name),
             )
         )
         if feature.weights:
-            found.append(
-                StagedColumn(
-                    name=f"weights.{name}", column=feature.weights, kind="weights", separator=feature.separator
-                )
-            )
+            found.append(ColumnUse(f"weights.{name}", feature.weights, "weights", feature.separator))
     return tuple(found)
 
 
-def text_types(columns: tuple[StagedColumn, ...]) -> dict[str, TextType]:
+def text_types(columns: tuple[ColumnUse, ...]) -> dict[str, TextType]:
     """What the fields of each column of a text file are read as; a column with two uses that differ is read as text."""
     types: dict[str, TextType] = {}
     for use in columns:
@@ -109,7 +87,7 @@ def text_types(columns: tuple[StagedColumn, ...]) -> dict[str, TextType]:
     return types
 
 
-def conformed(block: RawBlock, use: StagedColumn, label: str, log: LogOptions) -> tuple[Column, Any]:
+def conformed(block: RawBlock, use: ColumnUse, label: str, log: LogOptions) -> tuple[Column, Any]:
     """A column of a block, and what it is needed as.
 
     Args:
@@ -138,156 +116,110 @@ def conformed(block: RawBlock, use: StagedColumn, label: str, log: LogOptions) -
         )
     if use.kind == "label" and log.format == "libfm":
         array = compute.if_else(compute.equal(array, -1), 0, array)
-    column = Column(array, use.column, block, use.separator)
-    conforming = conform(column, use.kind)
-    if use.rows is not None:
-        _check_rows(column, conforming, use.rows)
-    if use.is_text is not None:
-        conforming = as_text_or_numbers(column, conforming, is_text=use.is_text)
-    return column, conforming
+    column = Column(array, use, block)
+    return column, conform(column)
 
 
-class StagingWriter:
-    """Writes the staged file, block by block. A context manager.
+def stage(
+    path: Path,
+    columns: Sequence[ColumnUse],
+    log: LogOptions,
+    split: LogSplitOptions,
+    blocks: Iterable[tuple[RawBlock, str, int]],
+) -> tuple[int, bool]:
+    """Write the staged file, block by block.
 
     Args:
         path: the file.
         columns: that are needed.
         log: which columns may be absent.
         split: dealt here where it does not need the whole log.
+        blocks: rows of the log, the virtual column ``file`` in all of them, and the code of their split where files
+            decide.
 
-    Attributes:
-        rows: written.
-        in_time_order: whether no row was earlier than the one before it.
+    Returns:
+        How many rows there are, and whether no row was earlier than the one before it.
+
+    Raises:
+        DataError: a column is absent, or a value does not fit.
     """
+    import pyarrow as pa
+    from pyarrow import parquet
 
-    def __init__(self, path: Path, columns: tuple[StagedColumn, ...], log: LogOptions, split: LogSplitOptions) -> None:
-        self._path = path
-        self._columns = columns
-        self._log = log
-        self._split = split
-        self._writer: Any = None
-        self._latest: int | None = None
-        self._kinds: dict[str, str] = {}
-        self.rows = 0
-        self.in_time_order = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-    def write(self, block: RawBlock, label: str, code: int) -> None:
-        """Add a block of the log.
-
-        Args:
-            block: its rows.
-            label: the virtual column ``file`` in all of them.
-            code: of the split, where files decide.
-
-        Raises:
-            DataError: a column is absent, or a value does not fit.
-        """
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        if block.batch.num_rows == 0:
-            return
-        staged = {use.name: self._conformed(block, use, label) for use in self._columns}
-        _check_weights(block, self._columns, staged)
-        rows = np.arange(self.rows, self.rows + block.batch.num_rows)
-        if "time" in staged:
-            self._watch_order(staged["time"].to_numpy())
-        if self._split.by == "files":
-            staged["split"] = pa.array(np.full(len(rows), code, np.int8))
-        elif self._split.by == "hash":
-            keys = staged.pop(SPLIT_KEY).to_numpy() if self._split.column else rows
-            staged["split"] = pa.array(split_by_hash(keys, self._split.fractions, self._split.seed))
-        batch = pa.RecordBatch.from_pydict(staged)
-        if self._writer is None:
-            self._writer = parquet.ParquetWriter(
-                self._path, batch.schema, compression="lz4", use_dictionary=False, write_statistics=False
-            )
-        self._write_alike(batch, block)
-        self.rows += len(rows)
-
-    def _conformed(self, block: RawBlock, use: StagedColumn, label: str) -> Any:
-        column, conforming = conformed(block, use, label, self._log)
-        if use.kind in ("time", "key"):
-            self._watch_kind(use, column)
-        return conforming
-
-    def _write_alike(self, batch: Any, block: RawBlock) -> None:
-        """Write a batch whose columns have the types of the first one."""
-        import pyarrow as pa
-
-        arrays = []
-        for field, array in zip(self._writer.schema, batch.columns, strict=True):
-            if array.type != field.type and array.null_count == len(array):
-                array = pa.nulls(len(array), field.type)  # noqa: PLW2901 - absent here, of either type
-            if array.type != field.type:
-                raise DataError(
-                    f"{block.where(0)}: column of {field.name!r} holds {array.type}, but {field.type} in the rows "
-                    "before: give it one type in all files, and name first a file that has it"
+    writer: Any = None
+    kinds: dict[str, str] = {}
+    first, latest, in_time_order = 0, -(1 << 63), True
+    with contextlib.ExitStack() as stack:
+        for block, label, code in blocks:
+            if block.batch.num_rows == 0:
+                continue
+            staged = {}
+            for use in columns:
+                column, staged[use.name] = conformed(block, use, label, log)
+                _check_kind(column, kinds)
+            _check_weights(block, columns, staged)
+            rows = np.arange(first, first + block.batch.num_rows)
+            first += len(rows)
+            if "time" in staged:
+                times = np.concatenate([[latest], staged["time"].to_numpy()])
+                in_time_order &= bool((times[1:] >= times[:-1]).all())
+                latest = int(times[-1])
+            if split.by == "files":
+                staged["split"] = pa.array(np.full(len(rows), code, np.int8))
+            elif split.by == "hash":
+                keys = staged.pop(SPLIT_KEY).to_numpy() if split.column else rows
+                staged["split"] = pa.array(split_by_hash(keys, split.fractions, split.seed))
+            batch = pa.RecordBatch.from_pydict(staged)
+            if writer is None:
+                writer = stack.enter_context(
+                    parquet.ParquetWriter(
+                        path, batch.schema, compression="lz4", use_dictionary=False, write_statistics=False
+                    )
                 )
-            arrays.append(array)
-        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._writer.schema))
-
-    def _watch_kind(self, use: StagedColumn, column: Column) -> None:
-        """Refuse what means different things in different places.
-
-        Times that are dates here and whole numbers there are of who knows what unit; of keys that are text the hash is
-        taken, so that one that is 5 here and "5" there would be two.
-        """
-        kind = _kind_of_times(column) if use.kind == "time" else _kind_of_keys(column)
-        before = self._kinds.setdefault(use.name, kind)
-        if kind != before:
-            raise column.refuse(0, f"holds {kind}, but {before} in the rows before: give all files one of both")
-
-    def _watch_order(self, times: Any) -> None:
-        starts_late = self._latest is None or times[0] >= self._latest
-        self.in_time_order &= bool(starts_late and (times[1:] >= times[:-1]).all())
-        self._latest = int(times[-1])
+            writer.write_batch(_alike(batch, writer.schema, block))
+    return first, in_time_order
 
 
-def _kind_of_times(column: Column) -> str:
+def _alike(batch: Any, schema: Any, block: RawBlock) -> Any:
+    """A batch whose columns have the types of the first one."""
+    import pyarrow as pa
+
+    arrays = []
+    for field, array in zip(schema, batch.columns, strict=True):
+        if array.type != field.type and array.null_count == len(array):
+            array = pa.nulls(len(array), field.type)  # noqa: PLW2901 - absent here, of either type
+        if array.type != field.type:
+            raise DataError(
+                f"{block.where(0)}: column of {field.name!r} holds {array.type}, but {field.type} in the rows before: "
+                "give it one type in all files, and name first a file that has it"
+            )
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _check_kind(column: Column, kinds: dict[str, str]) -> None:
+    """Refuse what means different things in different places; `kinds` of columns that were seen are kept.
+
+    Times that are dates here and whole numbers there are of who knows what unit; of keys that are text the hash is
+    taken, so that one that is 5 here and "5" there would be two.
+    """
     from pyarrow import types
 
-    if types.is_integer(column.array.type):
-        return "whole numbers"
-    # Text: the fields of a block are all of one kind.
-    is_number = str(column.array[0].as_py()).strip().lstrip("+-").isdecimal()
-    return "whole numbers" if is_number else "dates"
-
-
-def _kind_of_keys(column: Column) -> str:
-    from pyarrow import types
-
-    kind = column.array.type
-    return "text" if is_text(kind.value_type if types.is_dictionary(kind) else kind) else "whole numbers"
-
-
-def _check_rows(column: Column, values: Any, rows: int) -> None:
-    """Row numbers, single or in lists, have to be there and inside the table."""
-    from pyarrow import compute, types
-
-    is_list = types.is_list(values.type)
-    flat = values.flatten() if is_list else values
-    wrong = compute.or_(compute.less(flat, 0), compute.greater_equal(flat, rows)).fill_null(fill_value=True)
-    if not compute.any(wrong).as_py():
+    use, kind = column.use, column.array.type
+    if use.kind == "key":
+        found = "text" if is_text(kind.value_type if types.is_dictionary(kind) else kind) else "whole numbers"
+    elif use.kind == "time":
+        # Text: the fields of a block are all of one kind.
+        is_number = types.is_integer(kind) or str(column.array[0].as_py()).strip().lstrip("+-").isdecimal()
+        found = "whole numbers" if is_number else "dates"
+    else:
         return
-    place = int(wrong.to_numpy(zero_copy_only=False).argmax())
-    row = row_of(values, place) if is_list else place
-    raise column.refuse(
-        row,
-        f'has {flat[place].as_py()} where ids = "rows" expects a row number in 0 to {rows - 1}: raise rows, or take '
-        'ids = "vocabulary" or "hash"',
-    )
+    before = kinds.setdefault(use.name, found)
+    if found != before:
+        raise column.refuse(0, f"holds {found}, but {before} in the rows before: give all files one of both")
 
 
-def _check_weights(block: RawBlock, columns: tuple[StagedColumn, ...], staged: Mapping[str, Any]) -> None:
+def _check_weights(block: RawBlock, columns: Sequence[ColumnUse], staged: Mapping[str, Any]) -> None:
     """Each list of weights has to be as long as its list of ids."""
     for use in columns:
         if use.kind != "weights":
@@ -303,18 +235,16 @@ def _check_weights(block: RawBlock, columns: tuple[StagedColumn, ...], staged: M
             )
 
 
-MEMORY_LIMIT = "2GB"
-"""What DuckDB may hold at a time; the rest goes to the working folder."""
+MEMORY_BYTES = 2 << 30
+"""What DuckDB may hold at a time, and what a sort may; the rest goes to the working folder."""
 
 SHARD_ROWS = 1 << 18
 """Samples to a shard: four row groups. The fewer, the nearer are the samples of a session within it; the more, the
 larger are files."""
-RUN_BYTES, BUCKET_BYTES = 256 << 20, 128 << 20
-"""Of rows that are sorted, and of those that are merged, at a time: with their copies less than DuckDB may hold."""
 
 
 class StagedLog:
-    """Queries over the file that `StagingWriter` wrote. A context manager.
+    """Queries over the file that `stage` wrote. A context manager.
 
     Args:
         file: the staged file.
@@ -327,7 +257,7 @@ class StagedLog:
     def __init__(self, file: Path, work: Path) -> None:
         self.file = file
         self._work = work
-        self._database = open_database(MEMORY_LIMIT, work / "duckdb")
+        self._database = open_database(f"{MEMORY_BYTES}B", work / "duckdb")
 
     def __enter__(self) -> Self:
         return self
@@ -337,12 +267,13 @@ class StagedLog:
 
     def sort_by_time(self) -> None:
         """Put the rows in order of time, those of one instant as they were."""
-        self._reorder(f"SELECT file_row_number AS row FROM {_scan(self.file)} ORDER BY time, row")
+        query = f"SELECT file_row_number AS row FROM {_scan(self.file)} ORDER BY time, row"
+        self._reorder(write_ranks(self._database, query, self._work))
 
     def sort_by_session(self, split: str, *, shard: bool, cluster: bool, times: bool) -> dict[int, tuple[int, ...]]:
-        """Put the rows in order of (shard of the session, hash of the session, session, time, row).
+        """Put the rows in the order of `windrow.recsys.log.clustering.external_sort.rank_sessions`.
 
-        A shard has about `SHARD_ROWS` samples of a split. See `windrow.recsys.log.clustering.external_sort`.
+        A shard has about `SHARD_ROWS` samples of a split.
 
         Args:
             split: the code of a row's split, in SQL.
@@ -357,25 +288,19 @@ class StagedLog:
             f"SELECT session, file_row_number AS row, CAST({split} AS INTEGER) AS split, "
             f"{'time' if times else '0'} AS time FROM {_scan(self.file)}"
         )
-        keyed = f"SELECT *, {SESSION_HASH} AS hash FROM ({rows})"
         counts = dict(self._database.execute(f"SELECT split, count(*) FROM ({rows}) GROUP BY split").fetchall())
-        shards = " ".join(f"WHEN {code} THEN {-(-count // SHARD_ROWS)}" for code, count in counts.items())
-        dealt = f"SELECT *, hash % (CASE split {shards} END) AS shard FROM ({keyed})"
-        order = ["shard"] * shard + ["hash", "session"] * cluster + ["time", "row"]
-        found: dict[int, tuple[int, ...]] = {}
-        if shard:
-            for code, _, count in self._database.execute(
-                f"SELECT split, shard, count(*) FROM ({dealt}) GROUP BY split, shard ORDER BY split, shard"
-            ).fetchall():
-                found[code] = (*found.get(code, ()), count)
-        self._reorder(f"SELECT row FROM ({dealt}) ORDER BY {', '.join(order)}")
-        return found
+        shards = " ".join(
+            f"WHEN {code} THEN {-(-count // SHARD_ROWS) if shard else 1}" for code, count in counts.items()
+        )
+        keys = f"SELECT *, CASE split {shards} END AS shards FROM ({rows})"
+        ranks, dealt = rank_sessions(self._database, keys, self._work, cluster=cluster)
+        self._reorder(ranks)
+        return {code: tuple(rows for (split, _), rows in dealt.items() if split == code) for code in counts if shard}
 
-    def time_of_row(self, row: int, *, in_order: bool = True) -> int:
-        """The time of the row at a position in the order of time, in which the rows may be already."""
-        order = "" if in_order else "ORDER BY time"
-        found = self._database.execute(f"SELECT time FROM {_scan(self.file)} {order} LIMIT 1 OFFSET {row}").fetchall()
-        return int(found[0][0])
+    def time_of_row(self, row: int) -> int:
+        """The time of the row at a position in the order of time."""
+        query = f"SELECT time FROM {_scan(self.file)} ORDER BY time LIMIT 1 OFFSET {row}"
+        return int(self._database.execute(query).fetchall()[0][0])
 
     def moments(self, columns: Sequence[str], chosen: str) -> dict[str, tuple[float, float]]:
         """Mean and standard deviation of float32 columns, over values that are not missing, of chosen rows (SQL).
@@ -433,8 +358,8 @@ class StagedLog:
             f"TO {sql_text(path)} (FORMAT parquet, COMPRESSION zstd)"
         )
 
-    def _reorder(self, order: str) -> None:
-        """Write the rows anew, in the order in which a query names them.
+    def _reorder(self, ranks: npt.NDArray[np.int64]) -> None:
+        """Write the rows anew, in the order of their ranks.
 
         DuckDB sorts what decides alone: with lists among the columns it holds much more memory than its limit says.
         """
@@ -442,20 +367,13 @@ class StagedLog:
 
         sorting, target = self._work / "sorting", self._work / "ordered.parquet"
         sorting.mkdir()
-        ordered = sorting / "order.parquet"
-        self._database.execute(f"COPY ({order}) TO {sql_text(ordered)} (FORMAT parquet, COMPRESSION lz4_raw)")
         log = LogFiles.open([self.file])
-        rows = sort_rows(
-            log.batches(),
-            write_ranks(self._database, ordered, sorting),
-            bucket_rows=max(1, int(BUCKET_BYTES / log.row_bytes)),
-            run_bytes=RUN_BYTES,
-            folder=sorting,
-        )
         with parquet.ParquetWriter(
             target, log.schema, compression="lz4", use_dictionary=False, write_statistics=False
         ) as writer:
-            for batch in rows:
+            for batch in sort_rows(
+                log.batches(), ranks, row_bytes=log.row_bytes, memory_bytes=MEMORY_BYTES, folder=sorting
+            ):
                 writer.write_batch(batch)
         shutil.rmtree(sorting)
         self.file.unlink()

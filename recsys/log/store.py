@@ -24,9 +24,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import numpy as np
+import pydantic
+from pydantic import BeforeValidator, ConfigDict, ValidationError
 
 from windrow.comm.errors import StoreError
 from windrow.partition.manifest import check_file, checksum, read_document, write_document
@@ -124,13 +125,13 @@ class SplitEntry:
 
     rows: int
     """Samples."""
-    positives: tuple[int, ...]
-    """Samples of label 1, of each binary label; empty where labels are real numbers."""
+    positives: Annotated[tuple[int, ...], BeforeValidator(lambda found: (found,) if isinstance(found, int) else found)]
+    """Samples of label 1, of each binary label; empty where labels are real numbers. One number in old stores."""
     files: tuple[StoreFile, ...]
     """Files, whose samples follow one another."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True, slots=True, config=ConfigDict(extra="forbid"))
 class LogManifest:
     """What a prepared log holds."""
 
@@ -180,25 +181,10 @@ class LogManifest:
         """
         document = read_document(path, format_version=FORMAT_VERSION, store="prepared log", cure=CURE)
         try:
-            features = tuple(FeatureEntry(**entry) for entry in document.pop("features"))
-            splits = {
-                name: SplitEntry(
-                    rows=entry["rows"],
-                    # One number in stores from before there were several labels.
-                    positives=tuple(np.atleast_1d(entry["positives"]).tolist()),
-                    files=_files(entry["files"]),
-                )
-                for name, entry in document.pop("splits").items()
-            }
-            vocabularies = _files(document.pop("vocabularies"))
-            for name, default in (("dense", ()), ("labels", ("label",)), ("ancestors", ())):
-                document[name] = tuple(document.get(name, default))
-            document["moments"] = {name: tuple(pair) for name, pair in document.get("moments", {}).items()}
-            if document.get("order", "log") not in get_args(SampleOrder):
-                raise StoreError(f"{path} has samples in order {document['order']!r}, which is unknown: {CURE}")
-            return cls(features=features, splits=splits, vocabularies=vocabularies, **document)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise StoreError(f"{path} lacks a field or has one too many ({error}): {CURE}") from error
+            return cls(**document)
+        except ValidationError as error:
+            wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+            raise StoreError(f"{path} lacks a field or has a wrong one ({wrong}): {CURE}") from error
 
     def all_files(self) -> tuple[StoreFile, ...]:
         """Every file beside the manifest."""
@@ -217,10 +203,6 @@ def plain_settings(settings: "DataclassInstance") -> dict[str, Any]:
     """Settings as `LogManifest.origin` holds them, to write and to compare: lists for tuples, text for paths."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(settings), default=str))
     return plain
-
-
-def _files(entries: Any) -> tuple[StoreFile, ...]:
-    return tuple(StoreFile(**entry) for entry in entries)
 
 
 LABEL_COLUMN = "label"
@@ -277,9 +259,7 @@ class LogStore:
         path = Path(path)
         store = cls(path=path, manifest=LogManifest.read(path / MANIFEST_NAME))
         for file in store.manifest.all_files():
-            check_file(path / file.name, num_bytes=file.num_bytes, cure=CURE)
-        if verify:
-            store.verify()
+            check_file(path / file.name, num_bytes=file.num_bytes, sha256=file.sha256 if verify else "", cure=CURE)
         return store
 
     @property
@@ -395,15 +375,6 @@ class LogStore:
             EmbeddingBagConfig(name=table, num_embeddings=rows, embedding_dim=dim, feature_names=features[table])
             for table, rows in self.table_rows().items()
         ]
-
-    def verify(self) -> None:
-        """Read every file and compare its checksum.
-
-        Raises:
-            StoreError: a file was altered; the message holds the checksum expected and found.
-        """
-        for file in self.manifest.all_files():
-            check_file(self.path / file.name, num_bytes=file.num_bytes, sha256=file.sha256, cure=CURE)
 
 
 FILE_ROWS = 1 << 22

@@ -13,20 +13,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from windrow.comm.random import MASK, Stream, hash_ids, mix64, stream_key
+from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.recsys.batches.deduplication.distinct_lists_kernels import find_leaders
 from windrow.recsys.log.vocabulary_kernels import find_in_slots, hash_texts
 
-__all__ = [
-    "FIRST_VALUE_ROW",
-    "MISSING_ROW",
-    "UNSEEN_ROW",
-    "Vocabulary",
-    "hash_text",
-    "hash_values",
-    "hashed_rows",
-    "table_key",
-]
+__all__ = ["FIRST_VALUE_ROW", "MISSING_ROW", "UNSEEN_ROW", "Vocabulary", "hash_values", "hashed_rows", "table_key"]
 
 MISSING_ROW = 0
 UNSEEN_ROW = 1
@@ -96,33 +87,11 @@ class Vocabulary:
         return np.where(found < 0, UNSEEN_ROW, found + FIRST_VALUE_ROW)
 
 
-WORD_BYTES = 8
-GOLDEN = 0x9E3779B97F4A7C15
-
-
 def table_key(table: str) -> int:
     """The key that the values of a table are hashed with, from its name: so no two tables have the same collisions."""
-    return hash_text(table.encode(), stream_key(0, Stream.HASH_VALUES))
+    import pyarrow as pa
 
-
-def hash_text(text: bytes, key: int) -> int:
-    """Hash one byte string: the reference of `hash_values`.
-
-    The state starts with the length; each 8 bytes, read little-endian and filled up with zeros, go through the
-    mixing function of `windrow.comm.random`: ``state = mix(state ^ mix(word + golden ratio))``.
-
-    Args:
-        text: any bytes.
-        key: from `stream_key`.
-
-    Returns:
-        An integer in [0, 2**64).
-    """
-    state = mix64(key ^ len(text))
-    for start in range(0, len(text), WORD_BYTES):
-        word = int.from_bytes(text[start : start + WORD_BYTES], "little")
-        state = mix64(state ^ mix64((word + GOLDEN) & MASK))
-    return state
+    return int(hash_values(pa.array([table]), stream_key(0, Stream.HASH_VALUES))[0])
 
 
 def hash_values(values: Any, key: int) -> npt.NDArray[np.uint64]:
@@ -133,7 +102,8 @@ def hash_values(values: Any, key: int) -> npt.NDArray[np.uint64]:
         key: from `table_key` or `stream_key`.
 
     Returns:
-        [n] hashes: `windrow.comm.random.hash_ids` of integers, `hash_text` of the UTF-8 of text.
+        [n] hashes: `windrow.comm.random.hash_ids` of integers, and
+        `windrow.recsys.log.vocabulary_kernels.hash_texts` of the UTF-8 of text.
     """
     import pyarrow as pa
 

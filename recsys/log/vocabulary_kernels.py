@@ -19,7 +19,11 @@ EMPTY = -1
 
 @numba.njit(cache=True, nogil=True)
 def hash_texts(data: Bytes, offsets: Integers, key: np.uint64, hashes: Words) -> None:
-    """Write to `hashes` [n] those of byte strings, which begin at `offsets` [n + 1] in `data`: see `hash_text`."""
+    """Write to `hashes` [n] those of byte strings, which begin at `offsets` [n + 1] in `data`.
+
+    The state starts with the length; each 8 bytes, read little-endian and filled up with zeros, go through the
+    mixing function of `windrow.comm.random`: ``state = mix(state ^ mix(word + golden ratio))``.
+    """
     for text in range(hashes.size):
         start, stop = offsets[text], offsets[text + 1]
         state = mix64(key ^ np.uint64(stop - start))

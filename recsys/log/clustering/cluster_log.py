@@ -9,8 +9,8 @@ another. docs/clustered-logs.md describes the layout, for other engines too. The
 alone the first time, and its rows are written twice.
 """
 
+import contextlib
 import json
-import math
 import os
 import shutil
 from collections.abc import Callable
@@ -18,20 +18,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field
 
-from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.errors import DataError, StoreError
 from windrow.comm.options import PathOption, PositiveInt, checked_dataclass
 from windrow.partition.atomic_writes import atomic_folder
-from windrow.recsys.log.clustering.external_sort import rank_rows, sort_rows
-from windrow.recsys.log.clustering.log_files import (
-    DESCRIPTION_NAME,
-    LogFiles,
-    check_session_type,
-    check_time_type,
-    is_text_or_bytes,
-    is_utf8,
-)
+from windrow.recsys.log.clustering.external_sort import rank_sessions, sort_rows, with_hash
+from windrow.recsys.log.clustering.log_files import DESCRIPTION_NAME, LogFiles, is_text_or_bytes
+from windrow.recsys.log.duckdb_sql import failures_explained, open_database, sql_text
 from windrow.recsys.log.files import check_replaceable
 from windrow.recsys.log.shard_writer import ShardWriter
 
@@ -47,17 +42,15 @@ MOST_FILES = 100_000
 class ClusterOptions:
     """A log to cluster, and how."""
 
-    inputs: tuple[PathOption, ...]
+    inputs: Annotated[tuple[PathOption, ...], Field(min_length=1)]
     """Parquet files, patterns with * and ?, or folders, of which every *.parquet below counts."""
     output: PathOption
     """Folder to write; appears whole or not at all."""
-    by: str
+    by: Annotated[str, Field(min_length=1)]
     """Column of sessions: whole numbers, text or bytes. Each row without one is a session of its own."""
     time: str = ""
-    """Column that orders the rows of a session: numbers, dates or times; rows without one come last. Needed unless
-    `sort` is off."""
-    sort: bool = True
-    """O2: rows of a session stand together, in order of time. Off: rows of a file stay in the order of the log (O1)."""
+    """Column that orders the rows of a session, which stand together then (O2): numbers, dates or times; rows without
+    one come last. Empty: rows of a file stay in the order of the log (O1)."""
     files: Annotated[int, Field(ge=1, le=MOST_FILES)] | None = None
     """Files to deal sessions to; "none" for one to each 256 MiB of the log."""
     row_group_rows: PositiveInt | None = None
@@ -67,41 +60,18 @@ class ClusterOptions:
     overwrite: bool = False
     """Whether a clustered log that is already there is replaced."""
 
-    def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            RecipeError: an option is missing or out of range.
-        """
-        if not self.inputs:
-            raise RecipeError("no log is named: give files, patterns or folders")
-        if not self.by:
-            raise RecipeError("the column of sessions is not named: give --by")
-        if self.sort and not self.time:
-            raise RecipeError(
-                "rows of a session are put in order of time: name its column with --time, or turn this off with "
-                "--no-sort"
-            )
-        if self.time and not self.sort:
-            raise RecipeError(
-                f"--time {self.time} orders the rows of a session, and --no-sort leaves rows in the order of the log: "
-                "give one of them"
-            )
-
 
 FILE_BYTES = 256 << 20
 """Of the log, to each file, where their number is not given."""
 ROW_GROUP_BYTES = 32 << 20
 """Of a row group in memory, where its rows are not given."""
 MOST_ROW_GROUP_ROWS = 1 << 16
-MOST_PIECE_BYTES = 1 << 30
-"""Of a run or bucket: positions in one array of text are 32-bit numbers."""
-RUN_SHARE, BUCKET_SHARE, ROW_GROUP_SHARE = 0.15, 0.08, 0.15
-"""Of the memory. Of each up to three copies exist at a time: as read, joined, sorted or encoded."""
-BUCKET_SLACK = 1.5
-"""How much heavier than rows of mean size those of a bucket may be before it is read in parts."""
 BYTES_TO_RANK_ROW = 96
 """On disk, for a row: what DuckDB sorts, twice, the order, the ranks."""
+DUCKDB_SHARE = 0.5
+"""Of the memory: DuckDB takes some more than its limit, for what it reads and hands over."""
+BYTES_PER_THREAD = 128 << 20
+"""Of DuckDB's memory: each thread that sorts needs some of its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,22 +86,10 @@ class ClusterSummary:
     """Written."""
     row_groups: int
     """Written."""
-    cut_sessions: int
-    """Sessions larger than a row group, which go on in the next one."""
     bytes_before: int
     """Of the files read."""
     bytes_after: int
     """Of the files written."""
-
-    @property
-    def rows_per_session(self) -> float:
-        """Mean."""
-        return self.rows / self.sessions
-
-    @property
-    def ratio(self) -> float:
-        """Bytes before over bytes after."""
-        return self.bytes_before / self.bytes_after
 
 
 def cluster_log(options: ClusterOptions, *, progress: Callable[[str, float], None] | None = None) -> ClusterSummary:
@@ -146,89 +104,112 @@ def cluster_log(options: ClusterOptions, *, progress: Callable[[str, float], Non
 
     Raises:
         StoreError: the output exists, is something else than a clustered log, or cannot be written.
-        DataError: the log cannot be read, lacks a column, or needs more memory.
-        RecipeError: row groups of so many rows do not fit into the memory.
+        DataError: the log cannot be read, or lacks a column.
     """
+    from pyarrow import types
+
+    def is_session(kind: Any) -> bool:
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        return types.is_integer(kind) or is_text_or_bytes(kind) or types.is_fixed_size_binary(kind)
+
     report = progress or (lambda *_: None)
-    if not is_utf8(options.output.resolve()):
-        raise StoreError(
-            f"the output {os.fsencode(options.output.resolve())!r} is no UTF-8, which Arrow and DuckDB need: choose "
-            "another"
-        )
     check_replaceable(options.output, overwrite=options.overwrite, what="clustered log", marker=DESCRIPTION_NAME)
     log = LogFiles.open(options.inputs)
     _check_apart(options, log)
-    check_session_type(log, options.by)
-    if options.sort:
-        check_time_type(log, options.time)
-    _check_row_groups(options, log)
+    log.check_column(options.by, "--by", "whole numbers, text or bytes", [is_session])
+    if options.time:
+        # DuckDB, which sorts, has neither floats of 16 bits nor decimals of more than 38 digits.
+        instants = (types.is_timestamp, types.is_date, types.is_time)
+        numbers = (types.is_integer, types.is_float32, types.is_float64, types.is_decimal128)
+        log.check_column(options.time, "--time", "numbers, dates or times", [*instants, *numbers])
     _check_disk(options.output, log)
-    try:
-        with atomic_folder(options.output, overwrite=options.overwrite) as folder:
-            work = folder / "work"
-            work.mkdir()
-            summary = _cluster(log, options, folder, work, report)
-            shutil.rmtree(work)
-            described = {
-                "format_version": 1,
-                "by": options.by,
-                "time": options.time,
-                "order": "sessions" if options.sort else "session shards",
-                **asdict(summary),
-            }
-            (folder / DESCRIPTION_NAME).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StoreError(
-            f"cannot write the clustered log {options.output} ({error}): make room there, or choose another output"
-        ) from error
+    with (
+        failures_explained(options.output, "raise --memory, or choose another output"),
+        atomic_folder(options.output, overwrite=options.overwrite) as folder,
+    ):
+        work = folder / "work"
+        work.mkdir()
+        summary = _cluster(log, options, folder, work, report)
+        shutil.rmtree(work)
+        described = {
+            "format_version": 1,
+            "by": options.by,
+            "time": options.time,
+            "order": "sessions" if options.time else "session shards",
+            **asdict(summary),
+        }
+        (folder / DESCRIPTION_NAME).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
     return summary
 
 
 def _cluster(
     log: LogFiles, options: ClusterOptions, folder: Path, work: Path, report: Callable[[str, float], None]
 ) -> ClusterSummary:
-    ranks = rank_rows(
-        log,
-        by=options.by,
-        time=options.time,
-        sort=options.sort,
-        shards=options.files or -(-log.num_bytes // FILE_BYTES),
-        work=work,
-        memory_bytes=options.memory_bytes,
-        advance=lambda share: report("reading sessions", share),
-    )
+    keys = work / "keys.parquet"
+    _write_keys(log, options, keys, report)
+    shards = options.files or -(-log.num_bytes // FILE_BYTES)
+    limit = int(options.memory_bytes * DUCKDB_SHARE)
+    threads = max(1, min(len(os.sched_getaffinity(0)), limit // BYTES_PER_THREAD))
+    with open_database(f"{limit}B", work / "duckdb", threads=threads) as database:
+        rows = (
+            f"SELECT session, time, file_row_number AS row, 0 AS split, {shards} AS shards "
+            f"FROM read_parquet({sql_text(keys)}, file_row_number = true)"
+        )
+        ranks, counts = rank_sessions(database, rows, work, cluster=bool(options.time))
+        (sessions,) = database.execute(f"SELECT count(*) FROM (SELECT DISTINCT hash FROM {with_hash(rows)})").fetchone()
+    keys.unlink()
     row_group_rows = options.row_group_rows or max(1, min(MOST_ROW_GROUP_ROWS, int(ROW_GROUP_BYTES / log.row_bytes)))
     writer = _ClusterWriter(
         folder,
         log.schema,
-        shard_rows=ranks.shard_rows,
+        shard_rows=[counts.get((0, shard), 0) for shard in range(shards)],
         row_group_rows=row_group_rows,
-        by=options.by if options.sort else "",
+        by=options.by if options.time else "",
     )
-    bucket_bytes = min(MOST_PIECE_BYTES, BUCKET_SHARE * options.memory_bytes)
     done = 0
     with writer:
-        for rows in sort_rows(
+        for batch in sort_rows(
             log.batches(),
-            ranks.ranks,
-            bucket_rows=max(1, int(bucket_bytes / log.row_bytes)),
-            run_bytes=min(MOST_PIECE_BYTES, int(RUN_SHARE * options.memory_bytes)),
+            ranks,
+            row_bytes=log.row_bytes,
+            memory_bytes=options.memory_bytes,
             folder=work,
-            bucket_bytes=int(BUCKET_SLACK * bucket_bytes),
             advance=lambda rows: report("sorting", rows / log.rows),
         ):
-            writer.write(rows)
-            done += rows.num_rows
+            writer.write(batch)
+            done += batch.num_rows
             report("writing", done / log.rows)
     return ClusterSummary(
         rows=log.rows,
-        sessions=ranks.sessions,
+        sessions=sessions,
         files=len(writer.written),
         row_groups=writer.row_groups,
-        cut_sessions=writer.cut_sessions,
         bytes_before=log.num_bytes,
         bytes_after=sum(path.stat().st_size for path, _ in writer.written),
     )
+
+
+def _write_keys(log: LogFiles, options: ClusterOptions, path: Path, report: Callable[[str, float], None]) -> None:
+    """Write what decides on the order: columns `session` and `time`, which is 0 where there is none."""
+    import pyarrow as pa
+    from pyarrow import parquet, types
+
+    done = 0
+    with contextlib.ExitStack() as stack:
+        writer: Any = None
+        for batch in log.batches(list(dict.fromkeys([options.by, options.time or options.by]))):
+            times = batch.column(options.time) if options.time else pa.array(np.zeros(batch.num_rows, np.int8))
+            if types.is_temporal(times.type):
+                # DuckDB 1.1 cuts nanoseconds off times of the day and off those with a zone; newer ones do not.
+                times = times.view(pa.int32() if times.type.bit_width == 32 else pa.int64())
+            keys = pa.table({"session": batch.column(options.by), "time": times})
+            if writer is None:
+                writer = stack.enter_context(
+                    parquet.ParquetWriter(path, keys.schema, compression="lz4", store_schema=False)
+                )
+            writer.write_table(keys)
+            done += batch.num_rows
+            report("reading sessions", done / log.rows)
 
 
 ZSTD_LEVEL = 3
@@ -245,10 +226,16 @@ class _ClusterWriter(ShardWriter):
         self._schema = schema
 
     def _options(self, schema: Any) -> dict[str, Any]:
+        from pyarrow import types
+
+        # Text and bytes of one value a row gain from a dictionary when rows are clustered. Positions in a dictionary
+        # take odd numbers of bits, so equal lists look different to the compressor, which finds them where ids are
+        # written in full. See docs/clustered-logs.md.
+        text = [field.name for field in schema if is_text_or_bytes(field.type) or types.is_dictionary(field.type)]
         return {
             "compression": "zstd",
             "compression_level": ZSTD_LEVEL,
-            "use_dictionary": _text_columns(schema),
+            "use_dictionary": text,
             "data_page_size": PAGE_BYTES,
         }
 
@@ -265,17 +252,6 @@ class _ClusterWriter(ShardWriter):
             ) from error
 
 
-def _text_columns(schema: Any) -> list[str]:
-    """Columns that gain from a dictionary when rows are clustered: text and bytes of one value a row.
-
-    Positions in a dictionary take odd numbers of bits, so equal lists look different to the compressor, which finds
-    them where ids are written in full. See docs/clustered-logs.md.
-    """
-    from pyarrow import types
-
-    return [field.name for field in schema if is_text_or_bytes(field.type) or types.is_dictionary(field.type)]
-
-
 def _check_apart(options: ClusterOptions, log: LogFiles) -> None:
     """What is read is not replaced, and what is written is not read as part of the log the next time."""
     output = options.output.resolve()
@@ -285,22 +261,10 @@ def _check_apart(options: ClusterOptions, log: LogFiles) -> None:
         raise StoreError(f"{options.output} and the log {path} are one in the other: choose an output beside the log")
 
 
-def _check_row_groups(options: ClusterOptions, log: LogFiles) -> None:
-    """Refuse row groups that memory cannot hold; those that nobody asked for are small enough."""
-    limit = ROW_GROUP_SHARE * options.memory_bytes
-    needed = min(options.row_group_rows or 0, log.rows) * log.row_bytes
-    if needed > limit:
-        raise RecipeError(
-            f"--row-group-rows {options.row_group_rows} takes about {needed:.0f} bytes in memory, of which --memory "
-            f"{options.memory_bytes} leaves {limit:.0f} for a row group: give at most --row-group-rows "
-            f"{int(limit / log.row_bytes)}, or at least --memory {math.ceil(needed / ROW_GROUP_SHARE)}"
-        )
-
-
 def _check_disk(output: Path, log: LogFiles) -> None:
     """Refuse what the disk surely cannot hold: the runs, the output, and what it takes to order rows."""
     folder = next(parent for parent in output.resolve().parents if parent.exists())
-    needed = int(log.rows * (log.packed_row_bytes + BYTES_TO_RANK_ROW)) + log.num_bytes
+    needed = log.rows * BYTES_TO_RANK_ROW + 2 * log.num_bytes
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise StoreError(

@@ -1,6 +1,6 @@
 """Write a generated log as Parquet, in bounded memory at any size, and the recipe that fits it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,20 +10,13 @@ from windrow.partition.atomic_writes import open_atomically
 from windrow.recsys.batches.deduplication.options import WORTHWHILE_FACTOR, dedupe_factor
 from windrow.recsys.batches.prefetch import prefetch
 from windrow.recsys.log.synthetic.options import SampleOrder, SessionLogOptions
-from windrow.recsys.log.synthetic.sessions import Map, Samples, draw_samples, sample_blocks, sessions_for
-from windrow.recsys.log.synthetic.statistics import expected_statistics
+from windrow.recsys.log.synthetic.sessions import draw_samples, log_schema, sample_blocks
 
-__all__ = ["generate_log", "recipe_groups", "session_batches", "session_log_recipe"]
+__all__ = ["generate_log", "recipe_groups", "session_log_recipe"]
 
 ROW_GROUP_BYTES = 1 << 26
 """Of a row group before encoding: half of what engines for large logs usually have (128 MiB), since up to three are
 held at a time here."""
-
-ID_BYTES = 8
-"""Ids, sessions and times are int64."""
-
-SINGLE_BYTES = 1 + 8 + 8
-"""Of a sample: label, session, time."""
 
 
 def generate_log(
@@ -51,7 +44,6 @@ def generate_log(
 
     Raises:
         DataError: there are no samples to write.
-        RecipeError: there is no such order.
         StoreError: the file cannot be written.
     """
     from pyarrow import parquet
@@ -60,16 +52,15 @@ def generate_log(
         raise DataError(f"a log of {samples} samples: ask for at least 1")
     rows = _rows_per_group(options)
     single = ["label", *(f.name for group in options.groups if group.mean_length is None for f in group.features)]
-    sessions = range(sessions_for(options, samples))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with (
             open_atomically(path) as file,
-            parquet.ParquetWriter(file, _schema(options), compression="zstd", use_dictionary=single) as writer,
+            parquet.ParquetWriter(file, log_schema(options), compression="zstd", use_dictionary=single) as writer,
+            ThreadPoolExecutor(max(1, threads)) as groups,
         ):
-            for batch in session_batches(
-                options, sessions, order=order, block_rows=rows, samples=samples, threads=threads
-            ):
+            blocks = sample_blocks(options, samples, order=order, block_rows=rows)
+            for batch in prefetch((draw_samples(options, block, groups.map) for block in blocks), depth=1):
                 writer.write_batch(batch, row_group_size=rows)
                 if progress is not None:
                     progress(batch.num_rows)
@@ -77,70 +68,11 @@ def generate_log(
         raise StoreError(f"cannot write {path}: {error}. Choose another file.") from error
 
 
-def session_batches(
-    options: SessionLogOptions,
-    sessions: range,
-    *,
-    order: SampleOrder,
-    block_rows: int,
-    samples: int | None = None,
-    threads: int = 2,
-) -> Iterator[Any]:
-    """Make the samples of any range of sessions; ranges may be made at different times and places.
-
-    Args:
-        options: of the log.
-        sessions: their numbers.
-        order: of the samples, within the range.
-        block_rows: samples of each batch but the last.
-        samples: stop with so many; None: all.
-        threads: that work out values, one batch ahead of the one that is given.
-
-    Yields:
-        ``pyarrow.RecordBatch`` with the columns that `generate_log` writes.
-
-    Raises:
-        RecipeError: there is no such order.
-    """
-    blocks = sample_blocks(options, sessions, order=order, block_rows=block_rows, samples=samples)
-    with ThreadPoolExecutor(max(1, threads)) as groups:
-        yield from prefetch((_record_batch(options, block, groups.map) for block in blocks), depth=1)
-
-
 def _rows_per_group(options: SessionLogOptions) -> int:
     """Samples of a row group of `ROW_GROUP_BYTES`, a multiple of 1,024 and at most a million."""
-    sample_bytes = SINGLE_BYTES + ID_BYTES * options.ids_per_sample() + 4 * len(options.dense)
+    # Label, session and time, ids, dense values.
+    sample_bytes = 1 + 8 + 8 + 8 * options.ids_per_sample() + 4 * len(options.dense)
     return min(max(int(ROW_GROUP_BYTES / sample_bytes) // 1024, 1), 1024) * 1024
-
-
-def _schema(options: SessionLogOptions) -> Any:
-    """The ``pyarrow.Schema`` of a log."""
-    import pyarrow as pa
-
-    ids = [
-        (feature.name, pa.int64() if group.mean_length is None else pa.list_(pa.int64()))
-        for group in options.groups
-        for feature in group.features
-    ]
-    dense = [(name, pa.float32()) for name in options.dense]
-    return pa.schema([("label", pa.int8()), ("session", pa.int64()), ("time", pa.int64()), *dense, *ids])
-
-
-def _record_batch(options: SessionLogOptions, samples: Samples, map_over: Map) -> Any:
-    import pyarrow as pa
-
-    values = draw_samples(options, samples, map_over)
-    columns: list[Any] = [values.labels, values.sessions, values.times]
-    columns.extend(values.dense[name] for name in options.dense)
-    for feature in options.features:
-        ids = values.ids[feature.name]
-        if feature.name in values.offsets:
-            # A batch of a row group's size has far less than 2 ** 31 ids.
-            starts = pa.array(values.offsets[feature.name].astype("int32"))
-            columns.append(pa.ListArray.from_arrays(starts, pa.array(ids)))
-        else:
-            columns.append(ids)
-    return pa.record_batch(columns, schema=_schema(options))
 
 
 def recipe_groups(options: SessionLogOptions) -> list[list[str]]:
@@ -149,16 +81,11 @@ def recipe_groups(options: SessionLogOptions) -> list[list[str]]:
     Args:
         options: of the log.
     """
-    unchanged = expected_statistics(options).unchanged
-    found = []
-    for group in options.groups:
-        names = [feature.name for feature in group.features]
-        if not names:
-            continue
-        factor = dedupe_factor(options.samples_per_session, min(unchanged[name] for name in names))
-        if factor > WORTHWHILE_FACTOR:
-            found.append(names)
-    return found
+    return [
+        [feature.name for feature in group.features]
+        for group in options.groups
+        if group.features and dedupe_factor(options.samples_per_session, group.unchanged) > WORTHWHILE_FACTOR
+    ]
 
 
 def session_log_recipe(options: SessionLogOptions, *, log: str, store: str) -> dict[str, Any]:

@@ -1,23 +1,11 @@
 """What a generated log of sessions looks like: features that change from sample to sample, and RecD's log as a preset.
 
-Zhao et al., RecD: Deduplication for End-to-End Deep Learning Recommendation Model Training Infrastructure, MLSys 2023
-(arXiv 2211.05239), measured 733 features of production logs. What the preset keeps of it:
-
-    16.5      samples of a session, mean
-    1.15      samples of a session in a batch of 4,096, where the log is in order of time
-    80 %      of values are those of the sample before, counted by features
-    81.6 %    the same, counted by ids
-    89.4 %    of ids are there in the sample before, counting lists that moved on by one as well
-
-Of Meta's published traces of embedding lookups (facebookresearch/dlrm_datasets, locality statistics of 2021):
-
-    15.8      ids of a sample in each feature, mean over 856 tables
-    6.9       times that an id occurs among 65,536 samples, mean over the ids that do
-
-The three shares are quoted from memory of the paper and were not checked against its text. Not published, and chosen
-here: which features there are. Lists on the user's side are long and mostly unchanged,
-features of the item that is shown are single ids that change nearly always, table sizes go over five orders of
-magnitude, and popularity falls with the rank to the power 0.9.
+The preset keeps what Zhao et al., RecD: Deduplication for End-to-End Deep Learning Recommendation Model Training
+Infrastructure, MLSys 2023 (arXiv 2211.05239), measured of production logs, and what Meta's published traces of
+embedding lookups show (facebookresearch/dlrm_datasets, 2021): docs/session-logs.md has the figures. Not published, and
+chosen here: which features there are. Lists on the user's side are long and mostly unchanged, features of the item that
+is shown are single ids that change nearly always, table sizes go over five orders of magnitude, and popularity falls
+with the rank to the power 0.9.
 """
 
 from typing import Annotated, Literal
@@ -26,17 +14,8 @@ from pydantic import Field
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.options import NonNegativeFloat, PositiveInt, Share, checked_dataclass
-from windrow.recsys.log.options import RESERVED_NAMES
 
-__all__ = [
-    "PUBLISHED_BATCH",
-    "FeatureGroup",
-    "SampleOrder",
-    "SessionFeature",
-    "SessionLogOptions",
-    "published_statistics",
-    "recd",
-]
+__all__ = ["FeatureGroup", "SampleOrder", "SessionFeature", "SessionLogOptions", "recd"]
 
 SampleOrder = Literal["time", "sessions"]
 """time: as a message bus brings samples, those of a session among those of many others; sessions: those of a session
@@ -58,20 +37,6 @@ class SessionFeature:
     """Exponent of the ids' popularity: the k-th most frequent one is drawn about in proportion to k ** -skew."""
     effect: float = 0.0
     """What it adds to the logit of a click, as a standard deviation."""
-
-    def __post_init__(self) -> None:
-        """Check the name, and what goes together.
-
-        Raises:
-            RecipeError: names the feature, the field, its value and what is allowed.
-        """
-        if not self.name or self.name in RESERVED_NAMES:
-            raise RecipeError(f"a generated feature cannot be called {self.name!r}: choose another name")
-        if self.effect and self.rows == 1:
-            raise RecipeError(
-                f"feature {self.name!r}: effect = {self.effect}: needs at least 2 rows, since one id says nothing "
-                "about clicks"
-            )
 
 
 @checked_dataclass
@@ -104,8 +69,6 @@ class FeatureGroup:
         """
         if self.mean_length is None and (self.shifted or self.empty):
             raise RecipeError(f"group {self.name!r}: shifted and empty are for lists: give it a mean_length too")
-        if not self.features and not self.dense:
-            raise RecipeError(f"group {self.name!r} is empty: give it features or dense columns")
 
 
 @checked_dataclass
@@ -132,10 +95,8 @@ class SessionLogOptions:
         Raises:
             RecipeError: names the field, its value and what is allowed.
         """
-        for what, names in (
-            ("groups", [group.name for group in self.groups]),
-            ("columns", [*OWN_COLUMNS, *(feature.name for feature in self.features), *self.dense]),
-        ):
+        columns = [*OWN_COLUMNS, *(feature.name for feature in self.features), *self.dense]
+        for what, names in (("groups", [group.name for group in self.groups]), ("columns", columns)):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise RecipeError(f"two {what} are called {twice[0]!r}: give each a name of its own")
@@ -158,19 +119,18 @@ class SessionLogOptions:
         )
 
 
-PUBLISHED_BATCH = 4096
-"""Samples of the batches for which the paper says how many samples of a session they hold."""
-
-
-def published_statistics() -> dict[str, float]:
-    """The published figures, under the names of `windrow.recsys.log.synthetic.statistics.SessionLogStatistics`."""
-    return {
-        "samples_per_session": 16.5,
-        "samples_per_session_in_batch": 1.15,
-        "unchanged_share": 0.80,
-        "unchanged_id_share": 0.816,
-        "repeated_id_share": 0.894,
-    }
+EFFECTS = {
+    "history_categories": 0.5,
+    "watched_creators": 0.3,
+    "country": 0.2,
+    "age_band": 0.3,
+    "device": 0.2,
+    "item": 0.5,
+    "seller": 0.3,
+    "brand": 0.4,
+    "category": 0.6,
+}
+"""Features that clicks depend on."""
 
 
 def recd(*, length_scale: float = 1.0, rows_scale: float = 1.0, seed: int = 0) -> SessionLogOptions:
@@ -188,17 +148,13 @@ def recd(*, length_scale: float = 1.0, rows_scale: float = 1.0, seed: int = 0) -
         if not 0 < scale < float("inf"):
             raise RecipeError(f"{name} = {scale}: must be above 0 and finite")
 
-    def features(**sizes: int | tuple[int, float]) -> tuple[SessionFeature, ...]:
-        """Of each name the rows, or the rows and the effect."""
-        pairs = {name: size if isinstance(size, tuple) else (size, 0.0) for name, size in sizes.items()}
+    def features(**sizes: int) -> tuple[SessionFeature, ...]:
         return tuple(
-            SessionFeature(name=name, rows=max(4, round(rows * rows_scale)), effect=effect)
-            for name, (rows, effect) in pairs.items()
+            SessionFeature(name=name, rows=max(4, round(rows * rows_scale)), effect=EFFECTS.get(name, 0.0))
+            for name, rows in sizes.items()
         )
 
-    def lists(
-        name: str, mean: float, unchanged: float, shifted: float, **sizes: int | tuple[int, float]
-    ) -> FeatureGroup:
+    def lists(name: str, mean: float, unchanged: float, shifted: float, **sizes: int) -> FeatureGroup:
         return FeatureGroup(
             name=name,
             features=features(**sizes),
@@ -208,19 +164,14 @@ def recd(*, length_scale: float = 1.0, rows_scale: float = 1.0, seed: int = 0) -
             empty=0.02,
         )
 
+    history = {"history_items": 3_000_000, "history_shops": 300_000, "history_categories": 15_000}
+    profile = {"country": 200, "region": 15_000, "city": 150_000, "language": 100, "age_band": 20, "income_band": 20}
+    profile |= {"device": 3_000, "system": 50, "app_version": 900, "segment": 30_000, "cohort": 1_500, "carrier": 6_000}
     return SessionLogOptions(
         seed=seed,
         groups=(
-            lists(
-                "history",
-                60,
-                0.76,
-                0.5,
-                history_items=3_000_000,
-                history_shops=300_000,
-                history_categories=(15_000, 0.5),
-            ),
-            lists("watched", 50, 0.76, 0.5, watched_videos=1_500_000, watched_creators=(150_000, 0.3)),
+            lists("history", 60, 0.76, 0.5, **history),
+            lists("watched", 50, 0.76, 0.5, watched_videos=1_500_000, watched_creators=150_000),
             lists("cart", 10, 0.9, 0.3, cart_items=3_000_000, cart_sellers=300_000),
             lists("searches", 30, 0.85, 0.5, search_terms=600_000),
             lists("ads", 25, 0.85, 0.5, clicked_ads=900_000, advertisers=90_000),
@@ -233,30 +184,11 @@ def recd(*, length_scale: float = 1.0, rows_scale: float = 1.0, seed: int = 0) -
                 dense=("user_age", "user_activity", "user_spending", "user_tenure"),
                 dense_effect=0.2,
             ),
-            FeatureGroup(
-                name="profile",
-                features=features(
-                    country=(200, 0.2),
-                    region=15_000,
-                    city=150_000,
-                    language=100,
-                    age_band=(20, 0.3),
-                    income_band=20,
-                    device=(3_000, 0.2),
-                    system=50,
-                    app_version=900,
-                    segment=30_000,
-                    cohort=1_500,
-                    carrier=6_000,
-                ),
-                unchanged=0.99,
-            ),
+            FeatureGroup(name="profile", features=features(**profile), unchanged=0.99),
             FeatureGroup(name="connection", features=features(network=10, cell=300_000), unchanged=0.9),
             FeatureGroup(
                 name="item",
-                features=features(
-                    item=(3_000_000, 0.5), seller=(300_000, 0.3), brand=(60_000, 0.4), category=(3_000, 0.6)
-                ),
+                features=features(item=3_000_000, seller=300_000, brand=60_000, category=3_000),
                 unchanged=0.03,
                 dense=("item_price", "item_age", "item_rating", "item_clicks"),
                 dense_effect=0.4,

@@ -5,8 +5,8 @@
     session 2       0       1
                 ------------------->  time; the log in order of time has the samples as they meet a falling line
 
-Everything is a function of seed, session number and place in the session, so any range of sessions can be made
-anywhere. A feature has versions, and a list moves along one until the next begins::
+Everything is a function of seed, session number and place in the session. A feature has versions, and a list moves
+along one until the next begins::
 
     history of session 7:   version 0   4 9 1 7 3 3 8 ...     an endless row of ids
                                     [4 9 1]               places 0, 1    unchanged
@@ -15,19 +15,18 @@ anywhere. A feature has versions, and a list moves along one until the next begi
                                     [5 5]                 place 3        drawn anew
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow.comm.errors import RecipeError
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.recsys.log.synthetic.options import FeatureGroup, SampleOrder, SessionFeature, SessionLogOptions
 
-__all__ = ["Map", "SampleValues", "Samples", "draw_samples", "popularity", "sample_blocks", "sessions_for"]
+__all__ = ["Samples", "draw_samples", "log_schema", "popularity", "sample_blocks"]
 
 BEGINNING_US = 1_700_000_000_000_000
 """Time of the first session: an instant of November 2023, in microseconds since 1970."""
@@ -74,73 +73,49 @@ def _session_sizes(options: SessionLogOptions, sessions: npt.NDArray[np.int64]) 
     return sizes
 
 
-def sessions_for(options: SessionLogOptions, samples: int) -> int:
-    """The smallest number of sessions, from number 0 on, that a log of so many samples, at least 1, needs."""
-    found = first = 0
-    while True:
-        sizes = _session_sizes(options, np.arange(first, first + SESSIONS_PER_CHUNK))
-        reached = found + np.cumsum(sizes)
-        if reached[-1] >= samples:
-            return first + int(np.searchsorted(reached, samples)) + 1
-        found, first = int(reached[-1]), first + SESSIONS_PER_CHUNK
-
-
 def sample_blocks(
-    options: SessionLogOptions, sessions: range, *, order: SampleOrder, block_rows: int, samples: int | None = None
+    options: SessionLogOptions, samples: int, *, order: SampleOrder, block_rows: int
 ) -> Iterator[Samples]:
-    """Put the samples of sessions in order, in bounded memory.
+    """Put the first samples of sessions 0, 1, ... in order, in bounded memory; the last session loses its last ones.
 
     Args:
         options: of the log.
-        sessions: their numbers, without gaps.
+        samples: how many.
         order: of the samples.
         block_rows: samples of each block but the last.
-        samples: stop with so many; the last session loses its last ones. None: all.
 
     Yields:
         Blocks of samples. Memory: those of a chunk, a block and `options.concurrent_sessions`, 24 bytes each.
-
-    Raises:
-        RecipeError: there is no such order.
     """
-    if order not in get_args(SampleOrder):
-        raise RecipeError(f'order = "{order}": expected one of {", ".join(get_args(SampleOrder))}')
     waiting: list[Samples] = []
-    for chunk in _ordered_chunks(options, sessions, order, samples):
-        waiting.append(chunk)
-        if sum(part.times.size for part in waiting) < block_rows:
-            continue
-        together = Samples.joined(waiting)
+    for chunk in _ordered_chunks(options, samples, order):
+        together = Samples.joined([*waiting, chunk])
         whole = together.times.size // block_rows * block_rows
         for start in range(0, whole, block_rows):
             yield together.take(slice(start, start + block_rows))
         waiting = [together.take(slice(whole, None))]
-    if waiting and (rest := Samples.joined(waiting)).times.size:
-        yield rest
+    if waiting[0].times.size:
+        yield waiting[0]
 
 
-def _ordered_chunks(
-    options: SessionLogOptions, sessions: range, order: SampleOrder, samples: int | None
-) -> Iterator[Samples]:
+def _ordered_chunks(options: SessionLogOptions, samples: int, order: SampleOrder) -> Iterator[Samples]:
     """Samples in order, in pieces of any size."""
     held: list[Samples] = []
-    left = samples
-    for first in range(sessions.start, sessions.stop, SESSIONS_PER_CHUNK):
-        stop = min(first + SESSIONS_PER_CHUNK, sessions.stop)
-        chunk = _samples_of(options, np.arange(first, stop))
-        if left is not None:
-            chunk = chunk.take(slice(0, left))
-            left -= chunk.times.size
-        if order == "sessions":
-            yield chunk
-            continue
+    for first in itertools.count(0, SESSIONS_PER_CHUNK):
+        stop = first + SESSIONS_PER_CHUNK
+        chunk = _samples_of(options, np.arange(first, stop)).take(slice(0, samples))
+        samples -= chunk.times.size
         together = Samples.joined([*held, chunk])
-        together = together.take(np.lexsort((together.sessions, together.times)))
-        # No later session begins before this instant.
-        ready = int(np.searchsorted(together.times, BEGINNING_US + stop * _gap_us(options)))
+        ready = together.times.size
+        if order == "time":
+            together = together.take(np.lexsort((together.sessions, together.times)))
+            if samples:
+                # No later session begins before this instant.
+                ready = int(np.searchsorted(together.times, BEGINNING_US + stop * _gap_us(options)))
         yield together.take(slice(0, ready))
         held = [together.take(slice(ready, None))]
-    yield from held
+        if not samples:
+            return
 
 
 def _gap_us(options: SessionLogOptions) -> int:
@@ -179,58 +154,46 @@ HEAD = 4096
 LEAST_VARIANCE = 1e-12
 """Of the effects of ids that are drawn."""
 
-Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-"""Like Python's `map`, or the one of a pool of threads."""
+
+def log_schema(options: SessionLogOptions) -> Any:
+    """The ``pyarrow.Schema`` of a log."""
+    import pyarrow as pa
+
+    ids = [
+        (feature.name, pa.int64() if group.mean_length is None else pa.list_(pa.int64()))
+        for group in options.groups
+        for feature in group.features
+    ]
+    dense = [(name, pa.float32()) for name in options.dense]
+    return pa.schema([("label", pa.int8()), ("session", pa.int64()), ("time", pa.int64()), *dense, *ids])
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleValues:
-    """Columns of some samples."""
-
-    labels: npt.NDArray[np.int8]
-    """[n] 0 or 1."""
-    sessions: npt.NDArray[np.int64]
-    """[n] ids of sessions, which do not tell their order."""
-    times: npt.NDArray[np.int64]
-    """[n] microseconds since 1970."""
-    dense: dict[str, npt.NDArray[np.float32]]
-    """Column -> [n]."""
-    ids: dict[str, npt.NDArray[np.int64]]
-    """Feature -> ids, one sample behind the other."""
-    offsets: dict[str, npt.NDArray[np.int64]]
-    """Feature with lists -> [n + 1] where each sample's ids begin."""
-
-
-def draw_samples(options: SessionLogOptions, samples: Samples, map_over: Map = map) -> SampleValues:
+def draw_samples(options: SessionLogOptions, samples: Samples, map_over: Callable[..., Iterable[Any]] = map) -> Any:
     """Work out all columns of some samples.
 
     Args:
         options: of the log.
         samples: any ones, in any order.
-        map_over: calls a function for each group; with threads, groups are worked out side by side.
+        map_over: calls a function for each group; with a pool's, groups are worked out side by side.
+
+    Returns:
+        ``pyarrow.RecordBatch`` of `log_schema`; ids of sessions do not tell their order.
     """
+    import pyarrow as pa
+
     logits = np.full(samples.sessions.size, _bias(options))
-    dense: dict[str, npt.NDArray[np.float32]] = {}
-    ids: dict[str, npt.NDArray[np.int64]] = {}
-    offsets: dict[str, npt.NDArray[np.int64]] = {}
+    columns: dict[str, Any] = {}
     # In the order of the groups, so that sums do not depend on who was ready first.
-    for drawn in map_over(lambda group: _draw_group(options, group, samples), options.groups):
-        ids.update(drawn.ids)
-        dense.update(drawn.dense)
-        if drawn.offsets is not None:
-            offsets.update(dict.fromkeys(drawn.ids, drawn.offsets))
-        logits += drawn.logits
-    chances = 1 / (1 + np.exp(-logits))
+    for drawn, effects in map_over(lambda group: _draw_group(options, group, samples), options.groups):
+        columns |= drawn
+        logits += effects
     keys = hash_ids(stream_key(options.seed, Stream.GENERATE, LABELS), samples.sessions)
     draws = _uniform(0, (keys + samples.places.astype(np.uint64)).view(np.int64))
-    return SampleValues(
-        labels=(draws < chances).astype(np.int8),
-        sessions=(samples.sessions * np.int64(SESSION_MULTIPLIER)) & np.int64(NO_SESSIONS - 1),
-        times=samples.times,
-        dense=dense,
-        ids=ids,
-        offsets=offsets,
-    )
+    columns["label"] = (draws < 1 / (1 + np.exp(-logits))).astype(np.int8)
+    columns["session"] = (samples.sessions * np.int64(SESSION_MULTIPLIER)) & np.int64(NO_SESSIONS - 1)
+    columns["time"] = samples.times
+    schema = log_schema(options)
+    return pa.record_batch([columns[name] for name in schema.names], schema=schema)
 
 
 def popularity(feature: SessionFeature, head: int | None = None) -> npt.NDArray[np.float64]:
@@ -246,17 +209,12 @@ def popularity(feature: SessionFeature, head: int | None = None) -> npt.NDArray[
     return shares / (math.log(end) if flat else end**power - 1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Drawn:
+def _draw_group(
+    options: SessionLogOptions, group: FeatureGroup, samples: Samples
+) -> tuple[dict[str, Any], npt.NDArray[np.float64]]:
     """Columns of one group, and what they add to the logits [n]."""
+    import pyarrow as pa
 
-    ids: dict[str, npt.NDArray[np.int64]]
-    offsets: npt.NDArray[np.int64] | None
-    dense: dict[str, npt.NDArray[np.float32]]
-    logits: npt.NDArray[np.float64]
-
-
-def _draw_group(options: SessionLogOptions, group: FeatureGroup, samples: Samples) -> _Drawn:
     from windrow.recsys.log.synthetic import values_kernels
 
     count = samples.sessions.size
@@ -270,48 +228,48 @@ def _draw_group(options: SessionLogOptions, group: FeatureGroup, samples: Sample
         versions,
         shifts,
     )
-    offsets = np.concatenate([[0], np.cumsum(_lengths(options, group, samples, versions))])
+    lengths = _lengths(options, group, samples, versions)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
     logits = np.zeros(count)
-    ids: dict[str, npt.NDArray[np.int64]] = {}
+    columns: dict[str, Any] = {}
     for feature in group.features:
         drawn = np.empty(offsets[-1], np.int64)
-        effects = np.empty(count if feature.effect else 0)
-        centre, deviation = _effect_moments(options, feature) if feature.effect else (0.0, 1.0)
+        key = _key(options, IDS, feature.name)
         values_kernels.draw_ids(
-            _key(options, IDS, feature.name),
-            samples.sessions,
-            versions,
-            shifts,
-            offsets,
-            feature.rows,
-            feature.skew,
-            _coprime(feature.rows),
-            _key(options, EFFECTS, feature.name),
-            centre,
-            drawn,
-            effects,
+            key, samples.sessions, versions, shifts, offsets, feature.rows, feature.skew, _coprime(feature.rows), drawn
         )
-        ids[feature.name] = drawn
         if feature.effect:
-            logits += feature.effect / deviation * effects
-    dense: dict[str, npt.NDArray[np.float32]] = {}
+            centre, deviation = _effect_moments(options, feature)
+            effects = _effects(options, feature, drawn) - centre
+            totals = np.bincount(np.repeat(np.arange(count), lengths), effects, minlength=count)
+            logits += feature.effect / deviation * (totals / np.sqrt(np.maximum(lengths, 1)))
+        columns[feature.name] = drawn
+        if group.mean_length is not None:
+            # A batch of a row group's size has far less than 2 ** 31 ids.
+            columns[feature.name] = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(drawn))
     for place, name in enumerate(group.dense):
-        values = dense[name] = np.empty(count, np.float32)
+        values = columns[name] = np.empty(count, np.float32)
         values_kernels.draw_dense(_key(options, DENSE, name), samples.sessions, versions, shifts, values)
         # Neighbouring columns pull in opposite directions, as a price and a rating do.
         logits += (-1) ** place * group.dense_effect * values
-    listed = None if group.mean_length is None else offsets
-    return _Drawn(ids=ids, offsets=listed, dense=dense, logits=logits)
+    return columns, logits
+
+
+def _effects(
+    options: SessionLogOptions, feature: SessionFeature, ids: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """What ids [n] say about clicks."""
+    from windrow.recsys.log.synthetic import values_kernels
+
+    effects = np.empty(ids.size)
+    values_kernels.id_effects(_key(options, EFFECTS, feature.name), ids, effects)
+    return effects
 
 
 def _effect_moments(options: SessionLogOptions, feature: SessionFeature) -> tuple[float, float]:
     """Mean and deviation of the effect of an id that is drawn: chance gives the few most frequent ones theirs."""
-    from windrow.recsys.log.synthetic import values_kernels
-
     shares = popularity(feature, HEAD)
-    effects = np.empty(shares.size)
-    ids = np.arange(shares.size) * _coprime(feature.rows) % feature.rows
-    values_kernels.id_effects(_key(options, EFFECTS, feature.name), ids, effects)
+    effects = _effects(options, feature, np.arange(shares.size) * _coprime(feature.rows) % feature.rows)
     mean = float(shares @ effects)
     # The others are so many that they have mean 0 and deviation 1 together.
     variance = float(shares @ effects**2) + 1 - float(shares.sum()) - mean**2

@@ -25,17 +25,11 @@ def _unit(number: np.uint64) -> float:
     return float(number >> _11) * _TO_UNIT
 
 
-@numba.njit(inline="always", cache=True)
-def _effect(key: np.uint64, number: int) -> float:
-    """Of an id: uniform with mean 0 and deviation 1."""
-    return (_unit(mix64(np.uint64(number) ^ key)) - 0.5) * _UNIFORM_SCALE
-
-
 @numba.njit(cache=True, nogil=True)
 def id_effects(key: np.uint64, ids: Array, effects: Array) -> None:
-    """Fill `effects` [n] float64 with what `ids` [n] say about clicks."""
+    """Fill `effects` [n] float64 with what `ids` [n] say about clicks: uniform with mean 0 and deviation 1."""
     for place in range(ids.size):
-        effects[place] = _effect(key, ids[place])
+        effects[place] = (_unit(mix64(np.uint64(ids[place]) ^ key)) - 0.5) * _UNIFORM_SCALE
 
 
 @numba.njit(cache=True, nogil=True)
@@ -74,40 +68,26 @@ def draw_ids(
     rows: int,
     skew: float,
     multiplier: int,
-    effect_key: np.uint64,
-    centre: float,
     ids: Array,
-    effects: Array,
 ) -> None:
     """Draw the ids of a feature: a list is a window into an endless row of ids of its session and version.
 
     The k-th most frequent of `rows` ids is drawn with the share of a power law of exponent `skew` between k and k + 1,
     by inverting its distribution; then ranks are spread over the table, by a multiplication modulo its rows:
     `multiplier` has no common divisor with `rows`, both are below 2 ** 31. `sessions`, `versions` and `shifts`, where
-    windows begin, are [n] int64; ids of sample i become `ids[offsets[i] : offsets[i + 1]]`. Filled too, where `effects`
-    is [n] and not empty: the sum of what a sample's ids have as effect (by `effect_key`) above their mean `centre`,
-    divided by the square root of how many there are.
+    windows begin, are [n] int64; ids of sample i become `ids[offsets[i] : offsets[i + 1]]`.
     """
-    wanted = effects.size > 0
     flat = abs(skew - 1.0) < 1e-9
     span = math.log(rows + 1.0) if flat else (rows + 1.0) ** (1.0 - skew) - 1.0
     power = 1.0 if flat else 1.0 / (1.0 - skew)
     for sample in range(sessions.size):
         state = hash_id(hash_id(key, np.uint64(sessions[sample])), np.uint64(versions[sample]))
         state += np.uint64(shifts[sample]) * _GOLDEN
-        total = 0.0
         for place in range(offsets[sample], offsets[sample + 1]):
             state += _GOLDEN
             draw = _unit(mix64(state))
             quantile = math.exp(draw * span) if flat else math.exp(math.log1p(draw * span) * power)
-            rank = min(int(quantile) - 1, rows - 1)
-            number = (rank * multiplier) % rows
-            ids[place] = number
-            if wanted:
-                total += _effect(effect_key, number) - centre
-        if wanted:
-            count = offsets[sample + 1] - offsets[sample]
-            effects[sample] = total / math.sqrt(count) if count else 0.0
+            ids[place] = (min(int(quantile) - 1, rows - 1) * multiplier) % rows
 
 
 @numba.njit(cache=True, nogil=True)

@@ -26,7 +26,6 @@ def test_a_log_is_clustered(log: Path, tmp_path: Path, capsys: pytest.CaptureFix
     said = capsys.readouterr().out
     assert "1 files, 4 row groups" in said
     assert "6 rows of 3 sessions, 2.00 rows to a session" in said
-    assert "note: 1 sessions are larger than a row group" in said
     assert "times larger" in said
     assert "clustered in" in said
     rows = parquet.read_table(out / "part-00000.parquet").to_pylist()
@@ -53,7 +52,6 @@ def test_a_log_that_repeats_becomes_smaller(tmp_path: Path, capsys: pytest.Captu
     [
         (["--by", "sesion", "--time", "at"], "Did you mean 'session'?"),
         (["--by", "session", "--time", "name"], "expected numbers, dates or times"),
-        (["--by", "session"], "name its column with --time, or turn this off with --no-sort"),
         (
             ["--by", "session", "--time", "at", "--memory", "1MiB"],
             "memory_bytes = 1048576 must be an integer of at least 268435456",
@@ -70,3 +68,11 @@ def test_wrong_use_is_refused(
     assert main(["cluster-log", str(log), "--output", str(tmp_path / "out"), *options]) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_the_order_of_rows_has_to_be_chosen(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["cluster-log", str(log), "--output", str(tmp_path / "out"), "--by", "session"]
+    for options, words in (([], "one of the arguments --time"), (["--time", "at", "--no-sort"], "not allowed with")):
+        with pytest.raises(SystemExit):
+            main([*command, *options])
+        assert words in capsys.readouterr().err

@@ -18,7 +18,7 @@ def test_a_log_and_its_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     log, recipe = tmp_path / "logs" / "a.parquet", tmp_path / "recipes" / "a.toml"
     assert generate(log, "--samples", "500", "--recipe", str(recipe)) == 0
     said = capsys.readouterr().out
-    assert "500 samples of " in said
+    assert "500 samples, 16.5 to a session" in said
     assert str(recipe) in said
     assert parquet.read_metadata(log).num_rows == 500
     loaded = load_recommendation_recipe(recipe)

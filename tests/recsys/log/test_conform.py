@@ -10,18 +10,18 @@ import pyarrow as pa
 import pytest
 
 from windrow.comm.errors import DataError
-from windrow.recsys.log.conform import Column, ColumnKind, conform, list_lengths
+from windrow.recsys.log.conform import Column, ColumnKind, ColumnUse, conform, list_lengths
 from windrow.recsys.log.readers import RawBlock
 
 
-def column(values: Any, kind: pa.DataType | None = None) -> Column:
+def column(use: ColumnKind, values: Any, kind: pa.DataType | None = None) -> Column:
     array = values if isinstance(values, pa.Array) else pa.array(values, kind)
     block = RawBlock(batch=None, file=Path("a.csv"), columns_in_file=("c",), unit="line", first=10, file_share=1.0)
-    return Column(array, "c", block)
+    return Column(array, ColumnUse("c", "c", use), block)
 
 
 def conformed(kind: ColumnKind, values: Any, arrow_type: pa.DataType | None = None) -> list[Any]:
-    result: list[Any] = conform(column(values, arrow_type), kind).to_pylist()
+    result: list[Any] = conform(column(kind, values, arrow_type)).to_pylist()
     return result
 
 
@@ -45,7 +45,7 @@ def test_ids() -> None:
     assert conformed("id", pa.array(["a", "b", "a"]).dictionary_encode()) == ["a", "b", "a"]
     assert conformed("id", ["a"], pa.large_string()) == ["a"]
     assert conformed("row", ["7", None]) == [7, None]
-    assert conform(column([None]), "id").type == pa.string()
+    assert conform(column("id", [None])).type == pa.string()
 
 
 @pytest.mark.parametrize("arrow_type", [pa.list_(pa.int32()), pa.large_list(pa.int64()), None])
@@ -53,8 +53,8 @@ def test_lists_of_ids(arrow_type: pa.DataType | None) -> None:
     lists = [[1, 2], [], None, [3]]
     assert conformed("ids", lists, arrow_type) == lists
     sliced = pa.array(lists, arrow_type).slice(1, 3)
-    assert conform(column(sliced), "ids").to_pylist() == lists[1:]
-    assert list_lengths(conform(column(sliced), "ids")).tolist() == [0, 0, 1]
+    assert conform(column("ids", sliced)).to_pylist() == lists[1:]
+    assert list_lengths(conform(column("ids", sliced))).tolist() == [0, 0, 1]
 
 
 def test_lists_in_text() -> None:
@@ -67,7 +67,7 @@ def test_a_null_list_may_hide_values() -> None:
     hidden = pa.ListArray.from_arrays(
         pa.array([0, 2, 3], pa.int32()), pa.array([7, 8, 9]), mask=pa.array([True, False])
     )
-    assert conform(column(hidden), "ids").to_pylist() == [None, [9]]
+    assert conform(column("ids", hidden)).to_pylist() == [None, [9]]
 
 
 def test_times() -> None:
@@ -116,4 +116,4 @@ def test_keys() -> None:
 )
 def test_what_does_not_fit_is_refused(kind: ColumnKind, values: Any, words: str) -> None:
     with pytest.raises(DataError, match=rf"a\.csv, .*{words}"):
-        conform(column(values), kind)
+        conform(column(kind, values))

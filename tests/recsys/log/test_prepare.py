@@ -61,7 +61,7 @@ def test_a_log_split_by_time(tmp_path_factory: pytest.TempPathFactory, files: li
         assert not (folder / "store").exists()
         return
     store = prepare_log(folder / "store", log, split)
-    store.verify()
+    LogStore.open(store.path, verify=True)
     words = Counter(word for _, _, word, _ in train if word)
     kept = sorted((word for word in words if words[word] > 1), key=lambda word: (-words[word], word))
     rows_of = {word: row for row, word in enumerate(kept, start=2)}
@@ -197,7 +197,7 @@ def test_a_full_disk_is_explained_and_leaves_nothing(tmp_path: Path, full_from: 
 
 def test_too_little_memory_is_explained_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = timed_log(tmp_path)
-    monkeypatch.setattr(staging, "MEMORY_LIMIT", "1MB")
+    monkeypatch.setattr(staging, "MEMORY_BYTES", 1_000_000)
     with pytest.raises(StoreError, match=r"cannot write .*store: Out of Memory Error: [^\n]*\. Make room on"):
         prepare_log(tmp_path / "store", log, LogSplitOptions(by="time"))
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
@@ -288,13 +288,12 @@ def test_samples_of_a_session_stand_together(
 ) -> None:
     monkeypatch.setattr("windrow.recsys.log.staging.SHARD_ROWS", 150)
     monkeypatch.setattr("windrow.recsys.log.clustering.log_files.MOST_BATCH_ROWS", 100)
-    monkeypatch.setattr("windrow.recsys.log.staging.RUN_BYTES", 5000)
-    monkeypatch.setattr("windrow.recsys.log.staging.BUCKET_BYTES", 3000)
+    monkeypatch.setattr("windrow.recsys.log.clustering.external_sort.MOST_PIECE_BYTES", 3000)
     features = {"row": FeatureOptions(ids="rows", rows=900)}
     log = csv_log(session_log(tmp_path / "log.csv"), time="time", session="session", features=features)
     plain = prepare_log(tmp_path / "plain", log, split)
     store = prepare_log(tmp_path / "store", log, split, shard=shard, cluster=cluster)
-    store.verify()
+    LogStore.open(store.path, verify=True)
     assert plain.manifest.order == "log"
     assert store.manifest.order == ("sessions" if cluster else "session shards")
     assert store.manifest.origin["deduplication"] == {"shard": shard, "cluster": cluster}

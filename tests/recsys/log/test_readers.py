@@ -275,9 +275,9 @@ def test_the_lines_of_all_blocks_are_those_of_the_files(
             assert block.data.endswith(b"\n")
             lines = block.data.split(b"\n")[:-1]
             assert len(lines) == block.num_lines
-            found += [(block.file, place, line) for place, line in enumerate(lines, start=block.first_line)]
+            found += [(block.place.file, place, line) for place, line in enumerate(lines, start=block.place.first)]
         assert found == expected
-        assert block.file_share == 1.0
+        assert block.place.file_share == 1.0
 
 
 def test_damaged_and_empty_files_are_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from windrow.recsys.log.options import FeatureOptions, LogOptions
 from windrow.recsys.log.sample_mapper import SampleMapper
-from windrow.recsys.log.vocabulary import Vocabulary, hash_text, table_key
+from windrow.recsys.log.vocabulary import Vocabulary, hash_values, table_key
 
 WORDS = ["a", "b", "c"]
 FEATURES = {
@@ -40,7 +40,7 @@ def slow_word(text: str | None) -> int:
 
 
 def slow_hash(text: str | None) -> int:
-    return 0 if text is None else 1 + hash_text(text.encode(), table_key("hashed")) % 6
+    return 0 if text is None else 1 + int(hash_values(pa.array([text]), table_key("hashed"))[0]) % 6
 
 
 def slow_dense(value: float | None) -> float:

@@ -56,7 +56,6 @@ def test_row_groups_hold_whole_sessions(shards: list[list[int]], most: int, batc
             found.append(parquet.read_table(path))
         if found:
             assert pa.concat_tables(found) == table
-        assert writer.cut_sessions == by_session * sum(size > most for size in itertools.chain(*shards))
         assert writer.row_groups == total
 
 
@@ -65,7 +64,7 @@ def test_row_groups_hold_whole_sessions(shards: list[list[int]], most: int, batc
     [
         (pa.array(["a", "a", "a", "b"]), [3, 1]),
         (pa.array([None, None, 1, 1, None]), [2, 3]),
-        (pa.array(["x", "y", "y", "y"]).dictionary_encode(), [1, 3]),
+        (pa.array([b"x", b"y", b"y", b"y"], pa.binary(1)), [1, 3]),
     ],
 )
 def test_sessions_begin_where_a_value_differs(tmp_path: Path, sessions: pa.Array, groups: list[int]) -> None:
@@ -76,4 +75,3 @@ def test_sessions_begin_where_a_value_differs(tmp_path: Path, sessions: pa.Array
             writer.write(batch)
     metadata = parquet.read_metadata(writer.written[0][0])
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == groups
-    assert writer.cut_sessions == 0

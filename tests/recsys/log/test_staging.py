@@ -20,7 +20,7 @@ from windrow.recsys.log.clustering.external_sort import sort_rows
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
 from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
 from windrow.recsys.log.readers import RawBlock
-from windrow.recsys.log.staging import StagedLog, StagingWriter, staged_columns, text_types
+from windrow.recsys.log.staging import StagedLog, stage, staged_columns, text_types
 
 FEATURES = {
     "campaign": FeatureOptions(column="file"),
@@ -48,11 +48,10 @@ def block_of(first: int = 1, **columns: Any) -> RawBlock:
 GOOD = {"label": [0, 1], "t": [5, 6], "position": [0, 2], "history": [["x"], None], "w": [[1.5], None]}
 
 
-def stage(path: Path, log: LogOptions, split: LogSplitOptions, *blocks: RawBlock) -> StagingWriter:
-    with StagingWriter(path, staged_columns(log, split), log, split) as writer:
-        for code, block in enumerate(blocks):
-            writer.write(block, "some file", code)
-    return writer
+def staged(path: Path, log: LogOptions, split: LogSplitOptions, *blocks: RawBlock) -> tuple[int, bool]:
+    return stage(
+        path, staged_columns(log, split), log, split, ((block, "some file", code) for code, block in enumerate(blocks))
+    )
 
 
 def test_types_of_text_columns() -> None:
@@ -65,10 +64,10 @@ def test_types_of_text_columns() -> None:
 def test_a_column_that_a_file_lacks(tmp_path: Path) -> None:
     lacking = {name: values for name, values in GOOD.items() if name not in {"history", "w"}}
     log = log_of(optional=("history", "w"))
-    stage(tmp_path / "s.parquet", log, LogSplitOptions(), block_of(**GOOD), block_of(**lacking))
+    staged(tmp_path / "s.parquet", log, LogSplitOptions(), block_of(**GOOD), block_of(**lacking))
     assert parquet.read_table(tmp_path / "s.parquet")["id.history"].to_pylist() == [["x"], None, None, None]
     with pytest.raises(DataError, match=r"a\.csv, line 1: there is no column 'history'; the columns are label, t"):
-        stage(tmp_path / "t.parquet", log_of(), LogSplitOptions(), block_of(**lacking))
+        staged(tmp_path / "t.parquet", log_of(), LogSplitOptions(), block_of(**lacking))
 
 
 @pytest.mark.parametrize(
@@ -84,14 +83,14 @@ def test_a_column_that_a_file_lacks(tmp_path: Path) -> None:
 )
 def test_what_breaks_a_law_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(DataError, match=rf"a\.csv, {words}"):
-        stage(tmp_path / "s", log_of(), LogSplitOptions(), block_of(**GOOD), block_of(7, **GOOD | changes))
+        staged(tmp_path / "s", log_of(), LogSplitOptions(), block_of(**GOOD), block_of(7, **GOOD | changes))
 
 
 def test_row_numbers_in_lists_are_checked(tmp_path: Path) -> None:
     log = log_of(features={"f": FeatureOptions(ids="rows", rows=5, multi_hot=True)}, time="")
     block = block_of(label=[0, 0, 0], f=[[1, 2], [], [4, 5]])
     with pytest.raises(DataError, match="line 3: column 'f' has 5 where"):
-        stage(tmp_path / "s", log, LogSplitOptions(), block)
+        staged(tmp_path / "s", log, LogSplitOptions(), block)
 
 
 DATES, ISO_DATES = [datetime(2020, 1, 1, tzinfo=UTC)] * 2, ["2020-01-01"] * 2
@@ -120,10 +119,10 @@ def test_times_are_dates_and_keys_are_text_everywhere_or_nowhere(
     """One session is otherwise two: of a text its hash is taken, of a number the number itself."""
     blocks = [block_of(1 + number, **GOOD | {column: values}) for number, values in enumerate((first, second))]
     if fits:
-        stage(tmp_path / "staged.parquet", log, split, *blocks)
+        staged(tmp_path / "staged.parquet", log, split, *blocks)
         return
     with pytest.raises(DataError, match=rf"line 2: column '{column}' holds .*, but .* in the rows before"):
-        stage(tmp_path / "staged.parquet", log, split, *blocks)
+        staged(tmp_path / "staged.parquet", log, split, *blocks)
 
 
 @pytest.mark.parametrize("odd", ["plain", 'with "quotes"', "it's", "a;b -- c", "größe"])
@@ -219,7 +218,7 @@ def test_moments(tmp_path: Path) -> None:
 
 def test_rows_that_grow_are_sorted_in_pieces_of_the_same_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Histories are short where a log begins, which says nothing of the rest."""
-    monkeypatch.setattr("windrow.recsys.log.staging.BUCKET_BYTES", 400_000)
+    monkeypatch.setattr("windrow.recsys.log.clustering.external_sort.MOST_PIECE_BYTES", 400_000)
     pieces: list[int] = []
 
     def watched(*arguments: Any, **options: Any) -> Iterator[Any]:
@@ -262,9 +261,12 @@ def test_sorting_by_session(rows: list[tuple[int, int]], shard: bool, cluster: b
         return (*dealt, *within, instants[row] if times else 0, row)
 
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        for limit, value in (("SHARD_ROWS", 10), ("RUN_BYTES", 500), ("BUCKET_BYTES", 300)):
-            patch.setattr(f"windrow.recsys.log.staging.{limit}", value)
-        patch.setattr("windrow.recsys.log.clustering.log_files.MOST_BATCH_ROWS", 7)
+        for limit, value in (
+            ("staging.SHARD_ROWS", 10),
+            ("clustering.external_sort.MOST_PIECE_BYTES", 300),
+            ("clustering.log_files.MOST_BATCH_ROWS", 7),
+        ):
+            patch.setattr(f"windrow.recsys.log.{limit}", value)
         folder = Path(name)
         columns = {"session": sessions, "time": instants, "row": list(range(len(rows)))}
         parquet.write_table(
@@ -272,7 +274,7 @@ def test_sorting_by_session(rows: list[tuple[int, int]], shard: bool, cluster: b
             folder / "staged.parquet",
         )
         with StagedLog(folder / "staged.parquet", folder) as staged:
-            times_found = [staged.time_of_row(place, in_order=False) for place in range(len(rows))]
+            times_found = [staged.time_of_row(place) for place in range(len(rows))]
             assert times_found == sorted(instants)
             found = staged.sort_by_session(
                 "CASE WHEN time < 6 THEN 0 ELSE 1 END", shard=shard, cluster=cluster, times=times

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.comm.random import Stream, hash_ids, stream_key
+from windrow.comm.random import GOLDEN, MASK, Stream, hash_ids, mix64, stream_key
 from windrow.recsys.log import vocabulary as module
-from windrow.recsys.log.vocabulary import Vocabulary, hash_text, hash_values, hashed_rows, table_key
+from windrow.recsys.log.vocabulary import Vocabulary, hash_values, hashed_rows, table_key
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,14 @@ def test_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = Vocabulary.of(pa.array(["aa", "ab"]))
     assert len(set(calls)) == 2
     assert vocabulary.rows_of(pa.array(["ab", "ab!", "aa", "b"])).tolist() == [3, 1, 2, 1]
+
+
+def hash_text(text: bytes, key: int) -> int:
+    state = mix64(key ^ len(text))
+    for start in range(0, len(text), 8):
+        word = int.from_bytes(text[start : start + 8], "little")
+        state = mix64(state ^ mix64((word + GOLDEN) & MASK))
+    return state
 
 
 @given(st.lists(st.text(max_size=30)), st.integers(0, 2**64 - 1), st.integers(0, 3))

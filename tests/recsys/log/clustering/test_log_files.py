@@ -1,6 +1,5 @@
 """windrow.recsys.log.clustering.log_files: which files make a log, and what is refused before work starts."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from windrow.comm.errors import DataError
-from windrow.recsys.log.clustering.log_files import DESCRIPTION_NAME, LogFiles, check_session_type, check_time_type
+from windrow.recsys.log.clustering.log_files import DESCRIPTION_NAME, LogFiles
 
 TABLE = pa.table({"a": [1, 2, 3], "b": ["x", "y", None]})
 
@@ -37,7 +36,7 @@ def test_rows_of_all_files_follow_one_another(tmp_path: Path) -> None:
     second = write(tmp_path / "2.parquet", TABLE.select(["b", "a"]))
     empty = write(tmp_path / "3.parquet", TABLE.slice(0, 0))
     log = LogFiles.open([first, second, empty])
-    assert (log.rows, log.file_rows) == (6, (3, 3, 0))
+    assert log.rows == 6
     assert pa.Table.from_batches(log.batches()) == pa.concat_tables([TABLE, TABLE])
     assert pa.Table.from_batches(log.batches(["b"])).column_names == ["b"]
     assert log.num_bytes == sum(path.stat().st_size for path in (first, second, empty))
@@ -49,7 +48,6 @@ def test_the_size_of_a_row_is_that_in_memory(tmp_path: Path) -> None:
     lists = pa.table({"a": [[1] * 1000] * 500})
     log = LogFiles.open([write(tmp_path / "l.parquet", lists)])
     assert log.row_bytes == pytest.approx(8004, rel=0.03)
-    assert log.packed_row_bytes < 800
     assert max(batch.num_rows for batch in log.batches()) <= 4 * 2**20 // 8004
 
 
@@ -59,7 +57,6 @@ def test_dictionaries_are_read_as_their_values(tmp_path: Path) -> None:
     log = LogFiles.open([write(tmp_path / "d.parquet", pa.table({"a": words}))])
     assert log.schema.field("a").type == words.type
     assert log.row_bytes == pytest.approx(14, rel=0.03)
-    assert log.packed_row_bytes < 14
     assert {batch.column(0).type for batch in log.batches()} == {pa.string()}
     assert [word for batch in log.batches(["a"]) for word in batch.column(0).to_pylist()] == words.to_pylist()
 
@@ -77,12 +74,6 @@ def clustered_beside(folder: Path) -> Path:
     return folder / "log"
 
 
-def no_utf8(folder: Path) -> list[Path]:
-    path = Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.parquet"))
-    path.write_bytes(write(folder / "1.parquet").read_bytes())
-    return [path]
-
-
 def touched(path: Path, text: str = "") -> Path:
     path.write_text(text)
     return path
@@ -95,10 +86,13 @@ TWO_OF_ONE_NAME = pa.table([[1], [2]], names=["a", "a"])
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda f: [write(f / "1"), write(f / "2", OTHER_TYPE)], "2 and .*1 differ in column 'a': double and int64"),
-        (lambda f: [write(f / "1"), write(f / "2", TABLE.select(["a"]))], "column 'b': there is none and string"),
-        (lambda f: [write(f / "1", TABLE.select(["a"])), write(f / "2")], "column 'b': string and there is none"),
-        (lambda f: [write(f / "1", TWO_OF_ONE_NAME)], "two columns of one name: a, a"),
+        (
+            lambda f: [write(f / "1"), write(f / "2", OTHER_TYPE)],
+            "2 is unlike .*Field a has incompatible types: .* give all",
+        ),
+        (lambda f: [write(f / "1"), write(f / "2", TABLE.select(["a"]))], r"unlike .*\(columns a, not a, b\)"),
+        (lambda f: [write(f / "1", TABLE.select(["a"])), write(f / "2")], r"unlike .*\(columns a, b, not a\)"),
+        (lambda f: [write(f / "1", TWO_OF_ONE_NAME)], "1 is unlike .*duplicate field names"),
         (lambda f: [write(f / "1", TABLE.slice(0, 0))], "there are no rows in the log"),
         (lambda f: [touched(f / "1", "a,b\n1,x\n")], "no readable Parquet file"),
         (lambda f: [touched(f / "1")], "is empty: write it again"),
@@ -107,7 +101,6 @@ TWO_OF_ONE_NAME = pa.table([[1], [2]], names=["a", "a"])
         (lambda f: [write(f / "1.parquet"), f], "named twice"),
         (lambda f: [clustered_beside(f) / "*" / "*.parquet"], "takes in .*out, .* name that folder itself"),
         (lambda f: [clustered_beside(f)], r"log takes in the clustered log .*out, whose rows would count twice"),
-        (no_utf8, r"caf\\xe9\.parquet' is no UTF-8, which Arrow needs: rename it"),
     ],
 )
 def test_what_is_no_log(tmp_path: Path, make: Callable[[Path], list[Path]], words: str) -> None:
@@ -125,10 +118,13 @@ def test_a_clustered_log_that_is_named_is_read(tmp_path: Path) -> None:
         assert len(LogFiles.open([named]).files) == 2
 
 
-def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_columns_of_options_are_checked(tmp_path: Path) -> None:
     log = LogFiles.open([write(tmp_path / "1.parquet", TABLE.rename_columns(["session", "time"]))])
     with pytest.raises(DataError, match=r"--by names 'sesion', but there is no such column. Did you mean 'session'"):
-        check_session_type(log, "sesion")
+        log.check_column("sesion", "--by", "numbers", [pa.types.is_integer])
+    log.check_column("session", "--by", "numbers", [pa.types.is_float64, pa.types.is_integer])
+    with pytest.raises(DataError, match=r"--by names 'time' of type string, expected numbers: convert the column, or"):
+        log.check_column("time", "--by", "numbers", [pa.types.is_float64, pa.types.is_integer])
 
 
 def test_columns_hold_nulls_where_any_file_has_them(tmp_path: Path) -> None:
@@ -173,23 +169,3 @@ def test_rows_can_be_taken_from_every_column(
     assert (log.schema.field("a").type, batch.schema.field("a").type) == (of_log, of_rows or of_log)
     assert batch.take(pa.array([1, 0])).column(0).to_pylist() == values[::-1]
     assert batch.cast(log.schema).column(0).to_pylist() == values
-
-
-def test_times_and_sessions_without_an_order_are_refused(tmp_path: Path) -> None:
-    columns = {
-        "text": ["a"],
-        "list": [[1]],
-        "real": [1.5],
-        "half": pa.array([1.5], pa.float16()),
-        "at": pa.array([1], pa.timestamp("ns", "UTC")),
-    }
-    log = LogFiles.open([write(tmp_path / "log.parquet", pa.table(columns))])
-    check_session_type(log, "text")
-    check_time_type(log, "at")
-    check_time_type(log, "real")
-    for name, kind in (("text", "string"), ("half", "halffloat")):
-        with pytest.raises(DataError, match=rf"--time names '{name}' of type {kind}, expected numbers, dates or times"):
-            check_time_type(log, name)
-    for name in ("list", "real", "at"):
-        with pytest.raises(DataError, match="expected whole numbers, text or bytes"):
-            check_session_type(log, name)

@@ -4,11 +4,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.errors import DataError, StoreError
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
 from windrow.recsys.log.options import FeatureOptions
 from windrow.recsys.log.synthetic import generate
-from windrow.recsys.log.synthetic.generate import generate_log, recipe_groups, session_batches, session_log_recipe
+from windrow.recsys.log.synthetic.generate import generate_log, recipe_groups, session_log_recipe
 from windrow.recsys.log.synthetic.options import FeatureGroup, SessionFeature, SessionLogOptions, recd
 
 SMALL = recd(length_scale=0.05, rows_scale=0.001)
@@ -55,26 +55,10 @@ def test_a_longer_log_begins_with_the_sessions_of_a_shorter_one(tmp_path):
     assert long.slice(0, 300).combine_chunks().equals(short)
 
 
-def test_ranges_of_sessions_can_be_made_apart():
-    def table(sessions):
-        batches = session_batches(SMALL, sessions, order="sessions", block_rows=50)
-        return pa.Table.from_batches(batches).combine_chunks()
-
-    parts = pa.concat_tables([table(range(20)), table(range(20, 45))]).combine_chunks()
-    assert parts.equals(table(range(45)))
-
-
-def test_batches_come_while_later_ones_are_not_made(monkeypatch):
-    # An endless log: what is held does not grow with it.
-    batches = session_batches(SMALL, range(10**15), order="sessions", block_rows=128)
-    assert [next(batches).num_rows for _ in range(5)] == [128] * 5
-    batches.close()
-
-
 @pytest.mark.parametrize(("length_scale", "rows"), [(1, 16 * 1024), (100, 1024)])
 def test_row_groups_are_bounded_in_bytes(tmp_path, monkeypatch, length_scale, rows):
     asked = []
-    monkeypatch.setattr(generate, "session_batches", lambda *_, block_rows, **__: asked.append(block_rows) or [])
+    monkeypatch.setattr(generate, "sample_blocks", lambda *_, block_rows, **__: asked.append(block_rows) or [])
     generate_log(tmp_path / "a", recd(length_scale=length_scale), samples=1)
     assert asked == [rows]
 
@@ -82,8 +66,6 @@ def test_row_groups_are_bounded_in_bytes(tmp_path, monkeypatch, length_scale, ro
 def test_wrong_use(tmp_path):
     with pytest.raises(DataError, match="0 samples"):
         generate_log(tmp_path / "a", SMALL, samples=0)
-    with pytest.raises(RecipeError, match='order = "random"'):
-        generate_log(tmp_path / "a", SMALL, samples=10, order="random")
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot write"):
         generate_log(tmp_path / "file" / "a", SMALL, samples=10)

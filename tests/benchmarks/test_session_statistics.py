@@ -1,14 +1,19 @@
-"""windrow.recsys.log.synthetic.statistics: measured is expected, and both are counted right on small logs by hand."""
+"""benchmarks.harness.session_statistics: measured is expected, and both are counted right on small logs by hand."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from benchmarks.harness.session_statistics import PUBLISHED, expected_statistics, measured_statistics
 from windrow.comm.errors import DataError
 from windrow.recsys.log.synthetic.generate import generate_log
 from windrow.recsys.log.synthetic.options import FeatureGroup, SessionFeature, SessionLogOptions, recd
-from windrow.recsys.log.synthetic.statistics import expected_statistics, measured_statistics
+from windrow.recsys.log.synthetic.sessions import popularity
+
+IDS_PER_FEATURE = 15.8
+"""Ids of a sample in each feature of Meta's traces, and how often an id occurs among so many samples."""
+REUSE, REUSE_SAMPLES = 6.9, 65_536
 
 
 def test_by_hand(tmp_path):
@@ -82,3 +87,34 @@ def test_nothing_to_compare(tmp_path):
     parquet.write_table(pa.table({"session": [1, 2], "time": [0, 0], "x": [1, 1]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="every session has one sample"):
         measured_statistics(tmp_path / "a.parquet", ["x"])
+
+
+def test_the_preset_expects_what_is_published():
+    expected = expected_statistics(recd())
+    assert expected.samples_per_session == PUBLISHED["samples_per_session"]
+    for name in ("unchanged_share", "unchanged_id_share", "repeated_id_share"):
+        assert getattr(expected, name) == pytest.approx(PUBLISHED[name], abs=0.005), name
+
+
+def test_users_lists_are_long_and_repeat_and_items_ids_are_single_and_change():
+    options = recd()
+    expected = expected_statistics(options)
+    lists = [f.name for group in options.groups if group.mean_length is not None for f in group.features]
+    (item,) = [group for group in options.groups if group.name == "item"]
+    assert min(expected.mean_length[name] for name in lists) > 5
+    assert min(expected.unchanged[name] for name in lists) > 0.7
+    assert item.mean_length is None
+    assert max(expected.unchanged[feature.name] for feature in item.features) < 0.05
+    assert 450 < options.ids_per_sample() < 550
+
+
+def test_ids_are_used_again_as_often_as_in_published_traces():
+    options = recd()
+    lengths = expected_statistics(options).mean_length
+    assert sum(lengths.values()) / len(lengths) == pytest.approx(IDS_PER_FEATURE, rel=0.02)
+    distinct = 0.0
+    for feature in options.features:
+        draws = REUSE_SAMPLES * lengths[feature.name]
+        distinct += float(-np.expm1(draws * np.log1p(-popularity(feature))).sum())
+    reuse = REUSE_SAMPLES * sum(lengths.values()) / distinct
+    assert reuse == pytest.approx(REUSE, rel=0.05)

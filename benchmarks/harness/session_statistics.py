@@ -19,10 +19,22 @@ import numpy as np
 
 from windrow.comm.errors import DataError
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
-from windrow.recsys.log.synthetic.options import PUBLISHED_BATCH, FeatureGroup, SessionFeature, SessionLogOptions
+from windrow.recsys.log.synthetic.options import FeatureGroup, SessionFeature, SessionLogOptions
 from windrow.recsys.log.synthetic.sessions import popularity
 
-__all__ = ["SessionLogStatistics", "expected_statistics", "measured_statistics"]
+__all__ = ["PUBLISHED", "SessionLogStatistics", "expected_statistics", "measured_statistics"]
+
+PUBLISHED_BATCH = 4096
+"""Samples of the batches for which the paper says how many samples of a session they hold."""
+
+PUBLISHED = {
+    "samples_per_session": 16.5,
+    "samples_per_session_in_batch": 1.15,
+    "unchanged_share": 0.80,
+    "unchanged_id_share": 0.816,
+    "repeated_id_share": 0.894,
+}
+"""The published figures, under the names of `SessionLogStatistics`; see `windrow.recsys.log.synthetic.options`."""
 
 MEMORY_LIMIT = "2GB"
 """What DuckDB may hold at a time; the rest goes to a temporary folder."""
