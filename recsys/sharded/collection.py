@@ -20,12 +20,11 @@ from torch.fx import Proxy
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
-from windrow.comm.meter import RowsFound
 from windrow.comm.route import Transfer
 from windrow.comm.wire import Wire, WireOptions, make_codec
 from windrow.partition.tables.plan import Plan, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
-from windrow.recsys.sharded.layout import Layout, OwnerLayout, make_layout
+from windrow.recsys.sharded.layout import OwnerLayout, make_layout
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, unpack
 from windrow.recsys.sharded.rank_tables import RankTables
 from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, without_values, write_table
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
-__all__ = ["InFlightLookup", "ShardedTables", "rows_asked_for", "rows_of_whole_tables", "table_specs"]
+__all__ = ["InFlightLookup", "ShardedTables", "rows_of_whole_tables", "table_specs"]
 
 Result = TypeVar("Result")
 
@@ -161,22 +160,10 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
     state of optimisers: checkpoints of the trainer have both, and no rank holds a whole table for them.
 
     Args:
-        tables: configurations, ours or TorchRec's; must agree.
         pooled: bags of rows become one vector, or rows are returned one by one.
-        is_weighted: whether ids have weights.
-        device: of the tables; None for PyTorch's default device. On the meta device there are names and shapes, but no
-            rows to look up.
-        world: None for this process alone.
-        plan: None for whole tables, one rank after another. Must agree.
-        groups: features whose lists come deduplicated, group by group; may name others, too. Must agree.
-        options: how tables are stored and learn; must agree.
-        wire: in which form vectors and their gradients travel; must agree. None: float32.
-        seed: of the first values; must agree.
         stage: name of the traffic in errors and in the meter; must agree.
 
-    Raises:
-        RecipeError: tables, groups or options are not right.
-        PlanError: the plan does not fit the tables or the world.
+    The other arguments are those of `EmbeddingBagCollection` and `EmbeddingCollection`.
     """
 
     tables_attribute: ClassVar[str]
@@ -214,7 +201,8 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         self.groups = tuple(tuple(group) for group in groups)
         """Features whose lists come deduplicated."""
         kinds = [self.options.of_one_batch(table.name) for table in tables]
-        self.layout = make_layout(tables, self.plan, self.world.size, groups, [kinds.index(kind) for kind in kinds])
+        numbers = [kinds.index(kind) for kind in kinds]
+        self.layout = make_layout(tables, self.plan, self.world.size, groups, numbers, pooled=pooled)
         self.form = MessageFormat(
             np.int64 if self.layout.wide_ids else np.int32, weighted=is_weighted, with_lengths=pooled
         )
@@ -444,15 +432,22 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
     def count_rows(self, samples: Sequence[Samples], messages: Sequence[Message]) -> None:
         """Count where the rows of a minibatch are, when it is looked up.
 
-        Not earlier: a run that goes on from a checkpoint sends minibatches again that were only on their way.
+        Not earlier: a run that goes on from a checkpoint sends minibatches again that were only on their way. Cost: one
+        addition for each lookup of each owner; a pass over the ids of tables of which every rank holds some rows.
 
         Args:
             samples: each group of this rank.
-            messages: what it asks each owner for.
+            messages: what it asks each owner for, itself included.
         """
-        if self.world.meter is not None:
-            found = rows_asked_for(self.layout, samples, messages, self.world.rank)
-            self.world.meter.record_found(f"{self.stage}: rows", local=found.local, remote=found.remote)
+        if self.world.meter is None:
+            return
+        asked = []
+        for owner, message in zip(self.layout.owners, messages, strict=True):
+            counts: list[int] = message.counts.tolist()
+            asked.append(sum(counts[lookup.request] for lookup in owner.lookups))
+        mine = asked[self.world.rank]
+        copies = rows_of_whole_tables(self.layout.replicated, samples)
+        self.world.meter.record_found(f"{self.stage}: rows", local=mine + copies, remote=sum(asked) - mine)
 
     def replicated_input(self, samples: Sequence[Samples]) -> list[LookupInput]:
         """What this rank looks up in its copies of replicated tables."""
@@ -500,34 +495,8 @@ def _check_groups(groups: Sequence[Sequence[str]]) -> None:
         raise RecipeError(f"groups name {twice[0]!r} twice: a feature is in one group")
 
 
-def rows_asked_for(layout: Layout, samples: Sequence[Samples], messages: Sequence[Message], rank: int) -> RowsFound:
-    """Count the rows that the samples of one rank need.
-
-    Args:
-        layout: of the tables.
-        samples: each group of this rank.
-        messages: what it asks each owner for, itself included.
-        rank: this rank.
-
-    Cost:
-        One addition for each lookup of each owner, whatever the number of ids; a pass over the ids of those tables
-        of which every rank holds some rows.
-    """
-    asked = []
-    for owner, message in zip(layout.owners, messages, strict=True):
-        counts: list[int] = message.counts.tolist()
-        asked.append(sum(counts[lookup.request] for lookup in owner.lookups))
-    copies = rows_of_whole_tables(layout.replicated, samples)
-    return RowsFound(local=asked[rank] + copies, remote=sum(asked) - asked[rank])
-
-
 def rows_of_whole_tables(owner: OwnerLayout, samples: Sequence[Samples]) -> int:
-    """Count the rows that samples need of what one owner holds, without a message to it.
-
-    Args:
-        owner: what it holds.
-        samples: each group of one rank.
-    """
+    """Count the rows that samples, group by group, need of what one owner holds, without a message to it."""
     found = [
         samples[owner.request_groups[lookup.request]].requested(owner.requests[lookup.request])
         for lookup in owner.lookups

@@ -18,8 +18,8 @@ has rows of its own number, and a message is one band after the other (`windrow.
 """
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, chain, pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -30,10 +30,10 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.route import Block, Landing, Route, Transfer
 from windrow.comm.rows import Runs, join_runs
 from windrow.comm.wire import Wire, WireOptions
-from windrow.partition.tables.plan import Plan, Range
+from windrow.partition.tables.plan import Plan
 from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables, rows_of_whole_tables
-from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
+from windrow.recsys.sharded.layout import Layout, OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput, Message, Samples, pack, read_samples, unpack
 from windrow.recsys.sharded.whole_tables import WholeTables
 from windrow.recsys.tables.options import TableConfig, TableOptions, features_of, pooling_of
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 __all__ = ["EmbeddingBagCollection", "band_runs", "pooled_route"]
 
 NO_COUNTS = np.empty((0, 0), np.int64)
-
-Scale = tuple[int, Range, Tensor]
-"""Group, columns of its matrix to multiply, and [rows, 1] what by."""
 
 
 class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
@@ -110,23 +107,18 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         if is_weighted and any(averaged):
             table = tables[averaged.index(True)]
             raise RecipeError(f"table {table.name!r}: weights of ids go with pooling SUM, not with MEAN")
-        self._averaged = [
-            (feature, columns)
-            for (n, feature, _), columns in zip(self.layout.outputs, self.layout.columns_in_group(), strict=True)
-            if averaged[n]
-        ]
+        outputs = self.layout.outputs
+        self._averaged = [(feature, columns) for table, feature, columns in outputs if averaged[table]]
         self._columns: list[tuple[int, tuple[str, ...], tuple[int, ...]]] = []
         """Each group that has any, and the names and widths of its matrix's columns."""
         for group in range(self.layout.num_groups):
-            if outputs := self.layout.outputs_of_group(group):
-                names = tuple(self.embedding_names[number] for number in outputs)
-                dims = tuple(self.embedding_dims[number] for number in outputs)
-                self._columns.append((group, names, dims))
+            own = [n for n, (_, feature, _) in enumerate(outputs) if self.layout.groups[feature] == group]
+            if own:
+                names = tuple(self.embedding_names[n] for n in own)
+                self._columns.append((group, names, tuple(self.embedding_dims[n] for n in own)))
         self._runs = band_runs(self.layout)
-        self._widths = [0] * self.layout.num_groups
+        self._widths = dict.fromkeys(range(self.layout.num_groups), 0) | {g: sum(dims) for g, _, dims in self._columns}
         """Columns of each group's matrix."""
-        for (_, feature, _), (_, stop) in zip(self.layout.outputs, self.layout.columns_in_group(), strict=True):
-            self._widths[self.layout.groups[feature]] = stop
 
     def forward(
         self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
@@ -209,12 +201,9 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         """Wait for the vectors of this rank's rows, and name their columns; the end of `start_counts`."""
         matrices = [
             torch.empty(group.num_rows if width else 0, width, device=self.device)
-            for group, width in zip(samples, self._widths, strict=True)
+            for group, width in zip(samples, self._widths.values(), strict=True)
         ]
-        landed = transfer.finish(matrices, replicated)
-        if scales := self._scales(samples):
-            landed = _ScaleColumns.apply(scales, *landed)  # type: ignore[no-untyped-call]
-        return self.named(landed, samples)
+        return self.named(self._averages(transfer.finish(matrices, replicated), samples), samples)
 
     def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
         """[rows, columns] of each batch of the tables that every rank holds."""
@@ -237,13 +226,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
                 pack(samples, self.layout.owners, self.layout.index, self.form), self.layout.owners[0], self.form
             )
         (pooled,) = self._sharded.pooled([of_batch.to(self.device) for of_batch in held])
-        scales = self._scales(samples)
-        if not scales:
-            return pooled
-        factors = torch.ones_like(pooled)
-        for _, (start, stop), scale in scales:
-            factors[:, start:stop] = scale
-        return pooled * factors
+        return self._averages([pooled], samples)[0]
 
     def named(self, matrices: Sequence[Tensor], samples: Sequence[Samples]) -> list[PooledRows]:
         """Name the columns of each group's matrix, where it has any."""
@@ -252,39 +235,18 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
             for group, names, dims in self._columns
         ]
 
-    def _scales(self, samples: Sequence[Samples]) -> list[Scale]:
-        """Columns of tables with mean pooling, and what each row's sum is multiplied by."""
-        found = []
-        for feature, columns in self._averaged:
+    def _averages(self, matrices: Sequence[Tensor], samples: Sequence[Samples]) -> Sequence[Tensor]:
+        """Divide the columns of tables with mean pooling by each row's number of ids."""
+        factors: dict[int, Tensor] = {}
+        for feature, (start, stop) in self._averaged:
             number = self.layout.groups[feature]
             group = samples[number]
             key = group.keys[feature]
             if not group.one_each[key]:
+                of_group = factors.setdefault(number, torch.ones_like(matrices[number]))
                 lengths = torch.from_numpy(group.lengths[key]).clamp(min=1).to(self.device, torch.float32)
-                found.append((number, columns, lengths.reciprocal().unsqueeze(1)))
-        return found
-
-
-class _ScaleColumns(torch.autograd.Function):
-    """Multiply columns of new matrices in place: [rows, 1] factors for (group, columns)."""
-
-    @staticmethod
-    def forward(ctx: Any, scales: Sequence[Scale], *matrices: Tensor) -> tuple[Tensor, ...]:
-        ctx.scales = scales
-        ctx.mark_dirty(*matrices)
-        for group, (start, stop), scale in scales:
-            matrices[group][:, start:stop].mul_(scale)
-        return matrices
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        scaled = list(gradients)
-        for group in {group for group, _, _ in ctx.scales}:
-            scaled[group] = gradients[group].clone()
-        for group, (start, stop), scale in ctx.scales:
-            scaled[group][:, start:stop].mul_(scale)
-        return None, *scaled
+                of_group[:, start:stop] = lengths.reciprocal().unsqueeze(1)
+        return [matrix * factors[n] if n in factors else matrix for n, matrix in enumerate(matrices)]
 
 
 class _DirectBags(InFlightLookup[list[PooledRows]]):
@@ -333,7 +295,9 @@ def pooled_route(wire: Wire, layout: Layout, runs: Sequence[Sequence[Runs]], num
     ]
     outgoing = [_bands(owner, [of_batch[peer] for of_batch in starts], num_rows[peer]) for peer in range(size)]
     outgoing.append(_bands(layout.replicated, [0] * len(layout.replicated.batches), mine))
-    arriving = [[(int(mine[band.group]), band.width) for band in other.bands] for other in layout.owners]
+    arriving = [
+        [(int(mine[band.group]), band.columns[1] - band.columns[0]) for band in other.bands] for other in layout.owners
+    ]
     targets = [Block(group, slice(0, rows)) for group, rows in enumerate(mine.tolist())]
     landings = [
         [
@@ -347,12 +311,10 @@ def pooled_route(wire: Wire, layout: Layout, runs: Sequence[Sequence[Runs]], num
 
 def _bands(owner: OwnerLayout, starts: Sequence[int], rows: npt.NDArray[np.int64]) -> list[Block]:
     """One rank's rows of each group in an owner's outputs, which begin there in each batch, band by band."""
-    found = []
-    for band in owner.bands:
-        start, first = starts[band.batch], owner.batches[band.batch].columns[0]
-        columns = (band.columns[0] - first, band.columns[1] - first)
-        found.append(Block(band.batch, slice(start, start + int(rows[band.group])), columns))
-    return found
+    return [
+        Block(band.batch, slice(starts[band.batch], starts[band.batch] + int(rows[band.group])), band.columns)
+        for band in owner.bands
+    ]
 
 
 def band_runs(layout: Layout) -> list[list[Runs]]:
@@ -366,40 +328,27 @@ def band_runs(layout: Layout) -> list[list[Runs]]:
 
     Returns:
         For each owner, the replicated tables last, and each of its bands the runs from its columns to those of the
-        group's matrix (`Layout.columns_in_group`), to be applied in this order: what is copied fills every column of
+        group's matrix (`Layout.outputs`), to be applied in this order: what is copied fills every column of
         every matrix exactly once, before anything is added to it.
     """
     owners = (*layout.owners, layout.replicated)
-    in_group = layout.columns_in_group()
-    cuts = sorted({column for owner in owners for lookup in owner.lookups for column in lookup.output})
-    filled: set[int] = set()
+    cuts: dict[int, set[int]] = {number: set() for number in range(len(layout.outputs))}
+    for lookup in chain.from_iterable(owner.lookups for owner in owners):
+        cuts[lookup.output].update(lookup.part)
+    filled: set[tuple[int, int]] = set()
     found = []
     for owner in owners:
-        of_bands: list[list[tuple[int, int, int, int]]] = [[] for _ in owner.bands]
-        for lookup in owner.lookups:
-            band, start_in_band = _place_in_bands(owner, lookup)
-            shift = _shift_in_group(layout, in_group, lookup)
-            inside = [cut for cut in cuts if lookup.output[0] <= cut <= lookup.output[1]]
-            for start, stop in pairwise(inside):
-                source, target = start_in_band + start - lookup.output[0], start + shift
-                add = int(start in filled)
-                filled.add(start)
-                of_bands[band].append((source, target, stop - start, add))
-        found.append([join_runs(runs) for runs in of_bands])
+        of_bands = []
+        for band in owner.bands:
+            runs = []
+            for lookup in owner.lookups[slice(*band.lookups)]:
+                first, last = lookup.part
+                source = lookup.columns[0] - band.columns[0] - first
+                target = layout.outputs[lookup.output][2][0]
+                inside = sorted(cut for cut in cuts[lookup.output] if first <= cut <= last)
+                for start, stop in pairwise(inside):
+                    runs.append((source + start, target + start, stop - start, int((lookup.output, start) in filled)))
+                    filled.add((lookup.output, start))
+            of_bands.append(join_runs(runs))
+        found.append(of_bands)
     return found
-
-
-def _place_in_bands(owner: OwnerLayout, lookup: Lookup) -> tuple[int, int]:
-    """The band of a lookup, and its first column there."""
-    for number, band in enumerate(owner.bands):
-        if lookup.columns[0] < band.columns[1]:
-            return number, lookup.columns[0] - band.columns[0]
-    raise AssertionError("bands cover all columns")
-
-
-def _shift_in_group(layout: Layout, in_group: Sequence[Range], lookup: Lookup) -> int:
-    """What to add to a column of the collection to get that of the group's matrix."""
-    for (_, _, columns), (first, _) in zip(layout.outputs, in_group, strict=True):
-        if lookup.output[0] < columns[1]:
-            return first - columns[0]
-    raise AssertionError("outputs cover all columns")

@@ -17,7 +17,7 @@ from torch import Tensor
 from windrow.comm.errors import RecipeError
 from windrow.comm.route import Block, Landing, Route, Transfer
 from windrow.comm.wire import Wire, WireOptions
-from windrow.partition.tables.plan import Plan, Range
+from windrow.partition.tables.plan import Plan
 from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables
 from windrow.recsys.sharded.layout import Layout, OwnerLayout
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.torchrec_adapter import JaggedTensor, KeyedJaggedTensor
 
-__all__ = ["EmbeddingCollection", "output_of", "row_route"]
+__all__ = ["EmbeddingCollection", "row_route"]
 
 
 class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
@@ -93,8 +93,6 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
                 f"tables of one EmbeddingCollection have one embedding_dim, got {sorted(dims)}: make one for each"
             )
         self._need_indices = need_indices
-        owners = (*self.layout.owners, self.layout.replicated)
-        self._outputs = [output_of(self.layout, owner) for owner in owners]
 
     def forward(
         self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
@@ -183,17 +181,14 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
     ) -> Transfer:
         """Look up what all ranks want of this one, and send it to them; a stage of `start_counts`."""
         del received
-        (everything,) = wanted
-        rows = self._sharded.rows(everything.to(self.device))
-        route = row_route(self.wire, self.layout, self._outputs, everything.counts, asked, samples)
-        return route.start(rows, differentiable=True)
+        rows = self._sharded.rows([of_batch.to(self.device) for of_batch in wanted])
+        nothing = np.empty((self.world.size, 0), np.int64)
+        counts = np.concatenate([nothing, *(of_batch.counts for of_batch in wanted)], axis=1)
+        return row_route(self.wire, self.layout, counts, asked, samples).start(rows, differentiable=True)
 
     def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
         """For each lookup of the tables that every rank holds [ids, dim]."""
-        if not self._replicated.batches:
-            return []
-        (everything,) = self.replicated_input(samples)
-        return self._replicated.rows(everything)
+        return self._replicated.rows(self.replicated_input(samples)) if self._replicated.batches else []
 
     def receive(
         self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]
@@ -218,19 +213,13 @@ def _lengths(group: Samples, feature: int) -> Tensor:
 
 
 def row_route(
-    wire: Wire,
-    layout: Layout,
-    outputs: Sequence[Sequence[tuple[int, Range]]],
-    counts: npt.NDArray[np.int64],
-    asked: Sequence[Message],
-    samples: Sequence[Samples],
+    wire: Wire, layout: Layout, counts: npt.NDArray[np.int64], asked: Sequence[Message], samples: Sequence[Samples]
 ) -> Route:
     """The route of one minibatch.
 
     Args:
         wire: how rows travel.
         layout: the same on every rank.
-        outputs: `output_of` the lookups of each owner, and at the end of the replicated tables.
         counts: [ranks, lookups] ids that each rank asks this one for.
         asked: what this rank asks each owner for.
         samples: likewise, group by group.
@@ -248,32 +237,18 @@ def row_route(
         [(int(message.counts[lookup.request]), lookup.dim) for lookup in owner.lookups]
         for owner, message in zip(layout.owners, asked, strict=True)
     ]
-    landings = [
-        _landings(owner, of_owner, samples)
-        for owner, of_owner in zip((*layout.owners, layout.replicated), outputs, strict=True)
-    ]
+    landings = [_landings(owner, samples) for owner in (*layout.owners, layout.replicated)]
     # Ids of replicated tables, whose order is that of the samples, land as they stand.
     outgoing.append([Block(number, slice(0, landing.target.num_rows)) for number, landing in enumerate(landings[-1])])
     return Route(wire, outgoing, landings, arriving)
 
 
-def output_of(layout: Layout, owner: OwnerLayout) -> list[tuple[int, Range]]:
-    """For each lookup of an owner its place in `Layout.outputs`, and which columns of that output it gives."""
-    found = []
-    for lookup in owner.lookups:
-        start, stop = lookup.output
-        number = next(number for number, (_, _, columns) in enumerate(layout.outputs) if start < columns[1])
-        first = layout.outputs[number][2][0]
-        found.append((number, (start - first, stop - first)))
-    return found
-
-
-def _landings(owner: OwnerLayout, outputs: Sequence[tuple[int, Range]], samples: Sequence[Samples]) -> list[Landing]:
+def _landings(owner: OwnerLayout, samples: Sequence[Samples]) -> list[Landing]:
     rows = {
         number: samples[owner.request_groups[number]].requested(owner.requests[number])
         for number in {lookup.request for lookup in owner.lookups}
     }
     return [
-        Landing(block, Block(number, rows[lookup.request], columns))
-        for block, (lookup, (number, columns)) in enumerate(zip(owner.lookups, outputs, strict=True))
+        Landing(block, Block(lookup.output, rows[lookup.request], lookup.part))
+        for block, lookup in enumerate(owner.lookups)
     ]
