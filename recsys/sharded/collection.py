@@ -20,12 +20,12 @@ from torch.fx import Proxy
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
-from windrow.comm.route import Transfer
+from windrow.comm.route import Route, Transfer
 from windrow.comm.wire import Wire, WireOptions, make_codec
 from windrow.partition.tables.plan import Plan, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.sharded.layout import OwnerLayout, make_layout
-from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, unpack
+from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, read_samples, unpack
 from windrow.recsys.sharded.rank_tables import RankTables
 from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, without_values, write_table
 from windrow.recsys.tables.make import first_values, initialise
@@ -74,6 +74,9 @@ class InFlightLookup(Generic[Result]):
     Args:
         tables: the collection.
         samples: each group of this rank.
+
+    Raises:
+        DeadlineError: of every stage: a rank did not come in time.
     """
 
     def __init__(self, tables: "ShardedTables[Result]", samples: Sequence[Samples]) -> None:
@@ -94,11 +97,7 @@ class InFlightLookup(Generic[Result]):
         self._replicated: list[Tensor] = []
 
     def start_ids(self) -> None:
-        """Wait for the counts and send the ids. Collective.
-
-        Raises:
-            DeadlineError: a rank did not come in time.
-        """
+        """Wait for the counts and send the ids. Collective."""
         if self._received:
             return
         self._pending.wait()
@@ -116,11 +115,7 @@ class InFlightLookup(Generic[Result]):
         )
 
     def start_lookup(self) -> None:
-        """Wait for the ids of all ranks, look them up, and send what was found. Collective.
-
-        Raises:
-            DeadlineError: a rank did not come in time.
-        """
+        """Wait for the ids of all ranks, look them up, and send what was found. Collective."""
         if self._transfer is not None:
             return
         self.start_ids()
@@ -132,11 +127,7 @@ class InFlightLookup(Generic[Result]):
         self._replicated = self._tables.look_up_replicated(self._samples)
 
     def finish(self) -> Result:
-        """Wait for what was found for this rank's samples. Collective; once.
-
-        Raises:
-            DeadlineError: a rank did not come in time.
-        """
+        """Wait for what was found for this rank's samples. Collective; once."""
         self.start_lookup()
         assert self._transfer is not None
         return self._tables.receive(self._transfer, self._replicated, self._samples)
@@ -279,11 +270,31 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             "dense part, or load state_dict() into TorchRec's class, which can be"
         )
 
-    @abstractmethod
     def start_counts(
         self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
     ) -> InFlightLookup[Result]:
-        """Start a lookup; see `InFlightLookup` for its stages. Collective."""
+        """Start a lookup; see `InFlightLookup` for its stages. Collective.
+
+        Args:
+            features: ids of this rank's samples, as in `forward`; must stay untouched until the lookup is finished.
+            deduplicated: likewise, of each group that the collection was made for.
+
+        Returns:
+            Ends with pooled rows of each group of features, or lists of rows of each feature: one for each sample, in a
+            group one for each distinct list.
+
+        Raises:
+            DataError: ids, lengths, weights or inverses are not valid.
+            RecipeError: see `check_lookup`.
+        """
+        self.check_lookup(features)
+        samples = read_samples(features, deduplicated, self.layout, is_weighted=self.form.weighted)
+        return self.lookup_of_samples(features, samples)
+
+    def lookup_of_samples(self, features: "KeyedJaggedTensor", samples: Sequence[Samples]) -> InFlightLookup[Result]:
+        """The lookup of a batch that was checked. Collective."""
+        del features
+        return InFlightLookup(self, samples)
 
     def prefetch(
         self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
@@ -307,7 +318,6 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
                 return lookup
         return self.start_counts(features, deduplicated)
 
-    @abstractmethod
     def send(
         self,
         wanted: Sequence[LookupInput],
@@ -315,7 +325,19 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         asked: Sequence[Message],
         samples: Sequence[Samples],
     ) -> Transfer:
-        """Look up what all ranks want of this one, and send it to them; a stage of `start_counts`. Collective.
+        """Look up what all ranks want of this one, and send it to them; a stage of `start_counts`. Collective."""
+        found = self._sharded.look_up([of_batch.to(self.device) for of_batch in wanted])
+        return self.route(wanted, received, asked, samples).start(found, differentiable=True)
+
+    @abstractmethod
+    def route(
+        self,
+        wanted: Sequence[LookupInput],
+        received: Sequence[Message],
+        asked: Sequence[Message],
+        samples: Sequence[Samples],
+    ) -> Route:
+        """The way home of what is found for a minibatch.
 
         Args:
             wanted: input of this rank's tables.
@@ -324,9 +346,13 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             samples: likewise, group by group.
         """
 
-    @abstractmethod
     def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
         """Look up what this rank wants of the tables that every rank holds."""
+        if not self._replicated.batches:
+            return []
+        messages = pack(samples, [self.layout.replicated], self.layout.replicated_index, self.form)
+        wanted = unpack(messages, self.layout.replicated, self.form)
+        return self._replicated.look_up([of_batch.to(self.device) for of_batch in wanted])
 
     @abstractmethod
     def receive(self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]) -> Result:
@@ -448,11 +474,6 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         mine = asked[self.world.rank]
         copies = rows_of_whole_tables(self.layout.replicated, samples)
         self.world.meter.record_found(f"{self.stage}: rows", local=mine + copies, remote=sum(asked) - mine)
-
-    def replicated_input(self, samples: Sequence[Samples]) -> list[LookupInput]:
-        """What this rank looks up in its copies of replicated tables."""
-        messages = pack(samples, [self.layout.replicated], self.layout.replicated_index, self.form)
-        return [wanted.to(self.device) for wanted in unpack(messages, self.layout.replicated, self.form)]
 
 
 def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[TableSpec]:

@@ -34,7 +34,7 @@ from windrow.partition.tables.plan import Plan
 from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables, rows_of_whole_tables
 from windrow.recsys.sharded.layout import Layout, OwnerLayout
-from windrow.recsys.sharded.packing import LookupInput, Message, Samples, pack, read_samples, unpack
+from windrow.recsys.sharded.packing import LookupInput, Message, Samples, pack, unpack
 from windrow.recsys.sharded.whole_tables import WholeTables
 from windrow.recsys.tables.options import TableConfig, TableOptions, features_of, pooling_of
 
@@ -99,7 +99,6 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
             seed=seed,
             stage="embedding bags",
         )
-        self._is_weighted = is_weighted
         self._is_direct = self.layout.is_direct
         self.embedding_dims = [table.embedding_dim for table in tables for _ in features_of(table)]
         """Columns of each key."""
@@ -147,28 +146,11 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
             pooled = Embeddings(rows, tuple(self.embedding_names)).pooled()
         return KeyedTensor(self.embedding_names, self.embedding_dims, pooled)
 
-    def start_counts(
-        self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
+    def lookup_of_samples(
+        self, features: "KeyedJaggedTensor", samples: Sequence[Samples]
     ) -> InFlightLookup[list[PooledRows]]:
-        """Start a lookup; see `InFlightLookup` for its stages. Collective.
-
-        Args:
-            features: as in `forward`; must stay untouched until the lookup is finished.
-            deduplicated: likewise.
-
-        Returns:
-            Ends with the rows of each group of features that the collection has, a row for each sample of features
-            that are in none, else a row for each distinct one.
-
-        Raises:
-            DataError: ids, lengths, weights or inverses are not valid.
-            RecipeError: see `check_lookup`.
-        """
-        self.check_lookup(features)
-        samples = read_samples(features, deduplicated, self.layout, is_weighted=self._is_weighted)
-        if self._is_direct:
-            return _DirectBags(self, features, samples)
-        return InFlightLookup(self, samples)
+        """The lookup of a batch that was checked. Collective."""
+        return _DirectBags(self, features, samples) if self._is_direct else super().lookup_of_samples(features, samples)
 
     def embedding_bag_configs(self) -> list[TableConfig]:
         """The tables."""
@@ -181,21 +163,19 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
 
     def is_weighted(self) -> bool:
         """Whether ids have weights."""
-        return self._is_weighted
+        return self.form.weighted
 
-    def send(
+    def route(
         self,
         wanted: Sequence[LookupInput],
         received: Sequence[Message],
         asked: Sequence[Message],
         samples: Sequence[Samples],
-    ) -> Transfer:
-        """Look up what all ranks want of this one, and send it to them; a stage of `start_counts`."""
-        del asked, samples
-        pooled = self._sharded.pooled([of_batch.to(self.device) for of_batch in wanted])
+    ) -> Route:
+        """See `pooled_route`."""
+        del wanted, asked, samples
         num_rows = np.stack([message.num_rows for message in received])
-        route = pooled_route(self.wire, self.layout, self._runs, num_rows)
-        return route.start(pooled, differentiable=True)
+        return pooled_route(self.wire, self.layout, self._runs, num_rows)
 
     def receive(self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]) -> list[PooledRows]:
         """Wait for the vectors of this rank's rows, and name their columns; the end of `start_counts`."""
@@ -204,10 +184,6 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
             for group, width in zip(samples, self._widths.values(), strict=True)
         ]
         return self.named(self._averages(transfer.finish(matrices, replicated), samples), samples)
-
-    def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
-        """[rows, columns] of each batch of the tables that every rank holds."""
-        return self._replicated.pooled(self.replicated_input(samples)) if self._replicated.batches else []
 
     def look_up_alone(self, features: "KeyedJaggedTensor", samples: Sequence[Samples]) -> Tensor:
         """[samples, sum of dims] where this process holds every table whole."""
@@ -218,14 +194,14 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         wanted = [plain.keys[feature] for _, feature, _ in self.layout.outputs]
         if wanted == list(range(len(plain.starts) - 1)):
             values = features.values()
-            weights = torch.from_numpy(plain.weights) if self._is_weighted else None
+            weights = torch.from_numpy(plain.weights) if self.form.weighted else None
             offsets = features.offsets().to(values.dtype)
             held = [LookupInput(values, offsets, weights, (plain.num_rows,), NO_COUNTS)]
         else:
             held = unpack(
                 pack(samples, self.layout.owners, self.layout.index, self.form), self.layout.owners[0], self.form
             )
-        (pooled,) = self._sharded.pooled([of_batch.to(self.device) for of_batch in held])
+        (pooled,) = self._sharded.look_up([of_batch.to(self.device) for of_batch in held])
         return self._averages([pooled], samples)[0]
 
     def named(self, matrices: Sequence[Tensor], samples: Sequence[Samples]) -> list[PooledRows]:

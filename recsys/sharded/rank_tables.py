@@ -44,6 +44,7 @@ class RankTables:
         seed: int,
     ) -> None:
         self.batches: list[TableBatch] = []
+        self._pooled = pooled
         self._rate_factors: list[float] = []
         for of_batch in [] if device.type == "meta" else owner.batches:
             chosen = owner.lookups[slice(*of_batch.lookups)]
@@ -62,41 +63,30 @@ class RankTables:
             own_rate = options.of(batch.members[0].name).learning_rate
             self._rate_factors.append(own_rate / options.learning_rate)
 
-    def pooled(self, wanted: Sequence[LookupInput]) -> list[Tensor]:
-        """Look bags up.
+    def look_up(self, wanted: Sequence[LookupInput]) -> list[Tensor]:
+        """Look bags, or rows, up.
 
         Args:
             wanted: for each batch of the owner's layout.
 
         Returns:
-            For each [bags of all ranks, columns] float32 sums. A backward pass may always be run through them.
-        """
-        return [
-            tables(of_batch.values, of_batch.offsets, of_batch.weights)
-            if sum(of_batch.num_bags)
-            else torch.zeros(0, tables.output_dim, device=of_batch.values.device, requires_grad=torch.is_grad_enabled())
-            for tables, of_batch in zip(self.batches, wanted, strict=True)
-        ]
-
-    def rows(self, wanted: Sequence[LookupInput]) -> list[Tensor]:
-        """Look rows up.
-
-        Args:
-            wanted: for each batch of the owner's layout.
-
-        Returns:
-            For each lookup [its ids of all ranks, dim] float32, rank by rank; those of a batch without ids have no
-            graph.
+            Pooled: for each batch [bags of all ranks, columns] float32 sums, through which a backward pass may always
+            be run. Unpooled: for each lookup [its ids of all ranks, dim] float32, rank by rank; those of a batch
+            without ids have no graph.
         """
         found: list[Tensor] = []
-        for tables, of_batch in zip(self.batches, wanted, strict=True):
-            counts = of_batch.counts.sum(axis=0).tolist()
-            rows = (
-                tables.rows(of_batch.values, of_batch.offsets)
-                if sum(counts)
-                else torch.empty(0, tables.output_dim, device=of_batch.values.device)
-            )
-            found += rows.split(counts)
+        for tables, given in zip(self.batches, wanted, strict=True):
+            counts = given.counts.sum(axis=0).tolist()
+            has_any = sum(given.num_bags if self._pooled else counts)
+            rows: Tensor
+            if not has_any:
+                wants_gradient = self._pooled and torch.is_grad_enabled()
+                rows = torch.zeros(0, tables.output_dim, device=given.values.device, requires_grad=wants_gradient)
+            elif self._pooled:
+                rows = tables(given.values, given.offsets, given.weights)
+            else:
+                rows = tables.rows(given.values, given.offsets)
+            found += [rows] if self._pooled else rows.split(counts)
         return found
 
     def set_learning_rate(self, learning_rate: float) -> None:

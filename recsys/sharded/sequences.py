@@ -19,9 +19,9 @@ from windrow.comm.route import Block, Landing, Route, Transfer
 from windrow.comm.wire import Wire, WireOptions
 from windrow.partition.tables.plan import Plan
 from windrow.recsys.batches.jagged import Deduplicated, Jagged
-from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables
+from windrow.recsys.sharded.collection import ShardedTables
 from windrow.recsys.sharded.layout import Layout, OwnerLayout
-from windrow.recsys.sharded.packing import LookupInput, Message, Samples, read_samples
+from windrow.recsys.sharded.packing import LookupInput, Message, Samples
 from windrow.recsys.sharded.whole_tables import WholeTables
 from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names
 
@@ -132,25 +132,6 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
             for name, (_, feature, _) in zip(self.embedding_names, layout.outputs, strict=True)
         }
 
-    def start_counts(
-        self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
-    ) -> InFlightLookup[dict[str, Deduplicated[Tensor]]]:
-        """Start a lookup; see `InFlightLookup` for its stages. Collective.
-
-        Args:
-            features: as in `forward`; must stay untouched until the lookup is finished.
-            deduplicated: likewise.
-
-        Returns:
-            Ends with the rows of each feature, a list for each sample, or in a group for each distinct one.
-
-        Raises:
-            DataError: ids, lengths or inverses are not valid.
-            RecipeError: see `check_lookup`.
-        """
-        self.check_lookup(features)
-        return InFlightLookup(self, read_samples(features, deduplicated, self.layout, is_weighted=False))
-
     def embedding_configs(self) -> list[TableConfig]:
         """The tables."""
         return self._tables
@@ -172,23 +153,18 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         """Tables that this rank stores whole: ``embeddings["item"].weight``."""
         return self.whole_tables()
 
-    def send(
+    def route(
         self,
         wanted: Sequence[LookupInput],
         received: Sequence[Message],
         asked: Sequence[Message],
         samples: Sequence[Samples],
-    ) -> Transfer:
-        """Look up what all ranks want of this one, and send it to them; a stage of `start_counts`."""
+    ) -> Route:
+        """See `row_route`."""
         del received
-        rows = self._sharded.rows([of_batch.to(self.device) for of_batch in wanted])
         nothing = np.empty((self.world.size, 0), np.int64)
         counts = np.concatenate([nothing, *(of_batch.counts for of_batch in wanted)], axis=1)
-        return row_route(self.wire, self.layout, counts, asked, samples).start(rows, differentiable=True)
-
-    def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
-        """For each lookup of the tables that every rank holds [ids, dim]."""
-        return self._replicated.rows(self.replicated_input(samples)) if self._replicated.batches else []
+        return row_route(self.wire, self.layout, counts, asked, samples)
 
     def receive(
         self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]

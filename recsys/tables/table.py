@@ -67,7 +67,7 @@ class TableBatch(nn.Module, ABC):
 
         Returns:
             [B, output_dim] float32 sums, lookups side by side and zeros for an empty bag. Differentiable towards the
-            tables, and towards weights that require a gradient.
+            tables, not the weights.
         """
 
     @abstractmethod
