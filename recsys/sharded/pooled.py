@@ -18,6 +18,7 @@ has rows of its own number, and a message is one band after the other (`windrow.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING
 
@@ -29,12 +30,12 @@ from torch import Tensor
 from windrow.comm.errors import RecipeError
 from windrow.comm.route import Block, Landing, Route, Transfer
 from windrow.comm.rows import Runs, join_runs
-from windrow.comm.wire import Wire, WireOptions
+from windrow.comm.wire import WireOptions
 from windrow.partition.tables.plan import Plan
 from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables, rows_of_whole_tables
 from windrow.recsys.sharded.layout import Layout, OwnerLayout
-from windrow.recsys.sharded.packing import LookupInput, Message, Samples, pack, unpack
+from windrow.recsys.sharded.packing import LookupInput, Message, Samples
 from windrow.recsys.sharded.whole_tables import WholeTables
 from windrow.recsys.tables.options import TableConfig, TableOptions, features_of, pooling_of
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor, KeyedTensor
 
-__all__ = ["EmbeddingBagCollection", "band_runs", "pooled_route"]
+__all__ = ["EmbeddingBagCollection", "band_runs"]
 
 NO_COUNTS = np.empty((0, 0), np.int64)
 
@@ -150,7 +151,9 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         self, features: "KeyedJaggedTensor", samples: Sequence[Samples]
     ) -> InFlightLookup[list[PooledRows]]:
         """The lookup of a batch that was checked. Collective."""
-        return _DirectBags(self, features, samples) if self._is_direct else super().lookup_of_samples(features, samples)
+        looked_up = [samples[0].keys.get(feature) for _, feature, _ in self.layout.outputs]
+        in_order = self._is_direct and looked_up == list(range(len(samples[0].lengths)))
+        return _DirectBags(self, features, samples) if in_order else InFlightLookup(self, samples)
 
     def embedding_bag_configs(self) -> list[TableConfig]:
         """The tables."""
@@ -172,10 +175,32 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         asked: Sequence[Message],
         samples: Sequence[Samples],
     ) -> Route:
-        """See `pooled_route`."""
+        """From the outputs of this owner's batches, and locally the replicated tables', to a matrix for each group.
+
+        Rows that pad a batch go nowhere: their bags are empty.
+        """
         del wanted, asked, samples
+        layout, rank, size = self.layout, self.world.rank, self.world.size
         num_rows = np.stack([message.num_rows for message in received])
-        return pooled_route(self.wire, self.layout, self._runs, num_rows)
+        owner, mine = layout.owners[rank], num_rows[rank]
+        starts = [
+            list(accumulate(num_rows[:, list(batch.groups)].max(axis=1).tolist(), initial=0)) for batch in owner.batches
+        ]
+        outgoing = [_bands(owner, [of_batch[peer] for of_batch in starts], num_rows[peer]) for peer in range(size)]
+        outgoing.append(_bands(layout.replicated, [0] * len(layout.replicated.batches), mine))
+        arriving = [
+            [(int(mine[band.group]), band.columns[1] - band.columns[0]) for band in other.bands]
+            for other in layout.owners
+        ]
+        targets = [Block(group, slice(0, rows)) for group, rows in enumerate(mine.tolist())]
+        landings = [
+            [
+                Landing(number, targets[band.group], of_band)
+                for number, (band, of_band) in enumerate(zip(other.bands, of_owner, strict=True))
+            ]
+            for other, of_owner in zip((*layout.owners, layout.replicated), self._runs, strict=True)
+        ]
+        return Route(self.wire, outgoing, landings, arriving)
 
     def receive(self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]) -> list[PooledRows]:
         """Wait for the vectors of this rank's rows, and name their columns; the end of `start_counts`."""
@@ -185,24 +210,17 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         ]
         return self.named(self._averages(transfer.finish(matrices, replicated), samples), samples)
 
-    def look_up_alone(self, features: "KeyedJaggedTensor", samples: Sequence[Samples]) -> Tensor:
-        """[samples, sum of dims] where this process holds every table whole."""
+    def look_up_alone(self, features: "KeyedJaggedTensor", samples: Sequence[Samples]) -> list[PooledRows]:
+        """Where this process holds every table whole, of a batch that has their features alone, in order."""
         if self.world.meter is not None:
             needed = rows_of_whole_tables(self.layout.owners[0], samples)
             self.world.meter.record_found(f"{self.stage}: rows", local=needed, remote=0)
-        plain = samples[0]  # Other groups have features of other collections only.
-        wanted = [plain.keys[feature] for _, feature, _ in self.layout.outputs]
-        if wanted == list(range(len(plain.starts) - 1)):
-            values = features.values()
-            weights = torch.from_numpy(plain.weights) if self.form.weighted else None
-            offsets = features.offsets().to(values.dtype)
-            held = [LookupInput(values, offsets, weights, (plain.num_rows,), NO_COUNTS)]
-        else:
-            held = unpack(
-                pack(samples, self.layout.owners, self.layout.index, self.form), self.layout.owners[0], self.form
-            )
-        (pooled,) = self._sharded.look_up([of_batch.to(self.device) for of_batch in held])
-        return self._averages([pooled], samples)[0]
+        values = features.values()
+        weights = torch.from_numpy(samples[0].weights) if self.form.weighted else None
+        offsets = features.offsets().to(values.dtype)
+        held = LookupInput(values, offsets, weights, (samples[0].num_rows,), NO_COUNTS)
+        pooled = self._sharded.look_up([held.to(self.device)])
+        return self.named(self._averages(pooled, samples), samples)
 
     def named(self, matrices: Sequence[Tensor], samples: Sequence[Samples]) -> list[PooledRows]:
         """Name the columns of each group's matrix, where it has any."""
@@ -231,58 +249,21 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
     def __init__(
         self, collection: EmbeddingBagCollection, features: "KeyedJaggedTensor", samples: Sequence[Samples]
     ) -> None:
-        self._collection = collection
-        self._features = features
-        self._direct_samples = samples
-        self._pooled: Tensor | None = None
+        self._look_up = partial(collection.look_up_alone, features, samples)
+        self._found: list[PooledRows] | None = None
 
     def start_ids(self) -> None:
         """Nothing travels."""
 
     def start_lookup(self) -> None:
         """Look the batch up."""
-        if self._pooled is None:
-            self._pooled = self._collection.look_up_alone(self._features, self._direct_samples)
+        self._found = self._look_up() if self._found is None else self._found
 
     def finish(self) -> list[PooledRows]:
-        """Name the columns."""
+        """What was found."""
         self.start_lookup()
-        assert self._pooled is not None
-        return self._collection.named([self._pooled], self._direct_samples[:1])
-
-
-def pooled_route(wire: Wire, layout: Layout, runs: Sequence[Sequence[Runs]], num_rows: npt.NDArray[np.int64]) -> Route:
-    """The route of one minibatch.
-
-    Args:
-        wire: how vectors travel.
-        layout: the same on every rank.
-        runs: `band_runs` of the layout.
-        num_rows: [ranks, groups] rows of each rank.
-
-    Returns:
-        From the outputs of this owner's batches, and locally those of the replicated tables', to a matrix for each
-        group. Rows that pad a batch go nowhere: their bags are empty.
-    """
-    rank, size = wire.world.rank, wire.world.size
-    owner, mine = layout.owners[rank], num_rows[rank]
-    starts = [
-        list(accumulate(num_rows[:, list(batch.groups)].max(axis=1).tolist(), initial=0)) for batch in owner.batches
-    ]
-    outgoing = [_bands(owner, [of_batch[peer] for of_batch in starts], num_rows[peer]) for peer in range(size)]
-    outgoing.append(_bands(layout.replicated, [0] * len(layout.replicated.batches), mine))
-    arriving = [
-        [(int(mine[band.group]), band.columns[1] - band.columns[0]) for band in other.bands] for other in layout.owners
-    ]
-    targets = [Block(group, slice(0, rows)) for group, rows in enumerate(mine.tolist())]
-    landings = [
-        [
-            Landing(number, targets[band.group], of_band)
-            for number, (band, of_band) in enumerate(zip(other.bands, of_owner, strict=True))
-        ]
-        for other, of_owner in zip((*layout.owners, layout.replicated), runs, strict=True)
-    ]
-    return Route(wire, outgoing, landings, arriving)
+        assert self._found is not None
+        return self._found
 
 
 def _bands(owner: OwnerLayout, starts: Sequence[int], rows: npt.NDArray[np.int64]) -> list[Block]:

@@ -10,17 +10,16 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.route import Block, Landing, Route, Transfer
-from windrow.comm.wire import Wire, WireOptions
+from windrow.comm.wire import WireOptions
 from windrow.partition.tables.plan import Plan
 from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.sharded.collection import ShardedTables
-from windrow.recsys.sharded.layout import Layout, OwnerLayout
+from windrow.recsys.sharded.layout import OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput, Message, Samples
 from windrow.recsys.sharded.whole_tables import WholeTables
 from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.torchrec_adapter import JaggedTensor, KeyedJaggedTensor
 
-__all__ = ["EmbeddingCollection", "row_route"]
+__all__ = ["EmbeddingCollection"]
 
 
 class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
@@ -160,11 +159,23 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         asked: Sequence[Message],
         samples: Sequence[Samples],
     ) -> Route:
-        """See `row_route`."""
+        """From the rows that this owner found for each lookup, and locally the replicated tables', to each output."""
         del received
-        nothing = np.empty((self.world.size, 0), np.int64)
-        counts = np.concatenate([nothing, *(of_batch.counts for of_batch in wanted)], axis=1)
-        return row_route(self.wire, self.layout, counts, asked, samples)
+        layout, size = self.layout, self.world.size
+        counts = np.concatenate([np.empty((size, 0), np.int64), *(of_batch.counts for of_batch in wanted)], axis=1)
+        starts = [list(accumulate(of_lookup, initial=0)) for of_lookup in counts.T.tolist()]
+        outgoing = [
+            [Block(lookup, slice(bounds[peer], bounds[peer + 1])) for lookup, bounds in enumerate(starts)]
+            for peer in range(size)
+        ]
+        arriving = [
+            [(int(message.counts[lookup.request]), lookup.dim) for lookup in owner.lookups]
+            for owner, message in zip(layout.owners, asked, strict=True)
+        ]
+        landings = [_landings(owner, samples) for owner in (*layout.owners, layout.replicated)]
+        # Ids of replicated tables, whose order is that of the samples, land as they stand.
+        outgoing.append([Block(n, slice(0, landing.target.num_rows)) for n, landing in enumerate(landings[-1])])
+        return Route(self.wire, outgoing, landings, arriving)
 
     def receive(
         self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]
@@ -186,37 +197,6 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
 
 def _lengths(group: Samples, feature: int) -> Tensor:
     return torch.from_numpy(group.lengths[group.keys[feature]])
-
-
-def row_route(
-    wire: Wire, layout: Layout, counts: npt.NDArray[np.int64], asked: Sequence[Message], samples: Sequence[Samples]
-) -> Route:
-    """The route of one minibatch.
-
-    Args:
-        wire: how rows travel.
-        layout: the same on every rank.
-        counts: [ranks, lookups] ids that each rank asks this one for.
-        asked: what this rank asks each owner for.
-        samples: likewise, group by group.
-
-    Returns:
-        From the rows that this owner found for each lookup [ids of all ranks, columns], and locally those of the
-        replicated tables', to the rows of each output.
-    """
-    starts = [list(accumulate(of_lookup, initial=0)) for of_lookup in counts.T.tolist()]
-    outgoing = [
-        [Block(lookup, slice(bounds[peer], bounds[peer + 1])) for lookup, bounds in enumerate(starts)]
-        for peer in range(wire.world.size)
-    ]
-    arriving = [
-        [(int(message.counts[lookup.request]), lookup.dim) for lookup in owner.lookups]
-        for owner, message in zip(layout.owners, asked, strict=True)
-    ]
-    landings = [_landings(owner, samples) for owner in (*layout.owners, layout.replicated)]
-    # Ids of replicated tables, whose order is that of the samples, land as they stand.
-    outgoing.append([Block(number, slice(0, landing.target.num_rows)) for number, landing in enumerate(landings[-1])])
-    return Route(wire, outgoing, landings, arriving)
 
 
 def _landings(owner: OwnerLayout, samples: Sequence[Samples]) -> list[Landing]:
