@@ -282,7 +282,7 @@ def load(folder: Path | str) -> "ServedModel":
     described = read_document(folder / MODEL, format_version=FORMAT_VERSION, store="exported model", cure=CURE)
     try:
         outputs = [[Output(**output) for output in of_collection] for of_collection in described["outputs"]]
-        transforms = {name: _transform(options) for name, options in described["transforms"].items()}
+        transforms = {name: TransformOptions(**options) for name, options in described["transforms"].items()}
         program = torch.export.load(folder / DENSE).module(check_guards=False)
         # It would compare every shape with the example's at each request, which takes as long as a small model.
         program._forward_pre_hooks.clear()  # noqa: SLF001
@@ -291,11 +291,6 @@ def load(folder: Path | str) -> "ServedModel":
     except (KeyError, TypeError, OSError, RuntimeError, ValueError) as error:
         raise StoreError(f"{folder} is damaged ({error}): {CURE}") from error
     return ServedModel(LogStore.open(folder / LOG), transforms, outputs, tables, program)
-
-
-def _transform(options: Mapping[str, Any]) -> TransformOptions:
-    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
-    return TransformOptions(**fields)
 
 
 def _mapped(path: Path, shapes: Mapping[str, tuple[int, int]]) -> dict[int, tuple[Tensor, dict[str, int]]]:
