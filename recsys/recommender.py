@@ -11,8 +11,7 @@ from windrow.comm.meter import Stopwatch
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.jagged import Deduplicated
 from windrow.recsys.embeddings import Embeddings
-from windrow.recsys.models.click_models import ClickModel
-from windrow.recsys.models.retrieval import RetrievalModel
+from windrow.recsys.models.click_models import DenseModel
 from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables
 from windrow.training.dropout import DropoutContext, takes_dropout
 
@@ -85,10 +84,7 @@ class Recommender(nn.Module):
     """
 
     def __init__(
-        self,
-        bags: "EmbeddingBagCollection | None",
-        sequences: "EmbeddingCollection | None",
-        model: ClickModel | RetrievalModel,
+        self, bags: "EmbeddingBagCollection | None", sequences: "EmbeddingCollection | None", model: DenseModel
     ) -> None:
         super().__init__()
         if bags is None and sequences is None:

@@ -47,9 +47,7 @@ from windrow.recsys.log.store import MANIFEST_NAME, VOCABULARIES, LogStore
 from windrow.recsys.models.retrieval import RetrievalModel
 from windrow.recsys.recommender import Recommender, collections_of
 from windrow.recsys.sharded.collection import ShardedTables
-from windrow.recsys.sharded.pooled import EmbeddingBagCollection
-from windrow.recsys.sharded.sequences import EmbeddingCollection
-from windrow.recsys.tables.options import features_of, pooling_of
+from windrow.recsys.tables.options import pooling_of
 from windrow.training.shard_files import write_safetensors
 
 if TYPE_CHECKING:
@@ -112,7 +110,7 @@ def export(
     """
     check_replaceable(Path(folder), overwrite=overwrite, what="exported model", marker=MODEL)
     collections = collections_of(model)
-    outputs = [_outputs(cast("EmbeddingBagCollection | EmbeddingCollection", one)) for one in collections]
+    outputs = [_outputs(collection) for collection in collections]
     widths = sorted({output.dim for of_collection in outputs for output in of_collection})
     tables = {
         output.table: (collection, output)
@@ -143,25 +141,21 @@ def export(
         write_document(path / MODEL, described, format_version=FORMAT_VERSION)
 
 
-def _outputs(collection: EmbeddingBagCollection | EmbeddingCollection) -> list[Output]:
+def _outputs(collection: ShardedTables[Any]) -> list[Output]:
     """The keys of a collection, in order."""
-    if isinstance(collection, EmbeddingBagCollection):
-        pooled, configs = True, collection.embedding_bag_configs()
-    else:
-        pooled, configs = False, collection.embedding_configs()
-    names = iter(collection.embedding_names)
+    is_pooled, features = collection.form.with_lengths, collection.layout.features
     return [
         Output(
-            name=next(names),
-            feature=feature,
+            name=name,
+            feature=features[feature],
             table=config.name,
             rows=config.num_embeddings,
             dim=config.embedding_dim,
-            pooled=pooled,
-            mean=pooled and pooling_of(config) == "MEAN",
+            pooled=is_pooled,
+            mean=is_pooled and pooling_of(config) == "MEAN",
         )
-        for config in configs
-        for feature in features_of(config)
+        for name, (table, feature, _) in zip(collection.embedding_names, collection.layout.outputs, strict=True)
+        for config in [collection.configs[table]]
     ]
 
 

@@ -25,7 +25,7 @@ from windrow.recsys.models.options import ModelOptions
 from windrow.training.dense import make_linear
 from windrow.training.dropout import DropoutContext
 
-__all__ = ["DCN", "DLRM", "MLP", "ClickModel", "label_loss"]
+__all__ = ["DCN", "DLRM", "MLP", "ClickModel", "DenseModel", "label_loss"]
 
 
 def label_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None = None, *, kind: LabelKind = "binary") -> Tensor:
@@ -55,25 +55,21 @@ def label_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None = None, *
     return found if weights is None else (found.flatten(1).sum(1) if found.dim() > 1 else found) @ weights
 
 
-class ClickModel(nn.Module, ABC):
-    """From dense values and embeddings to a logit for each label of a sample; tables are elsewhere, see `Recommender`.
+class DenseModel(nn.Module, ABC):
+    """From dense values and embeddings to outputs; tables are elsewhere, see `Recommender`.
 
     The two halves let the dense work run while embeddings are on the wire::
 
         dense [B, D] --begin--> begun --+
-                                        +--finish--> logits [B]
-        embeddings of B samples --------+                        [B, L] where samples have several labels
+                                        +--finish--> outputs, [B] say
+        embeddings of B samples --------+
 
-    Both work sample by sample, so that logits do not depend on who else is in the batch, and both take a batch
+    Both work sample by sample, so that outputs do not depend on who else is in the batch, and both take a batch
     without samples, whose backward pass gives gradients of zero.
     """
 
-    label_kind: LabelKind = "binary"
-    """What it learns: real labels are predicted as they are, without a sigmoid."""
-
-    @abstractmethod
     def begin(self, dense: Tensor) -> Tensor:
-        """Do the work that needs no embeddings.
+        """Do the work that needs no embeddings; here, there is none.
 
         Args:
             dense: [B, D] float32; D may be 0.
@@ -81,10 +77,11 @@ class ClickModel(nn.Module, ABC):
         Returns:
             What `finish` takes; B rows.
         """
+        return dense
 
     @abstractmethod
-    def finish(self, begun: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Tensor:
-        """Compute the logits.
+    def finish(self, begun: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Any:
+        """Compute the outputs.
 
         Args:
             begun: from `begin`.
@@ -93,24 +90,35 @@ class ClickModel(nn.Module, ABC):
             context: what dropout's choices depend on, with the B numbers of the samples; None: nothing is dropped.
 
         Returns:
-            [B], [B, L] for several labels; sigmoid makes them probabilities of a click.
+            Of a model of clicks [B], or [B, L] for several labels; sigmoid makes them probabilities of a click.
         """
 
-    def forward(self, dense: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Tensor:
+    def forward(self, dense: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Any:
         """`begin`, then `finish`."""
         return self.finish(self.begin(dense), embeddings, context)
 
-    def loss_sum(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Add up `label_loss` over this rank's samples; ranks' sums add up.
+    @abstractmethod
+    def loss_sum(self, output: Any, batch: Batch) -> Tensor:
+        """Add up the loss of this rank's samples; ranks' sums add up.
 
         Args:
-            logits: from `finish`.
+            output: from `finish`.
             batch: with the labels.
 
         Returns:
-            Scalar, differentiable in `logits`, to be divided by the global batch size; 0 for no samples.
+            Scalar, differentiable in `output`, to be divided by the global batch size; 0 for no samples.
         """
-        return label_loss(logits, batch.labels, batch.weights, kind=self.label_kind)
+
+
+class ClickModel(DenseModel):
+    """From dense values and embeddings to a logit for each label of a sample; its loss is `label_loss`."""
+
+    label_kind: LabelKind = "binary"
+    """What it learns: real labels are predicted as they are, without a sigmoid."""
+
+    def loss_sum(self, output: Tensor, batch: Batch) -> Tensor:
+        """See `DenseModel.loss_sum`."""
+        return label_loss(output, batch.labels, batch.weights, kind=self.label_kind)
 
 
 class MLP(nn.Module):
@@ -193,7 +201,7 @@ class DLRM(ClickModel):
         return begun
 
     def finish(self, begun: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Tensor:
-        """Multiply, and run the top MLP; see `ClickModel.finish`."""
+        """Multiply, and run the top MLP; see `DenseModel.finish`."""
         pooled = embeddings.pooled()
         vectors = pooled if self.bottom is None else torch.cat([begun, pooled], 1)
         dots = self.dots(vectors.view(-1, vectors.shape[1] // self._dim, self._dim))
@@ -308,12 +316,8 @@ class DCN(ClickModel):
         last = self.deep.out_features + (width if self._is_parallel else 0)
         self.logit = make_linear(last, num_labels, generator=generator)
 
-    def begin(self, dense: Tensor) -> Tensor:
-        """Give the dense values back: all work needs the embeddings."""
-        return dense
-
     def finish(self, begun: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Tensor:
-        """Run the cross network and the deep MLP; see `ClickModel.finish`."""
+        """Run the cross network and the deep MLP; see `DenseModel.finish`."""
         pooled = embeddings.pooled()
         x0 = torch.cat([begun, pooled], 1)
         crossed = self.cross(x0)

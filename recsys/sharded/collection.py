@@ -177,7 +177,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
     ) -> None:
         super().__init__()
         check_configs(tables, pooled=pooled)
-        self._tables = list(tables)
+        self.configs = list(tables)
         self.embedding_names = [name for names in embedding_names(tables) for name in names]
         """Keys of the result: ``feature``, or ``feature@table`` where several tables share it."""
         _check_groups(groups)
@@ -231,7 +231,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
 
     def _call_init_fns(self) -> None:
         weights = {} if self.is_meta else self._weights()
-        for table in self._tables:
+        for table in self.configs:
             init_fn = init_fn_of(table)
             if init_fn is not None and (pieces := weights.get(table.name)):
                 shape = (table.num_embeddings, table.embedding_dim)

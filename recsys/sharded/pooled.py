@@ -157,7 +157,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
 
     def embedding_bag_configs(self) -> list[TableConfig]:
         """The tables."""
-        return self._tables
+        return self.configs
 
     @property
     def embedding_bags(self) -> WholeTables:

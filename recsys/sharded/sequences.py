@@ -133,15 +133,15 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
 
     def embedding_configs(self) -> list[TableConfig]:
         """The tables."""
-        return self._tables
+        return self.configs
 
     def embedding_dim(self) -> int:
         """Columns of every table."""
-        return self._tables[0].embedding_dim
+        return self.configs[0].embedding_dim
 
     def embedding_names_by_table(self) -> list[list[str]]:
         """Keys of the result, table by table."""
-        return embedding_names(self._tables)
+        return embedding_names(self.configs)
 
     def need_indices(self) -> bool:
         """Whether results have the ids as their weights."""

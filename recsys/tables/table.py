@@ -120,11 +120,6 @@ class TableBatch(nn.Module, ABC):
         for given in tensors:
             place[given.piece, given.name].copy_(given.tensor)
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of values and optimiser state; gradients are not counted."""
-        return sum(found.tensor.nbytes for found in self.state())
-
 
 def table_key(name: str, seed: int) -> int:
     """Key of the first values of a table, in [0, 2**64)."""
