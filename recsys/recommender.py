@@ -1,18 +1,17 @@
 """A whole recommendation model: embedding tables spread over the ranks, and a dense model that every rank holds."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.meter import Stopwatch
 from windrow.recsys.batches.batch import Batch
-from windrow.recsys.batches.jagged import Deduplicated, Windows
-from windrow.recsys.embeddings import Embeddings, PooledRows
-from windrow.recsys.models.click_models import ClickModel
-from windrow.recsys.models.retrieval import RetrievalModel
+from windrow.recsys.batches.jagged import Deduplicated
+from windrow.recsys.embeddings import Embeddings
+from windrow.recsys.models.click_models import DenseModel
 from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables
 from windrow.training.dropout import DropoutContext, takes_dropout
 
@@ -21,17 +20,7 @@ if TYPE_CHECKING:
     from windrow.recsys.sharded.sequences import EmbeddingCollection
     from windrow.recsys.tables.table import TableBatch
 
-__all__ = [
-    "BatchSource",
-    "Lookups",
-    "PrefetchedModel",
-    "Recommender",
-    "RecommenderLookup",
-    "Started",
-    "collections_of",
-    "pipelined",
-    "prefetched",
-]
+__all__ = ["BatchSource", "Lookups", "PrefetchedModel", "Recommender", "collections_of", "pipelined"]
 
 
 LookupT = TypeVar("LookupT", bound="Lookups")
@@ -59,11 +48,13 @@ class Lookups:
     """The lookups of one batch on their way; stages as in `windrow.recsys.task`, every one collective.
 
     Args:
+        batch: what the model is given.
         lookups: in each of the model's collections.
         stopwatch: measures the stages.
     """
 
-    def __init__(self, lookups: "Sequence[InFlightLookup[Any]]", stopwatch: Stopwatch) -> None:
+    def __init__(self, batch: Batch, lookups: "Sequence[InFlightLookup[Any]]", stopwatch: Stopwatch) -> None:
+        self.batch = batch
         self.stopwatch = stopwatch
         self._lookups = lookups
 
@@ -80,38 +71,6 @@ class Lookups:
                 lookup.start_lookup()
 
 
-class RecommenderLookup(Lookups):
-    """Those of `Recommender.start`."""
-
-    def __init__(
-        self,
-        bags: "InFlightLookup[list[PooledRows]] | None",
-        order: Sequence[str],
-        sequences: "InFlightLookup[dict[str, Deduplicated[Tensor]]] | None",
-        stopwatch: Stopwatch,
-        windows: Mapping[str, Windows[Tensor]],
-    ) -> None:
-        super().__init__([lookup for lookup in (bags, sequences) if lookup is not None], stopwatch)
-        self._bags = bags
-        self._order = tuple(order)
-        self._sequences = sequences
-        self._windows = windows
-
-    def finish(self) -> Embeddings:
-        """Wait for what was looked up.
-
-        Returns:
-            Pooled vectors, and the sequences by feature, each once for every distinct row. In training every rank
-            must run the backward pass of what it makes of them exactly once, also where it has no samples.
-        """
-        with self.stopwatch.measure("pooled"):
-            pooled = [] if self._bags is None else self._bags.finish()
-            sequences = {} if self._sequences is None else self._sequences.finish()
-            for name, lists in self._windows.items():
-                sequences[name] = Deduplicated(lists.expand(sequences[name].jagged.values))
-            return Embeddings(pooled, self._order, sequences)
-
-
 class Recommender(nn.Module):
     """Tables and dense model as one module.
 
@@ -125,10 +84,7 @@ class Recommender(nn.Module):
     """
 
     def __init__(
-        self,
-        bags: "EmbeddingBagCollection | None",
-        sequences: "EmbeddingCollection | None",
-        model: ClickModel | RetrievalModel,
+        self, bags: "EmbeddingBagCollection | None", sequences: "EmbeddingCollection | None", model: DenseModel
     ) -> None:
         super().__init__()
         if bags is None and sequences is None:
@@ -141,63 +97,52 @@ class Recommender(nn.Module):
         self.bags = bags
         self.sequences = sequences
         self.model = model
+        self._order = () if bags is None else tuple(bags.embedding_names)
+        self._pooled = () if bags is None else bags.layout.features
+        self._unpooled = [] if sequences is None else sequences.embedding_names
+        self._has_groups = any(collection.groups for collection in self.collections())
 
-    def start(self, batch: Batch, stopwatch: Stopwatch | None = None) -> RecommenderLookup:
-        """Send the counts of a batch. Collective.
+    def checked(self, batch: Batch) -> Batch:
+        """The batch as its tables want it: without groups where they were made for none; windows are checked."""
+        for name in batch.windows:
+            if name not in self._unpooled or name in self._pooled:
+                raise DataError(
+                    f"{name!r} is packed into windows, which unpooled features alone can be: of these there are "
+                    f"{', '.join(self._unpooled) or 'none'}, and pooled ones must not be among them"
+                )
+        return batch if self._has_groups else batch.expanded()
+
+    def forward(self, batch: Batch, dropout: DropoutContext | None = None, stopwatch: Stopwatch | None = None) -> Any:
+        """Look a batch up, and run the model. Collective.
+
+        In training every rank must run the backward pass of the output exactly once, also where it has no samples.
 
         Args:
             batch: on the model's device. Where the tables were not made for deduplicated groups, lists that it holds
                 once are given to each sample here.
-            stopwatch: measures the stages of the lookup.
+            dropout: what dropout is keyed by; None in evaluation.
+            stopwatch: measures the stages "pooled", the wait for embeddings, and "forward".
+
+        Returns:
+            What the model gives: logits [B] of a click model, `RetrievalVectors` of two towers and of the next item.
 
         Raises:
             DataError: ids, lengths, inverses or windows are not valid.
         """
         stopwatch = stopwatch or Stopwatch()
-        with stopwatch.measure("ids"):
-            unpooled = [] if self.sequences is None else self.sequences.embedding_names
-            pooled = () if self.bags is None else self.bags.layout.features
-            for name in batch.windows:
-                if name not in unpooled or name in pooled:
-                    raise DataError(
-                        f"{name!r} is packed into windows, which unpooled features alone can be: of these there are "
-                        f"{', '.join(unpooled) or 'none'}, and pooled ones must not be among them"
-                    )
-            if not self.collections()[0].groups:
-                batch = batch.expanded()
-            given = (batch.sparse, batch.deduplicated)
-            return RecommenderLookup(
-                None if self.bags is None else self.bags.start_counts(*given),
-                () if self.bags is None else self.bags.embedding_names,
-                None if self.sequences is None else self.sequences.start_counts(*given),
-                stopwatch,
-                batch.windows,
-            )
-
-    def finish(self, batch: Batch, lookup: Lookups, context: DropoutContext | None = None) -> Any:
-        """Compute the output of a batch whose lookup was started. Collective.
-
-        Args:
-            batch: on the model's device.
-            lookup: of this batch, after `start_lookup`.
-            context: what dropout is keyed by; None in evaluation.
-
-        Returns:
-            What the model gives: logits [B] of a click model, `RetrievalVectors` of two towers and of the next item.
-        """
-        assert isinstance(lookup, RecommenderLookup)
-        with lookup.stopwatch.measure("forward"):
+        batch = self.checked(batch)
+        given = (batch.sparse, batch.deduplicated)
+        bags = None if self.bags is None else self.bags.lookup_of(*given)
+        rows = None if self.sequences is None else self.sequences.lookup_of(*given)
+        with stopwatch.measure("forward"):
             begun = self.model.begin(batch.dense)  # While pooled vectors are on the wire.
-        embeddings = lookup.finish()
-        with lookup.stopwatch.measure("forward"):
-            return self.model.finish(begun, embeddings, context)
-
-    def forward(self, batch: Batch, dropout: DropoutContext | None = None) -> Any:
-        """All stages, one after another. Collective."""
-        lookup = self.start(batch)
-        lookup.start_ids()
-        lookup.start_lookup()
-        return self.finish(batch, lookup, dropout)
+        with stopwatch.measure("pooled"):
+            pooled = [] if bags is None else bags.finish()
+            sequences = {} if rows is None else rows.finish()
+            for name, lists in batch.windows.items():
+                sequences[name] = Deduplicated(lists.expand(sequences[name].jagged.values))
+        with stopwatch.measure("forward"):
+            return self.model.finish(begun, Embeddings(pooled, self._order, sequences), dropout)
 
     def local_tables(self) -> "list[TableBatch]":
         """What this rank stores of all tables, in batches."""
@@ -226,18 +171,31 @@ class PrefetchedModel:
         self._takes_dropout = takes_dropout(module)
 
     def start(self, batch: Batch, stopwatch: Stopwatch | None = None) -> Lookups:
-        """Send the counts of a batch. Collective."""
+        """Send the counts of a batch. Collective.
+
+        Args:
+            batch: on the model's device.
+            stopwatch: measures the stages.
+
+        Raises:
+            DataError: ids, lengths, inverses or windows are not valid.
+        """
         stopwatch = stopwatch or Stopwatch()
         with stopwatch.measure("ids"):
+            if isinstance(self.module, Recommender):
+                batch = self.module.checked(batch)
             given = (batch.sparse, batch.deduplicated)
-            return Lookups([collection.prefetch(*given) for collection in self._collections], stopwatch)
+            return Lookups(batch, [collection.prefetch(*given) for collection in self._collections], stopwatch)
 
-    def finish(self, batch: Batch, lookup: Lookups, context: DropoutContext | None = None) -> Any:
-        """Run the module. Collective.
+    def finish(self, lookup: Lookups, context: DropoutContext | None = None) -> Any:
+        """Run the module on the batch of a lookup. Collective.
 
         Raises:
             RecipeError: it did not look the batch up.
         """
+        batch = lookup.batch
+        if isinstance(self.module, Recommender):
+            return self.module(batch, context, lookup.stopwatch)
         with lookup.stopwatch.measure("forward"):
             output = self.module(batch, context) if self._takes_dropout else self.module(batch)
         if any(collection.has_prefetched(batch.sparse) for collection in self._collections):
@@ -246,19 +204,6 @@ class PrefetchedModel:
                 "each of them up once in forward, with that very object"
             )
         return output
-
-    def eval(self) -> None:
-        """Evaluation mode."""
-        self.module.eval()
-
-
-Started: TypeAlias = tuple[Batch, Lookups]
-"""A batch, and its lookups under way."""
-
-
-def prefetched(model: nn.Module) -> Recommender | PrefetchedModel:
-    """What starts the lookups of a model ahead of its forward pass."""
-    return model if isinstance(model, Recommender) else PrefetchedModel(model)
 
 
 def collections_of(model: nn.Module) -> list[ShardedTables[Any]]:
@@ -276,7 +221,7 @@ def collections_of(model: nn.Module) -> list[ShardedTables[Any]]:
     return found
 
 
-def pipelined(batches: Iterable[Batch], start: Callable[[Batch], LookupT]) -> Iterator[tuple[Batch, LookupT]]:
+def pipelined(batches: Iterable[Any], start: Callable[[Any], LookupT]) -> Iterator[LookupT]:
     """Run through batches with the two that come next already on their way. Collective.
 
     Args:
@@ -284,21 +229,21 @@ def pipelined(batches: Iterable[Batch], start: Callable[[Batch], LookupT]) -> It
         start: ``start(batch)`` begins the lookup of a batch by sending its counts, and gives its `Lookups`.
 
     Yields:
-        Each batch and its lookup, whose `start_lookup` has been called. The caller finishes it, and updates the
-        weights, before it asks for the next.
+        The lookup of each batch, whose `start_lookup` has been called. The caller finishes it, and updates the weights,
+        before it asks for the next.
     """
-    counted = ((batch, start(batch)) for batch in batches)
+    counted = map(start, batches)
 
-    def send_ids(item: tuple[Batch, LookupT] | None) -> tuple[Batch, LookupT] | None:
-        if item is not None:
-            item[1].start_ids()
-        return item
+    def send_ids(lookup: LookupT | None) -> LookupT | None:
+        if lookup is not None:
+            lookup.start_ids()
+        return lookup
 
     ids_sent = send_ids(next(counted, None))
     counts_sent = next(counted, None)
     while ids_sent is not None:
         current = ids_sent
-        current[1].start_lookup()
+        current.start_lookup()
         ids_sent = send_ids(counts_sent)
         counts_sent = next(counted, None)
         yield current

@@ -17,11 +17,12 @@ Tables of one width stand one after another in their file, so that all their fea
 
 import copy
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +36,7 @@ from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.batches.row_groups import ColumnChoice, decoded
 from windrow.recsys.batches.transforms import TransformOptions, Transforms
 from windrow.recsys.batches.windows import GroupBatches, Piece, batch_of_pieces, read_window
-from windrow.recsys.embeddings import Embeddings, PooledRows
+from windrow.recsys.embeddings import PooledRows
 from windrow.recsys.log.files import check_replaceable
 from windrow.recsys.log.options import LogSplitOptions
 from windrow.recsys.log.prepare import are_text
@@ -46,9 +47,7 @@ from windrow.recsys.log.store import MANIFEST_NAME, VOCABULARIES, LogStore
 from windrow.recsys.models.retrieval import RetrievalModel
 from windrow.recsys.recommender import Recommender, collections_of
 from windrow.recsys.sharded.collection import ShardedTables
-from windrow.recsys.sharded.pooled import EmbeddingBagCollection
-from windrow.recsys.sharded.sequences import EmbeddingCollection
-from windrow.recsys.tables.options import features_of, pooling_of
+from windrow.recsys.tables.options import pooling_of
 from windrow.training.shard_files import write_safetensors
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def export(
     """
     check_replaceable(Path(folder), overwrite=overwrite, what="exported model", marker=MODEL)
     collections = collections_of(model)
-    outputs = [_outputs(cast("EmbeddingBagCollection | EmbeddingCollection", one)) for one in collections]
+    outputs = [_outputs(collection) for collection in collections]
     widths = sorted({output.dim for of_collection in outputs for output in of_collection})
     tables = {
         output.table: (collection, output)
@@ -142,25 +141,21 @@ def export(
         write_document(path / MODEL, described, format_version=FORMAT_VERSION)
 
 
-def _outputs(collection: EmbeddingBagCollection | EmbeddingCollection) -> list[Output]:
+def _outputs(collection: ShardedTables[Any]) -> list[Output]:
     """The keys of a collection, in order."""
-    if isinstance(collection, EmbeddingBagCollection):
-        pooled, configs = True, collection.embedding_bag_configs()
-    else:
-        pooled, configs = False, collection.embedding_configs()
-    names = iter(collection.embedding_names)
+    is_pooled, features = collection.form.with_lengths, collection.layout.features
     return [
         Output(
-            name=next(names),
-            feature=feature,
+            name=name,
+            feature=features[feature],
             table=config.name,
             rows=config.num_embeddings,
             dim=config.embedding_dim,
-            pooled=pooled,
-            mean=pooled and pooling_of(config) == "MEAN",
+            pooled=is_pooled,
+            mean=is_pooled and pooling_of(config) == "MEAN",
         )
-        for config in configs
-        for feature in features_of(config)
+        for name, (table, feature, _) in zip(collection.embedding_names, collection.layout.outputs, strict=True)
+        for config in [collection.configs[table]]
     ]
 
 
@@ -214,78 +209,58 @@ class _Program(nn.Module):
         num_labels: int,
     ) -> None:
         super().__init__()
-        self._outputs = outputs
+        if isinstance(model, Recommender) and isinstance(model.model, RetrievalModel):
+            raise RecipeError("the model recommends items, and predicts no labels: see windrow recommend")
         self._num_labels = num_labels
-        self._given: list[list[Tensor]] = [[] for _ in collections]
-        self._is_recommender = isinstance(model, Recommender)
-        if isinstance(model, Recommender):
-            if isinstance(model.model, RetrievalModel):
-                raise RecipeError("the model recommends items, and predicts no labels: see windrow recommend")
-            self.model: nn.Module = copy.deepcopy(model.model)
-        else:
-            stubs = {
-                id(collection): _Given(given, of_collection)
-                for collection, given, of_collection in zip(collections, self._given, outputs, strict=True)
-            }
-            self.model = copy.deepcopy(model, cast("dict[int, Any]", stubs))
+        self._stubs = [_Given(of_collection) for of_collection in outputs]
+        stubs = {id(collection): stub for collection, stub in zip(collections, self._stubs, strict=True)}
+        self.model = copy.deepcopy(model, cast("dict[int, Any]", stubs))
 
     def forward(self, dense: Tensor, *embeddings: Tensor) -> Tensor:
         """Outputs [B] or [B, L] of dense values [B, D]; see `_Program`."""
         rest = iter(embeddings)
-        for given, of_collection in zip(self._given, self._outputs, strict=True):
-            count = 1 if of_collection[0].pooled else 2 * len(of_collection)
-            given[:] = [next(rest) for _ in range(count)]
-        result: Tensor
+        for stub in self._stubs:
+            stub.given = [next(rest) for _ in range(stub.num_tensors)]
+        labels = dense.new_zeros(dense.shape[0], self._num_labels)
+        numbers = torch.zeros(dense.shape[0], dtype=torch.int64, device=dense.device)
         try:
-            if self._is_recommender:
-                result = self.model(dense, self._embeddings())
-            else:
-                labels = dense.new_zeros(dense.shape[0], self._num_labels)
-                numbers = torch.zeros(dense.shape[0], dtype=torch.int64, device=dense.device)
-                result = self.model(Batch(dense, cast("KeyedJaggedTensor", None), labels, numbers))
+            result: Tensor = self.model(Batch(dense, cast("KeyedJaggedTensor", None), labels, numbers))
         finally:
-            for given in self._given:
-                given.clear()
+            for stub in self._stubs:
+                stub.given = []
         return result
-
-    def _embeddings(self) -> Embeddings:
-        groups: list[PooledRows] = []
-        order: tuple[str, ...] = ()
-        sequences: dict[str, Deduplicated[Tensor]] = {}
-        for given, of_collection in zip(self._given, self._outputs, strict=True):
-            names = tuple(output.name for output in of_collection)
-            if of_collection[0].pooled:
-                dims = tuple(output.dim for output in of_collection)
-                groups, order = [PooledRows(names, dims, given[0], None)], names
-            else:
-                for place, name in enumerate(names):
-                    values, lengths = given[2 * place : 2 * place + 2]
-                    sequences[name] = Deduplicated(Jagged.of_lengths(values, lengths))
-        return Embeddings(groups, order, sequences)
 
 
 class _Given(nn.Module):
     """Stands for a collection of tables in a traced model."""
 
-    def __init__(self, given: list[Tensor], outputs: Sequence[Output]) -> None:
+    def __init__(self, outputs: Sequence[Output]) -> None:
         super().__init__()
-        self._given = given
-        self._outputs = outputs
+        self.given: list[Tensor] = []
+        self._names = tuple(output.name for output in outputs)
+        self._dims = tuple(output.dim for output in outputs)
+        self._is_pooled = outputs[0].pooled
+        self.num_tensors = 1 if self._is_pooled else 2 * len(outputs)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Given":
+    def lookup_of(self, features: object, deduplicated: Sequence[object] = ()) -> "_Given":
+        """The lookup of a `Recommender`."""
+        del features, deduplicated
         return self
+
+    def finish(self) -> Any:
+        if self._is_pooled:
+            return [PooledRows(self._names, self._dims, self.given[0], None)]
+        pairs = zip(self._names, self.given[::2], self.given[1::2], strict=True)
+        return {name: Deduplicated(Jagged.of_lengths(values, lengths)) for name, values, lengths in pairs}
 
     def forward(self, features: object, deduplicated: Sequence[object] = ()) -> Any:
         from windrow.recsys.torchrec_adapter import JaggedTensor, KeyedTensor
 
         del features, deduplicated
-        names = [output.name for output in self._outputs]
-        if self._outputs[0].pooled:
-            return KeyedTensor(names, [output.dim for output in self._outputs], self._given[0])
-        pairs = zip(self._given[::2], self._given[1::2], strict=True)
-        return {
-            name: JaggedTensor(values, lengths=lengths) for name, (values, lengths) in zip(names, pairs, strict=True)
-        }
+        if self._is_pooled:
+            return KeyedTensor(list(self._names), list(self._dims), self.given[0])
+        pairs = zip(self._names, self.given[::2], self.given[1::2], strict=True)
+        return {name: JaggedTensor(values, lengths=lengths) for name, values, lengths in pairs}
 
 
 # ------------------------------------------------------------------------------------------------------------- serve
@@ -301,7 +276,7 @@ def load(folder: Path | str) -> "ServedModel":
     described = read_document(folder / MODEL, format_version=FORMAT_VERSION, store="exported model", cure=CURE)
     try:
         outputs = [[Output(**output) for output in of_collection] for of_collection in described["outputs"]]
-        transforms = {name: _transform(options) for name, options in described["transforms"].items()}
+        transforms = {name: TransformOptions(**options) for name, options in described["transforms"].items()}
         program = torch.export.load(folder / DENSE).module(check_guards=False)
         # It would compare every shape with the example's at each request, which takes as long as a small model.
         program._forward_pre_hooks.clear()  # noqa: SLF001
@@ -310,11 +285,6 @@ def load(folder: Path | str) -> "ServedModel":
     except (KeyError, TypeError, OSError, RuntimeError, ValueError) as error:
         raise StoreError(f"{folder} is damaged ({error}): {CURE}") from error
     return ServedModel(LogStore.open(folder / LOG), transforms, outputs, tables, program)
-
-
-def _transform(options: Mapping[str, Any]) -> TransformOptions:
-    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
-    return TransformOptions(**fields)
 
 
 def _mapped(path: Path, shapes: Mapping[str, tuple[int, int]]) -> dict[int, tuple[Tensor, dict[str, int]]]:
@@ -339,14 +309,6 @@ def _mapped(path: Path, shapes: Mapping[str, tuple[int, int]]) -> dict[int, tupl
         found[dim] = (values[start:stop].view(-1, dim), first)
         start = stop
     return found
-
-
-_List: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
-"""Ids of a feature, how many each sample has (None: one), and their weights."""
-
-
-_Run: TypeAlias = tuple[Tensor, Tensor, Tensor]
-"""See `ServedModel._runs_of_width`."""
 
 
 class ServedModel:
@@ -386,7 +348,7 @@ class ServedModel:
         self._matrices = {dim: matrix for dim, (matrix, _) in tables.items()}
         self._first = {table: row for _, first in tables.values() for table, row in first.items()}
         self._places = {name: place for place, name in enumerate(self.features)}
-        self._runs = [self._runs_of_width(of_collection) for of_collection in outputs]
+        self._runs = [list(self._runs_of_width(of_collection)) for of_collection in outputs]
 
     @torch.inference_mode()
     def predict(self, rows: Any) -> Tensor:
@@ -433,83 +395,62 @@ class ServedModel:
                 raise DataError(f"{ids.numel()} ids for {samples} samples of {features} features: give one each")
             if weights is not None:
                 raise DataError("weights go with lengths: give the number of ids of each feature of each sample")
-            lists = ids.view(features, samples)
-            self._check(lists, (lists < 0) | (lists >= self._rows))
         else:
-            owners = torch.arange(features).repeat_interleave(lengths.view(features, samples).sum(1))
-            if len(owners) != len(ids):
-                raise DataError(f"lengths add up to {len(owners)}, but there are {len(ids)} ids")
-            self._check(ids, (ids < 0) | (ids >= self._rows[owners, 0]))
-        given: list[Tensor] = []
-        for outputs, runs in zip(self._collections, self._runs, strict=True):
-            if lengths is None and outputs[0].pooled:
-                parts = [F.embedding((lists[places] + first).t(), matrix).flatten(1) for matrix, places, first in runs]
-                given.append(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
-            else:
-                given += self._looked_up(outputs, samples, ids, lengths, weights)
+            lengths = lengths.view(features, samples)
+            if int(lengths.sum()) != len(ids):
+                raise DataError(f"lengths add up to {int(lengths.sum())}, but there are {len(ids)} ids")
+            if weights is None and bool((lengths == 1).all()):
+                lengths = None
+        given = self._one_each(ids.view(features, samples)) if lengths is None else self._lists(ids, lengths, weights)
         result: Tensor = self._program(dense, *given)
         return result
+
+    def _one_each(self, ids: Tensor) -> list[Tensor]:
+        """What the collections give for ids [F, B]."""
+        self._check(ids, (ids < 0) | (ids >= self._rows))
+        given: list[Tensor] = []
+        for outputs, runs in zip(self._collections, self._runs, strict=True):
+            found = [F.embedding((ids[places] + first).t(), matrix) for matrix, places, first in runs]
+            if outputs[0].pooled:
+                parts = [part.flatten(1) for part in found]
+                given.append(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
+            else:
+                ones = torch.ones(ids.shape[1], dtype=torch.int64)
+                given += [tensor for part in found for rows in part.unbind(1) for tensor in (rows, ones)]
+        return given
+
+    def _lists(self, ids: Tensor, lengths: Tensor, weights: Tensor | None) -> list[Tensor]:
+        """What the collections give for ids [V] in lists of lengths [F, B]."""
+        sizes: list[int] = lengths.sum(1).tolist()
+        owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        self._check(ids, (ids < 0) | (ids >= self._rows[owners, 0]))
+        of_features = ids.split(sizes)
+        weights_of = [None] * len(sizes) if weights is None else weights.split(sizes)
+        pool = partial(F.embedding_bag, include_last_offset=True)
+        given: list[Tensor] = []
+        for outputs in self._collections:
+            found: list[Tensor] = []
+            for output in outputs:
+                place, matrix = self._places[output.feature], self._matrices[output.dim]
+                rows, counts = of_features[place] + self._first[output.table], lengths[place].long()
+                if output.pooled:
+                    bags, mode = F.pad(counts.cumsum(0), (1, 0)), "mean" if output.mean else "sum"
+                    found.append(pool(rows, matrix, bags, mode=mode, per_sample_weights=weights_of[place]))
+                else:
+                    found += [F.embedding(rows, matrix), counts]
+            given += [torch.cat(found, 1)] if outputs[0].pooled else found
+        return given
 
     def _check(self, ids: Tensor, wrong: Tensor) -> None:
         if bool(wrong.any()):
             raise DataError(f"id {int(ids[wrong][0])} is outside its table: rows are {self._rows.flatten().tolist()}")
 
-    def _looked_up(
-        self, outputs: Sequence[Output], samples: int, ids: Tensor, lengths: Tensor | None, weights: Tensor | None
-    ) -> list[Tensor]:
-        """What a collection gives for samples."""
-        lists = [self._list(output.feature, samples, ids, lengths, weights) for output in outputs]
-        rows = [own + self._first[output.table] for output, (own, _, _) in zip(outputs, lists, strict=True)]
-        if not outputs[0].pooled:
-            found = (F.embedding(own, self._matrices[output.dim]) for output, own in zip(outputs, rows, strict=True))
-            ones = torch.ones(samples, dtype=torch.int64)
-            counts = (ones if count is None else count for _, count, _ in lists)
-            return [part for pair in zip(found, counts, strict=True) for part in pair]
-        pooled: dict[int, Tensor] = {}
-        for dim, matrix in self._matrices.items():
-            places = [place for place, output in enumerate(outputs) if output.dim == dim]
-            if places:
-                sums = self._sums(
-                    matrix, [rows[place] for place in places], [lists[place] for place in places], weights
-                )
-                pooled |= zip(places, sums.view(len(places), samples, dim), strict=True)
-        for place, (output, (_, count, _)) in enumerate(zip(outputs, lists, strict=True)):
-            if output.mean and count is not None:
-                pooled[place] /= count.clamp(min=1).unsqueeze(1)
-        return [torch.cat([pooled[place] for place in range(len(outputs))], 1)]
-
-    def _runs_of_width(self, outputs: Sequence[Output]) -> "list[_Run]":
+    def _runs_of_width(self, outputs: Sequence[Output]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Neighbouring outputs of one width: their matrix, the features' positions, and where their tables begin."""
-        return [
-            (
-                self._matrices[dim],
-                torch.tensor([self._places[output.feature] for output in members]),
-                torch.tensor([[self._first[output.table]] for output in members]),
-            )
-            for dim, run in groupby(outputs, key=lambda output: output.dim)
-            for members in [list(run)]
-        ]
-
-    def _sums(self, matrix: Tensor, rows: Sequence[Tensor], lists: Sequence["_List"], weights: Tensor | None) -> Tensor:
-        """Sums of the rows of each list, features first, samples second."""
-        together = torch.cat(list(rows))
-        counts = [count for _, count, _ in lists if count is not None]
-        if not counts:
-            return F.embedding(together, matrix)
-        given = None if weights is None else torch.cat([own for _, _, own in lists if own is not None])
-        offsets = F.pad(torch.cat(counts).cumsum(0), (1, 0))
-        return F.embedding_bag(
-            together, matrix, offsets, mode="sum", per_sample_weights=given, include_last_offset=True
-        )
-
-    def _list(self, feature: str, samples: int, ids: Tensor, lengths: Tensor | None, weights: Tensor | None) -> "_List":
-        place = self._places[feature]
-        if lengths is None:
-            return ids.view(len(self.features), samples)[place], None, None
-        of_features = lengths.view(len(self.features), samples)
-        stop = int(of_features[: place + 1].sum())
-        own = slice(stop - int(of_features[place].sum()), stop)
-        return ids[own], of_features[place].long(), None if weights is None else weights[own]
+        for dim, run in groupby(outputs, key=lambda output: output.dim):
+            members = list(run)
+            places = torch.tensor([self._places[output.feature] for output in members])
+            yield self._matrices[dim], places, torch.tensor([[self._first[output.table]] for output in members])
 
     def _batch(self, rows: Any) -> Batch:
         import pyarrow as pa

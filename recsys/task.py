@@ -30,7 +30,7 @@ from windrow.recsys.batches.transforms import TransformOptions, Transforms
 from windrow.recsys.evaluation import ClickEvaluator, RecommendationEvaluationOptions, check_split_can_be_scored
 from windrow.recsys.log.options import LabelKind
 from windrow.recsys.models.click_models import label_loss
-from windrow.recsys.recommender import BatchSource, Recommender, Started, collections_of, pipelined, prefetched
+from windrow.recsys.recommender import BatchSource, Lookups, PrefetchedModel, Recommender, collections_of, pipelined
 from windrow.training import task as training
 from windrow.training.dropout import DropoutContext
 from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
@@ -78,7 +78,7 @@ class TrainingOptions(training.TrainingOptions):
     """Up to this many bytes a rank keeps its samples decoded in memory from one epoch to the next."""
 
 
-class RecommendationTask(Task[Started]):
+class RecommendationTask(Task[Lookups]):
     """Batches from any source, for a model with embedding tables.
 
     The model is a `Recommender`, or any module that holds collections of tables and is called as ``model(batch)``. It
@@ -140,7 +140,7 @@ class RecommendationTask(Task[Started]):
                     f"{setup.wire.gradients!r}, but the tables were made for {forms.vectors!r} and "
                     f"{forms.gradients!r}: give both the same WireOptions"
                 )
-        self._model = prefetched(setup.model)
+        self._model = PrefetchedModel(setup.model)
         self.steps_per_epoch = self._source.steps_per_epoch
         self.samples_per_epoch = self._source.samples_per_epoch
 
@@ -149,24 +149,23 @@ class RecommendationTask(Task[Started]):
         return self._source.global_batch_size(epoch, step)
 
     @contextmanager
-    def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[Started]]:
+    def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[Lookups]]:
         """Batches whose lookups have been started, see `pipelined`."""
         with self._source.batches(epoch, steps.start) as batches:
             yield pipelined(
                 islice(self._read(batches), len(steps)), lambda batch: self._model.start(batch, self._setup.stopwatch)
             )
 
-    def loss(self, minibatch: Started, epoch: int, step: int) -> Tensor:
+    def loss(self, minibatch: Lookups, epoch: int, step: int) -> Tensor:
         """Of this rank's samples, if there are none too: others wait for the backward pass of the tables."""
-        batch, lookup = minibatch
-        setup = self._setup
+        batch, setup = minibatch.batch, self._setup
         context = DropoutContext(seed=setup.seed, epoch=epoch, step=step, row_ids=batch.row_ids.to(setup.device))
-        output = self._model.finish(batch, lookup, context)
+        output = self._model.finish(minibatch, context)
         with setup.stopwatch.measure("forward"):
             if self._loss is not None:
                 return summed_loss(self._loss, output, batch.labels, batch.weights)
-            if isinstance(self._model, Recommender):
-                found: Tensor = self._model.model.loss_sum(output, batch)
+            if isinstance(setup.model, Recommender):
+                found: Tensor = setup.model.model.loss_sum(output, batch)
                 return found
             return label_loss(output, batch.labels, batch.weights, kind=self._label_kind)
 
@@ -338,15 +337,15 @@ class ClickTask(RecommendationTask):
         if name not in log.splits:
             raise RecipeError(f"there is no split {name!r}: choose from {', '.join(log.splits)}")
         world = self._setup.world
-        self._model.eval()
+        self._setup.model.eval()
         outputs: list[Tensor] = []
         numbers: list[Tensor] = []
         source = self._reader(log, name, batch_size=self._evaluation.batch_size, shuffle="none")
         with source.batches(0) as batches:
             moved = (batch.to(self._setup.device) for batch in batches)
-            for batch, lookup in pipelined(moved, self._model.start):
-                outputs.append(self._model.finish(batch, lookup).float().cpu())
-                numbers.append(batch.row_ids)
+            for lookup in pipelined(moved, self._model.start):
+                outputs.append(self._model.finish(lookup).float().cpu())
+                numbers.append(lookup.batch.row_ids)
         everything, order = (
             torch.cat(world.all_gather(torch.cat(own), stage="predictions")) for own in (outputs, numbers)
         )
@@ -363,7 +362,6 @@ class ClickTask(RecommendationTask):
             self._setup.model,
             sources,
             metric=self._evaluation.metric,
-            auc=self._evaluation.auc,
             metrics=self._metrics,
             labels=self._log.labels,
             label_kind=self._label_kind,

@@ -25,7 +25,7 @@ from windrow.recsys.models.options import ModelOptions
 from windrow.training.dense import make_linear
 from windrow.training.dropout import DropoutContext
 
-__all__ = ["DCN", "DLRM", "MLP", "ClickModel", "label_loss"]
+__all__ = ["DCN", "DLRM", "MLP", "ClickModel", "DenseModel", "label_loss"]
 
 
 def label_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None = None, *, kind: LabelKind = "binary") -> Tensor:
@@ -55,25 +55,21 @@ def label_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None = None, *
     return found if weights is None else (found.flatten(1).sum(1) if found.dim() > 1 else found) @ weights
 
 
-class ClickModel(nn.Module, ABC):
-    """From dense values and embeddings to a logit for each label of a sample; tables are elsewhere, see `Recommender`.
+class DenseModel(nn.Module, ABC):
+    """From dense values and embeddings to outputs; tables are elsewhere, see `Recommender`.
 
     The two halves let the dense work run while embeddings are on the wire::
 
         dense [B, D] --begin--> begun --+
-                                        +--finish--> logits [B]
-        embeddings of B samples --------+                        [B, L] where samples have several labels
+                                        +--finish--> outputs, [B] say
+        embeddings of B samples --------+
 
-    Both work sample by sample, so that logits do not depend on who else is in the batch, and both take a batch
+    Both work sample by sample, so that outputs do not depend on who else is in the batch, and both take a batch
     without samples, whose backward pass gives gradients of zero.
     """
 
-    label_kind: LabelKind = "binary"
-    """What it learns: real labels are predicted as they are, without a sigmoid."""
-
-    @abstractmethod
     def begin(self, dense: Tensor) -> Tensor:
-        """Do the work that needs no embeddings.
+        """Do the work that needs no embeddings; here, there is none.
 
         Args:
             dense: [B, D] float32; D may be 0.
@@ -81,10 +77,11 @@ class ClickModel(nn.Module, ABC):
         Returns:
             What `finish` takes; B rows.
         """
+        return dense
 
     @abstractmethod
-    def finish(self, begun: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Tensor:
-        """Compute the logits.
+    def finish(self, begun: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Any:
+        """Compute the outputs.
 
         Args:
             begun: from `begin`.
@@ -93,24 +90,35 @@ class ClickModel(nn.Module, ABC):
             context: what dropout's choices depend on, with the B numbers of the samples; None: nothing is dropped.
 
         Returns:
-            [B], [B, L] for several labels; sigmoid makes them probabilities of a click.
+            Of a model of clicks [B], or [B, L] for several labels; sigmoid makes them probabilities of a click.
         """
 
-    def forward(self, dense: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Tensor:
+    def forward(self, dense: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Any:
         """`begin`, then `finish`."""
         return self.finish(self.begin(dense), embeddings, context)
 
-    def loss_sum(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Add up `label_loss` over this rank's samples; ranks' sums add up.
+    @abstractmethod
+    def loss_sum(self, output: Any, batch: Batch) -> Tensor:
+        """Add up the loss of this rank's samples; ranks' sums add up.
 
         Args:
-            logits: from `finish`.
+            output: from `finish`.
             batch: with the labels.
 
         Returns:
-            Scalar, differentiable in `logits`, to be divided by the global batch size; 0 for no samples.
+            Scalar, differentiable in `output`, to be divided by the global batch size; 0 for no samples.
         """
-        return label_loss(logits, batch.labels, batch.weights, kind=self.label_kind)
+
+
+class ClickModel(DenseModel):
+    """From dense values and embeddings to a logit for each label of a sample; its loss is `label_loss`."""
+
+    label_kind: LabelKind = "binary"
+    """What it learns: real labels are predicted as they are, without a sigmoid."""
+
+    def loss_sum(self, output: Tensor, batch: Batch) -> Tensor:
+        """See `DenseModel.loss_sum`."""
+        return label_loss(output, batch.labels, batch.weights, kind=self.label_kind)
 
 
 class MLP(nn.Module):
@@ -193,7 +201,7 @@ class DLRM(ClickModel):
         return begun
 
     def finish(self, begun: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Tensor:
-        """Multiply, and run the top MLP; see `ClickModel.finish`."""
+        """Multiply, and run the top MLP; see `DenseModel.finish`."""
         pooled = embeddings.pooled()
         vectors = pooled if self.bottom is None else torch.cat([begun, pooled], 1)
         dots = self.dots(vectors.view(-1, vectors.shape[1] // self._dim, self._dim))
@@ -225,9 +233,8 @@ class PairwiseDots(nn.Module):
     For F = 4 vectors a, b, c, d, the lower triangle row by row: ba, ca, cb, da, db, dc.
 
     Float32 on a CPU goes sample by sample through a compiled loop, so that only the triangle is computed, in the
-    first-level cache: about nine times as fast forward, and five times backward, as what follows. Elsewhere, forward
-    is one batched product Z = X X^T and one gather of the triangle; backward, S X with the symmetric S that has the
-    upstream values on both sides of an empty diagonal.
+    first-level cache: about nine times as fast forward, and five times backward, as what other devices do: one batched
+    product X X^T and one gather of the triangle.
     """
 
     def __init__(self, num_vectors: int) -> None:
@@ -235,13 +242,8 @@ class PairwiseDots(nn.Module):
         self.num_vectors = num_vectors
         self.num_pairs = num_vectors * (num_vectors - 1) // 2
         row, column = torch.tril_indices(num_vectors, num_vectors, -1)
-        # Where each pair stands in Z; and which pair stands at each place of S, one past the last for the diagonal.
-        places = row * num_vectors + column
-        pairs = torch.full((num_vectors, num_vectors), self.num_pairs)
-        pairs[row, column] = pairs[column, row] = torch.arange(self.num_pairs)
         self._places: Tensor
-        self.register_buffer("_places", places, persistent=False)
-        self.register_buffer("_pairs", pairs.flatten(), persistent=False)
+        self.register_buffer("_places", row * num_vectors + column, persistent=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
         """[B, F, d] floating to [B, num_pairs], differentiable once; B F^2 d multiply-adds, and as many backward."""
@@ -250,40 +252,29 @@ class PairwiseDots(nn.Module):
                 f"{vectors.shape[1]} vectors of each sample, but the model was made for {self.num_vectors}: give it "
                 "those features"
             )
-        if torch.compiler.is_exporting():
+        is_compiled = vectors.device.type == "cpu" and vectors.dtype == torch.float32
+        if torch.compiler.is_exporting() or not is_compiled:
             return torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1).index_select(1, self._places)
-        result: Tensor = _Dots.apply(vectors, self._places, self._pairs)  # type: ignore[no-untyped-call]
+        result: Tensor = _Dots.apply(vectors)  # type: ignore[no-untyped-call]
         return result
 
 
 class _Dots(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, vectors: Tensor, places: Tensor, pairs: Tensor) -> Tensor:
-        ctx.save_for_backward(vectors, pairs)
-        if _is_compiled(vectors):
-            dots = vectors.new_empty(len(vectors), len(places))
-            multiply_pairs(vectors.detach().contiguous().numpy(), dots.numpy())
-            return dots
-        products = torch.bmm(vectors, vectors.transpose(1, 2))
-        return products.flatten(1).index_select(1, places)
+    def forward(ctx: Any, vectors: Tensor) -> Tensor:
+        ctx.save_for_backward(vectors)
+        num_vectors = vectors.shape[1]
+        dots = vectors.new_empty(len(vectors), num_vectors * (num_vectors - 1) // 2)
+        multiply_pairs(vectors.detach().contiguous().numpy(), dots.numpy())
+        return dots
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
-        vectors, pairs = ctx.saved_tensors
-        if _is_compiled(vectors):
-            gradient = torch.empty(vectors.shape)
-            multiply_pairs_backward(
-                vectors.detach().contiguous().numpy(), upstream.contiguous().numpy(), gradient.numpy()
-            )
-            return gradient, None, None
-        with_zero = torch.nn.functional.pad(upstream, (0, 1))
-        symmetric = with_zero.index_select(1, pairs).view(len(vectors), vectors.shape[1], vectors.shape[1])
-        return torch.bmm(symmetric, vectors), None, None
-
-
-def _is_compiled(vectors: Tensor) -> bool:
-    return vectors.device.type == "cpu" and vectors.dtype == torch.float32
+    def backward(ctx: Any, upstream: Tensor) -> Tensor:
+        (vectors,) = ctx.saved_tensors
+        gradient = torch.empty(vectors.shape)
+        multiply_pairs_backward(vectors.detach().contiguous().numpy(), upstream.contiguous().numpy(), gradient.numpy())
+        return gradient
 
 
 class DCN(ClickModel):
@@ -325,12 +316,8 @@ class DCN(ClickModel):
         last = self.deep.out_features + (width if self._is_parallel else 0)
         self.logit = make_linear(last, num_labels, generator=generator)
 
-    def begin(self, dense: Tensor) -> Tensor:
-        """Give the dense values back: all work needs the embeddings."""
-        return dense
-
     def finish(self, begun: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Tensor:
-        """Run the cross network and the deep MLP; see `ClickModel.finish`."""
+        """Run the cross network and the deep MLP; see `DenseModel.finish`."""
         pooled = embeddings.pooled()
         x0 = torch.cat([begun, pooled], 1)
         crossed = self.cross(x0)

@@ -35,7 +35,6 @@ Session-based Recommendation, CIKM 2017; Liu et al., STAMP, KDD 2018); vectors o
 winning by length alone (Gupta et al., NISER, 2019).
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -50,6 +49,7 @@ from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.batches.sessions import HISTORY, ITEM
 from windrow.recsys.embeddings import Embeddings, expand_rows
 from windrow.recsys.models.attention import AttentionPooling, places_from_the_end
+from windrow.recsys.models.click_models import DenseModel
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig
 from windrow.training.dense import glorot, make_linear
 
@@ -72,7 +72,7 @@ class RetrievalVectors(NamedTuple):
     items: Tensor
 
 
-class RetrievalModel(nn.Module, ABC):
+class RetrievalModel(DenseModel):
     """Scores items for queries, and learns by the sampled softmax loss at the top of this module.
 
     Args:
@@ -93,39 +93,14 @@ class RetrievalModel(nn.Module, ABC):
         self._temperature = temperature
         self.register_buffer("log_probabilities", log_probabilities, persistent=False)
 
-    def begin(self, dense: Tensor) -> Tensor:
-        """Give `dense`, [rows, 0], back: there is nothing to compute before the embeddings are there."""
-        return dense
-
-    @abstractmethod
-    def finish(
-        self, begun: Tensor, embeddings: Embeddings, context: "DropoutContext | None" = None
-    ) -> RetrievalVectors:
-        """Turn embeddings into vectors.
-
-        Args:
-            begun: of `begin`.
-            embeddings: of the features that the model reads.
-            context: what dropout's choices depend on; None: nothing is dropped.
-
-        Returns:
-            Vectors of all queries and items.
-        """
-
-    def forward(self, dense: Tensor, embeddings: Embeddings) -> RetrievalVectors:
-        """`begin` and `finish`."""
-        return self.finish(self.begin(dense), embeddings)
-
     def loss_sum(self, output: RetrievalVectors, batch: Batch) -> Tensor:
-        """Add up the sampled softmax loss of this rank's samples.
+        """Add up the sampled softmax loss; see `DenseModel.loss_sum`.
 
         Args:
             output: of `finish`, on this minibatch.
             batch: B samples and M negatives, of the model's reader.
 
-        Returns:
-            Scalar; 0, and still differentiable, where B is 0. Cost: [B, M] scores, and for two towers a look at each
-            item of the histories.
+        Cost: [B, M] scores, and for two towers a look at each item of the histories.
         """
         num_samples = batch.num_samples
         # Deduplicated, items are in a group of their own.
@@ -191,7 +166,7 @@ class TwoTower(RetrievalModel):
     def finish(
         self, begun: Tensor, embeddings: Embeddings, context: "DropoutContext | None" = None
     ) -> RetrievalVectors:
-        """See `RetrievalModel.finish`; reads sums of "user", "audience", "history", "item", and drops nothing."""
+        """See `DenseModel.finish`; reads sums of "user", "audience", "history", "item", and drops nothing."""
         del begun, context
         user, audience, history, item = embeddings.pooled().split(self._dim, dim=1)
         return RetrievalVectors(
@@ -257,7 +232,7 @@ class NextItem(RetrievalModel):
     def finish(
         self, begun: Tensor, embeddings: Embeddings, context: "DropoutContext | None" = None
     ) -> RetrievalVectors:
-        """See `RetrievalModel.finish`; reads rows of "history", and of "item"."""
+        """See `DenseModel.finish`; reads rows of "history", and of "item"."""
         items = embeddings.sequences[ITEM]
         normal = replace(items.jagged, values=F.normalize(items.jagged.values, dim=1))
         histories = embeddings.sequences[HISTORY].expand()

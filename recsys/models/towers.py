@@ -74,7 +74,7 @@ class SequenceModel(ClickModel):
         return self.model.begin(dense)
 
     def finish(self, begun: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Tensor:
-        """Run the towers and the model inside; see `ClickModel.finish`."""
+        """Run the towers and the model inside; see `DenseModel.finish`."""
         groups = list(embeddings.groups)
         query = None if self._query is None else embeddings.feature(self._query)
         for name, tower in zip(self._sequence_names, self.poolings, strict=True):
@@ -88,7 +88,8 @@ class SequenceModel(ClickModel):
                 result, inverse = tower(jagged.values, jagged.lengths.long()), lists.inverse
             groups.append(PooledRows((name,), (result.shape[1],), result, inverse))
         together = Embeddings(groups, (*embeddings.order, *self._sequence_names))
-        return self.model.finish(begun, together, context)
+        outputs: Tensor = self.model.finish(begun, together, context)
+        return outputs
 
 
 def _through_padding(lists: Deduplicated[Tensor]) -> Jagged[Tensor]:
@@ -139,12 +140,13 @@ class FeatureMLPModel(ClickModel):
         return self.model.begin(dense)
 
     def finish(self, begun: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Tensor:
-        """Change the embeddings and run the model inside; see `ClickModel.finish`."""
+        """Change the embeddings and run the model inside; see `DenseModel.finish`."""
         if not self._is_computed_once:
             embeddings = embeddings.expanded()
         groups = [self._change(group) for group in embeddings.groups]
         changed = Embeddings(groups, embeddings.order, embeddings.sequences)
-        return self.model.finish(begun, changed, context)
+        outputs: Tensor = self.model.finish(begun, changed, context)
+        return outputs
 
     def _change(self, group: PooledRows) -> PooledRows:
         if not group.names:

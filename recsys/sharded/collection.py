@@ -20,13 +20,12 @@ from torch.fx import Proxy
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
-from windrow.comm.meter import RowsFound
-from windrow.comm.route import Transfer
+from windrow.comm.route import Route, Transfer
 from windrow.comm.wire import Wire, WireOptions, make_codec
 from windrow.partition.tables.plan import Plan, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
-from windrow.recsys.sharded.layout import Layout, OwnerLayout, make_layout
-from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, unpack
+from windrow.recsys.sharded.layout import OwnerLayout, make_layout
+from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, read_samples, unpack
 from windrow.recsys.sharded.rank_tables import RankTables
 from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, without_values, write_table
 from windrow.recsys.tables.make import first_values, initialise
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
-__all__ = ["InFlightLookup", "ShardedTables", "rows_asked_for", "rows_of_whole_tables", "table_specs"]
+__all__ = ["InFlightLookup", "ShardedTables", "rows_of_whole_tables", "table_specs"]
 
 Result = TypeVar("Result")
 
@@ -75,6 +74,9 @@ class InFlightLookup(Generic[Result]):
     Args:
         tables: the collection.
         samples: each group of this rank.
+
+    Raises:
+        DeadlineError: of every stage: a rank did not come in time.
     """
 
     def __init__(self, tables: "ShardedTables[Result]", samples: Sequence[Samples]) -> None:
@@ -95,11 +97,7 @@ class InFlightLookup(Generic[Result]):
         self._replicated: list[Tensor] = []
 
     def start_ids(self) -> None:
-        """Wait for the counts and send the ids. Collective.
-
-        Raises:
-            DeadlineError: a rank did not come in time.
-        """
+        """Wait for the counts and send the ids. Collective."""
         if self._received:
             return
         self._pending.wait()
@@ -117,11 +115,7 @@ class InFlightLookup(Generic[Result]):
         )
 
     def start_lookup(self) -> None:
-        """Wait for the ids of all ranks, look them up, and send what was found. Collective.
-
-        Raises:
-            DeadlineError: a rank did not come in time.
-        """
+        """Wait for the ids of all ranks, look them up, and send what was found. Collective."""
         if self._transfer is not None:
             return
         self.start_ids()
@@ -133,11 +127,7 @@ class InFlightLookup(Generic[Result]):
         self._replicated = self._tables.look_up_replicated(self._samples)
 
     def finish(self) -> Result:
-        """Wait for what was found for this rank's samples. Collective; once.
-
-        Raises:
-            DeadlineError: a rank did not come in time.
-        """
+        """Wait for what was found for this rank's samples. Collective; once."""
         self.start_lookup()
         assert self._transfer is not None
         return self._tables.receive(self._transfer, self._replicated, self._samples)
@@ -161,22 +151,10 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
     state of optimisers: checkpoints of the trainer have both, and no rank holds a whole table for them.
 
     Args:
-        tables: configurations, ours or TorchRec's; must agree.
         pooled: bags of rows become one vector, or rows are returned one by one.
-        is_weighted: whether ids have weights.
-        device: of the tables; None for PyTorch's default device. On the meta device there are names and shapes, but no
-            rows to look up.
-        world: None for this process alone.
-        plan: None for whole tables, one rank after another. Must agree.
-        groups: features whose lists come deduplicated, group by group; may name others, too. Must agree.
-        options: how tables are stored and learn; must agree.
-        wire: in which form vectors and their gradients travel; must agree. None: float32.
-        seed: of the first values; must agree.
         stage: name of the traffic in errors and in the meter; must agree.
 
-    Raises:
-        RecipeError: tables, groups or options are not right.
-        PlanError: the plan does not fit the tables or the world.
+    The other arguments are those of `EmbeddingBagCollection` and `EmbeddingCollection`.
     """
 
     tables_attribute: ClassVar[str]
@@ -199,7 +177,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
     ) -> None:
         super().__init__()
         check_configs(tables, pooled=pooled)
-        self._tables = list(tables)
+        self.configs = list(tables)
         self.embedding_names = [name for names in embedding_names(tables) for name in names]
         """Keys of the result: ``feature``, or ``feature@table`` where several tables share it."""
         _check_groups(groups)
@@ -214,7 +192,8 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         self.groups = tuple(tuple(group) for group in groups)
         """Features whose lists come deduplicated."""
         kinds = [self.options.of_one_batch(table.name) for table in tables]
-        self.layout = make_layout(tables, self.plan, self.world.size, groups, [kinds.index(kind) for kind in kinds])
+        numbers = [kinds.index(kind) for kind in kinds]
+        self.layout = make_layout(tables, self.plan, self.world.size, groups, numbers, pooled=pooled)
         self.form = MessageFormat(
             np.int64 if self.layout.wide_ids else np.int32, weighted=is_weighted, with_lengths=pooled
         )
@@ -252,7 +231,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
 
     def _call_init_fns(self) -> None:
         weights = {} if self.is_meta else self._weights()
-        for table in self._tables:
+        for table in self.configs:
             init_fn = init_fn_of(table)
             if init_fn is not None and (pieces := weights.get(table.name)):
                 shape = (table.num_embeddings, table.embedding_dim)
@@ -291,11 +270,31 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             "dense part, or load state_dict() into TorchRec's class, which can be"
         )
 
-    @abstractmethod
     def start_counts(
         self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
     ) -> InFlightLookup[Result]:
-        """Start a lookup; see `InFlightLookup` for its stages. Collective."""
+        """Start a lookup; see `InFlightLookup` for its stages. Collective.
+
+        Args:
+            features: ids of this rank's samples, as in `forward`; must stay untouched until the lookup is finished.
+            deduplicated: likewise, of each group that the collection was made for.
+
+        Returns:
+            Ends with pooled rows of each group of features, or lists of rows of each feature: one for each sample, in a
+            group one for each distinct list.
+
+        Raises:
+            DataError: ids, lengths, weights or inverses are not valid.
+            RecipeError: see `check_lookup`.
+        """
+        self.check_lookup(features)
+        samples = read_samples(features, deduplicated, self.layout, is_weighted=self.form.weighted)
+        return self.lookup_of_samples(features, samples)
+
+    def lookup_of_samples(self, features: "KeyedJaggedTensor", samples: Sequence[Samples]) -> InFlightLookup[Result]:
+        """The lookup of a batch that was checked. Collective."""
+        del features
+        return InFlightLookup(self, samples)
 
     def prefetch(
         self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
@@ -319,7 +318,6 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
                 return lookup
         return self.start_counts(features, deduplicated)
 
-    @abstractmethod
     def send(
         self,
         wanted: Sequence[LookupInput],
@@ -327,7 +325,19 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         asked: Sequence[Message],
         samples: Sequence[Samples],
     ) -> Transfer:
-        """Look up what all ranks want of this one, and send it to them; a stage of `start_counts`. Collective.
+        """Look up what all ranks want of this one, and send it to them; a stage of `start_counts`. Collective."""
+        found = self._sharded.look_up([of_batch.to(self.device) for of_batch in wanted])
+        return self.route(wanted, received, asked, samples).start(found, differentiable=True)
+
+    @abstractmethod
+    def route(
+        self,
+        wanted: Sequence[LookupInput],
+        received: Sequence[Message],
+        asked: Sequence[Message],
+        samples: Sequence[Samples],
+    ) -> Route:
+        """The way home of what is found for a minibatch.
 
         Args:
             wanted: input of this rank's tables.
@@ -336,9 +346,13 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             samples: likewise, group by group.
         """
 
-    @abstractmethod
     def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
         """Look up what this rank wants of the tables that every rank holds."""
+        if not self._replicated.batches:
+            return []
+        messages = pack(samples, [self.layout.replicated], self.layout.replicated_index, self.form)
+        wanted = unpack(messages, self.layout.replicated, self.form)
+        return self._replicated.look_up([of_batch.to(self.device) for of_batch in wanted])
 
     @abstractmethod
     def receive(self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]) -> Result:
@@ -444,20 +458,22 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
     def count_rows(self, samples: Sequence[Samples], messages: Sequence[Message]) -> None:
         """Count where the rows of a minibatch are, when it is looked up.
 
-        Not earlier: a run that goes on from a checkpoint sends minibatches again that were only on their way.
+        Not earlier: a run that goes on from a checkpoint sends minibatches again that were only on their way. Cost: one
+        addition for each lookup of each owner; a pass over the ids of tables of which every rank holds some rows.
 
         Args:
             samples: each group of this rank.
-            messages: what it asks each owner for.
+            messages: what it asks each owner for, itself included.
         """
-        if self.world.meter is not None:
-            found = rows_asked_for(self.layout, samples, messages, self.world.rank)
-            self.world.meter.record_found(f"{self.stage}: rows", local=found.local, remote=found.remote)
-
-    def replicated_input(self, samples: Sequence[Samples]) -> list[LookupInput]:
-        """What this rank looks up in its copies of replicated tables."""
-        messages = pack(samples, [self.layout.replicated], self.layout.replicated_index, self.form)
-        return [wanted.to(self.device) for wanted in unpack(messages, self.layout.replicated, self.form)]
+        if self.world.meter is None:
+            return
+        asked = []
+        for owner, message in zip(self.layout.owners, messages, strict=True):
+            counts: list[int] = message.counts.tolist()
+            asked.append(sum(counts[lookup.request] for lookup in owner.lookups))
+        mine = asked[self.world.rank]
+        copies = rows_of_whole_tables(self.layout.replicated, samples)
+        self.world.meter.record_found(f"{self.stage}: rows", local=mine + copies, remote=sum(asked) - mine)
 
 
 def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[TableSpec]:
@@ -500,34 +516,8 @@ def _check_groups(groups: Sequence[Sequence[str]]) -> None:
         raise RecipeError(f"groups name {twice[0]!r} twice: a feature is in one group")
 
 
-def rows_asked_for(layout: Layout, samples: Sequence[Samples], messages: Sequence[Message], rank: int) -> RowsFound:
-    """Count the rows that the samples of one rank need.
-
-    Args:
-        layout: of the tables.
-        samples: each group of this rank.
-        messages: what it asks each owner for, itself included.
-        rank: this rank.
-
-    Cost:
-        One addition for each lookup of each owner, whatever the number of ids; a pass over the ids of those tables
-        of which every rank holds some rows.
-    """
-    asked = []
-    for owner, message in zip(layout.owners, messages, strict=True):
-        counts: list[int] = message.counts.tolist()
-        asked.append(sum(counts[lookup.request] for lookup in owner.lookups))
-    copies = rows_of_whole_tables(layout.replicated, samples)
-    return RowsFound(local=asked[rank] + copies, remote=sum(asked) - asked[rank])
-
-
 def rows_of_whole_tables(owner: OwnerLayout, samples: Sequence[Samples]) -> int:
-    """Count the rows that samples need of what one owner holds, without a message to it.
-
-    Args:
-        owner: what it holds.
-        samples: each group of one rank.
-    """
+    """Count the rows that samples, group by group, need of what one owner holds, without a message to it."""
     found = [
         samples[owner.request_groups[lookup.request]].requested(owner.requests[lookup.request])
         for lookup in owner.lookups

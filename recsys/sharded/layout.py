@@ -57,9 +57,11 @@ class Lookup:
     member: int
     """Place in `OwnerLayout.members`."""
     columns: Range
-    """Columns of the owner's output."""
-    output: Range
-    """Columns of the collection's output that these are, or are a part of."""
+    """Columns of its batch's output."""
+    output: int
+    """Place in `Layout.outputs`."""
+    part: Range
+    """Columns of that output that these are."""
 
     @property
     def dim(self) -> int:
@@ -69,16 +71,15 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class LookupBatch:
-    """Neighbouring lookups that one batch of tables does: tables of one kind, features of the same groups."""
+    """Neighbouring lookups that one batch of tables does: tables of one kind, features of the same groups.
+
+    Unpooled, rows of one batch have one length instead, and its groups do not matter.
+    """
 
     lookups: Range
     """First lookup, and the one after the last."""
-    columns: Range
-    """Columns of the owner's output."""
     groups: tuple[int, ...]
     """Groups of the features. Where they are several, those with fewer rows get empty bags at their end."""
-    kind: int
-    """How the tables are stored and learn: a number of `make_layout`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +90,10 @@ class Band:
     """Place in `OwnerLayout.batches`."""
     group: int
     """Whose rows it has."""
+    lookups: Range
+    """First lookup, and the one after the last."""
     columns: Range
-    """Columns of the owner's output."""
-
-    @property
-    def width(self) -> int:
-        """Columns."""
-        return self.columns[1] - self.columns[0]
+    """Columns of the batch's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ class OwnerLayout:
     """Batch by batch."""
     batches: tuple[LookupBatch, ...]
     bands: tuple[Band, ...]
-    """In the order of columns, all of which they cover."""
+    """Batch by batch; they cover all lookups."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,7 +157,7 @@ class Layout:
     rows: tuple[int, ...]
     """Ids of a feature must be below this: rows of the smallest table that it looks into."""
     outputs: tuple[tuple[int, int, Range], ...]
-    """(table, feature, columns of the collection's output), in order of the tables."""
+    """(table, feature, columns where the outputs of its group stand side by side), in order of the tables."""
     owners: tuple[OwnerLayout, ...]
     """One for each rank."""
     replicated: OwnerLayout
@@ -171,34 +169,15 @@ class Layout:
     replicated_index: tuple[IndexMap, ...]
     """For each group: ids to `replicated`."""
 
-    def features_of_group(self, group: int) -> tuple[int, ...]:
-        """Places in `features` of those in a group."""
-        return tuple(number for number, found in enumerate(self.groups) if found == group)
-
-    def outputs_of_group(self, group: int) -> tuple[int, ...]:
-        """Places in `outputs` of those with the rows of a group."""
-        return tuple(n for n, (_, feature, _) in enumerate(self.outputs) if self.groups[feature] == group)
-
-    def columns_in_group(self) -> tuple[Range, ...]:
-        """For each output its columns where the outputs of its group stand side by side."""
-        widths = [0] * self.num_groups
-        found = []
-        for _, feature, (start, stop) in self.outputs:
-            group = self.groups[feature]
-            found.append((widths[group], widths[group] + stop - start))
-            widths[group] += stop - start
-        return tuple(found)
-
     @property
     def is_direct(self) -> bool:
         """Whether one owner holds every table whole and nothing is deduplicated: its output is the collection's."""
         if len(self.owners) > 1 or self.replicated.lookups or any(self.groups) or len(self.owners[0].batches) > 1:
             return False
         lookups, requests = self.owners[0].lookups, self.owners[0].requests
-        return all(
-            lookup.output == output and requests[lookup.request].whole
-            for lookup, (_, _, output) in zip(lookups, self.outputs, strict=False)
-        ) and len(lookups) == len(self.outputs)
+        return [lookup.output for lookup in lookups] == [*range(len(self.outputs))] and all(
+            requests[lookup.request].whole and lookup.columns == self.outputs[lookup.output][2] for lookup in lookups
+        )
 
 
 def make_layout(
@@ -207,6 +186,8 @@ def make_layout(
     size: int,
     groups: Sequence[Sequence[str]] = (),
     kinds: Sequence[int] | None = None,
+    *,
+    pooled: bool = True,
 ) -> Layout:
     """Lay a plan out.
 
@@ -216,16 +197,13 @@ def make_layout(
         size: number of ranks.
         groups: features that are deduplicated together; may name others, too.
         kinds: for each table a number that tables share which are stored and learn alike; None: all do.
+        pooled: whether rows are summed, so that all lookups of a batch have one number of bags; or rows of a batch have
+            one length.
 
     Returns:
         The layout. On one rank replicated rows are like any others.
     """
     features = tuple(dict.fromkeys(feature for table in tables for feature in features_of(table)))
-    outputs: list[tuple[int, int, Range]] = []
-    for number, table in enumerate(tables):
-        for feature in features_of(table):
-            start = outputs[-1][2][1] if outputs else 0
-            outputs.append((number, features.index(feature), (start, start + table.embedding_dim)))
     copies = [
         Shard(table.name, 0, replica.rows, (0, table.embedding_dim))
         for table in tables
@@ -233,11 +211,18 @@ def make_layout(
     ]
     group_of = {feature: number for number, names in enumerate(groups, 1) for feature in names}
     feature_groups = tuple(group_of.get(feature, 0) for feature in features)
+    outputs: list[tuple[int, int, Range]] = []
+    widths = [0] * (1 + len(groups))
+    for number, table in enumerate(tables):
+        for name in features_of(table):
+            group, start = group_of.get(name, 0), widths[group_of.get(name, 0)]
+            widths[group] += table.embedding_dim
+            outputs.append((number, features.index(name), (start, widths[group])))
     alone = size == 1
     shards = [list(plan.shards_on(rank)) + (copies if alone else []) for rank in range(size)]
     kinds = kinds or [0] * len(tables)
-    owners = tuple(_lay_out(tables, held, outputs, feature_groups, kinds) for held in shards)
-    replicated = _lay_out(tables, [] if alone else copies, outputs, feature_groups, kinds)
+    owners = tuple(_lay_out(tables, held, outputs, feature_groups, kinds, pooled=pooled) for held in shards)
+    replicated = _lay_out(tables, [] if alone else copies, outputs, feature_groups, kinds, pooled=pooled)
     rows = tuple(min(table.num_embeddings for table in tables if feature in features_of(table)) for feature in features)
     most = max(member.num_rows for owner in (*owners, replicated) for member in owner.members)
     return Layout(
@@ -291,64 +276,44 @@ def _lay_out(
     outputs: Sequence[tuple[int, int, Range]],
     feature_groups: Sequence[int],
     kinds: Sequence[int],
+    *,
+    pooled: bool,
 ) -> OwnerLayout:
     order = {table.name: number for number, table in enumerate(tables)}
     groups_of_table = [
         tuple(sorted({feature_groups[feature] for number, feature, _ in outputs if number == table}))
         for table in range(len(tables))
     ]
-    shards = sorted(
-        held,
-        key=lambda shard: (
-            groups_of_table[order[shard.table]],
-            kinds[order[shard.table]],
-            order[shard.table],
-            shard.rows,
-            shard.columns,
-        ),
-    )
-    members = tuple(LocalTable(name=shard.table, rows=shard.rows, columns=shard.columns) for shard in shards)
-    blocks: list[tuple[int, int, Request]] = []
-    for member, shard in enumerate(shards):
+
+    def batch_of(shard: Shard) -> tuple[tuple[int, ...], int]:
+        """Equal for shards that one batch can look up."""
         number = order[shard.table]
-        whole = shard.rows == (0, tables[number].num_embeddings)
-        for table, feature, (start, _) in outputs:
-            if table == number:
-                blocks.append((start + shard.columns[0], member, Request(feature, shard.rows, whole)))
-    # Members ascend, as batches of tables want them, and within a member the collection's columns.
-    blocks.sort(key=lambda block: (block[1], block[0]))
+        return groups_of_table[number] if pooled else (shard.columns[1] - shard.columns[0],), kinds[number]
+
+    shards = sorted(held, key=lambda shard: (batch_of(shard), order[shard.table], shard.rows, shard.columns))
+    members = tuple(LocalTable(name=shard.table, rows=shard.rows, columns=shard.columns) for shard in shards)
+    # Members ascend, as batches of tables want them, and within a member the outputs.
+    blocks = [
+        (member, output, Request(feature, shard.rows, shard.rows == (0, tables[table].num_embeddings)))
+        for member, shard in enumerate(shards)
+        for output, (table, feature, _) in enumerate(outputs)
+        if table == order[shard.table]
+    ]
     requests = tuple(
         sorted(dict.fromkeys(request for _, _, request in blocks), key=lambda request: feature_groups[request.feature])
     )
     lookups: list[Lookup] = []
-    for output, member, request in blocks:
-        start, dim = lookups[-1].columns[1] if lookups else 0, members[member].dim
-        lookups.append(Lookup(requests.index(request), member, (start, start + dim), (output, output + dim)))
+    batches: list[LookupBatch] = []
+    bands: list[Band] = []
+    for (groups, _), of_batch in groupby(blocks, key=lambda block: batch_of(shards[block[0]])):
+        first, column = len(lookups), 0
+        for group, of_band in groupby(of_batch, key=lambda block: feature_groups[block[2].feature]):
+            start = len(lookups), column
+            for member, output, request in of_band:
+                columns = (column, column + members[member].dim)
+                lookups.append(Lookup(requests.index(request), member, columns, output, members[member].columns))
+                column = columns[1]
+            bands.append(Band(len(batches), group, (start[0], len(lookups)), (start[1], column)))
+        batches.append(LookupBatch((first, len(lookups)), groups if pooled else ()))
     request_groups = tuple(feature_groups[request.feature] for request in requests)
-    numbers = [order[member.name] for member in members]
-    batches = _batches(lookups, [(groups_of_table[number], kinds[number]) for number in numbers])
-    bands = _bands(lookups, batches, request_groups)
-    return OwnerLayout(members, requests, request_groups, tuple(lookups), batches, bands)
-
-
-def _batches(lookups: Sequence[Lookup], members: Sequence[tuple[tuple[int, ...], int]]) -> tuple[LookupBatch, ...]:
-    """Join neighbours whose tables have features of the same groups, and are of one kind."""
-    batches = []
-    for (groups, kind), neighbours in groupby(enumerate(lookups), key=lambda entry: members[entry[1].member]):
-        numbers, same = zip(*neighbours, strict=True)
-        columns = (same[0].columns[0], same[-1].columns[1])
-        batches.append(LookupBatch((numbers[0], numbers[-1] + 1), columns, groups, kind))
-    return tuple(batches)
-
-
-def _bands(
-    lookups: Sequence[Lookup], batches: Sequence[LookupBatch], request_groups: Sequence[int]
-) -> tuple[Band, ...]:
-    """Join neighbours of one batch whose features are of one group."""
-    bands = []
-    for number, batch in enumerate(batches):
-        chosen = lookups[batch.lookups[0] : batch.lookups[1]]
-        for group, neighbours in groupby(chosen, key=lambda lookup: request_groups[lookup.request]):
-            same = list(neighbours)
-            bands.append(Band(number, group, (same[0].columns[0], same[-1].columns[1])))
-    return tuple(bands)
+    return OwnerLayout(members, requests, request_groups, tuple(lookups), tuple(batches), tuple(bands))

@@ -14,7 +14,7 @@ and then the ids themselves, all requests in one message, group by group::
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["ONE_EACH", "LookupInput", "Message", "MessageFormat", "Samples", "pack", "read_samples", "unpack"]
 
 
+_Ints: TypeAlias = npt.NDArray[np.int64]
+
+
 @dataclass(frozen=True, slots=True)
 class Samples:
     """Ids of the features of one group for the samples of one rank, in memory of the CPU."""
@@ -46,7 +49,7 @@ class Samples:
     """[n] int32 or int64, feature by feature."""
     weights: npt.NDArray[np.float32]
     """[n], or [0] where ids have no weights."""
-    starts: npt.NDArray[np.int64]
+    starts: _Ints
     """[features of the batch + 1] where each feature's ids begin."""
     one_each: npt.NDArray[np.bool_]
     """[features of the batch] whether every row has exactly one id."""
@@ -121,8 +124,8 @@ def _read_group(
     jagged: "KeyedJaggedTensor", layout: "Layout", group: int, inverse: Tensor | None, *, is_weighted: bool
 ) -> Samples:
     names: Sequence[str] = jagged.keys()
-    wanted = layout.features_of_group(group)
-    keys = _keys(names, {feature: layout.features[feature] for feature in wanted}, group)
+    wanted = {number: name for number, name in enumerate(layout.features) if layout.groups[number] == group}
+    keys = _keys(names, wanted, group)
     weights = jagged.weights_or_none() if is_weighted else None
     limits = np.full(len(names), -1, np.int64)
     for feature, key in keys.items():
@@ -219,26 +222,21 @@ class Message:
     """
 
     def __init__(
-        self,
-        form: MessageFormat,
-        header: npt.NDArray[np.int64],
-        request_groups: Sequence[int],
-        *,
-        allocate: bool = True,
+        self, form: MessageFormat, header: _Ints, request_groups: Sequence[int], *, allocate: bool = True
     ) -> None:
         groups = len(header) - len(request_groups)
         self.header = header
-        self.num_rows: npt.NDArray[np.int64] = header[:groups]
+        self.num_rows: _Ints = header[:groups]
         """[groups]."""
         rows = self.num_rows[np.array(request_groups, np.int64)]
         one_each = header[groups:] == ONE_EACH
-        self.counts: npt.NDArray[np.int64] = np.where(one_each, rows, header[groups:])
+        self.counts: _Ints = np.where(one_each, rows, header[groups:])
         """[requests] ids."""
         self.send_lengths: npt.NDArray[np.bool_] = ~one_each if form.with_lengths else np.zeros_like(one_each)
         """[requests]."""
-        self.first_ids: npt.NDArray[np.int64] = np.concatenate([[0], self.counts.cumsum()])
+        self.first_ids: _Ints = np.concatenate([[0], self.counts.cumsum()])
         """[requests + 1] where the ids of each begin."""
-        self.first_lengths: npt.NDArray[np.int64] = np.concatenate([[0], (self.send_lengths * rows).cumsum()])
+        self.first_lengths: _Ints = np.concatenate([[0], (self.send_lengths * rows).cumsum()])
         """[requests + 1] where the lengths of each begin."""
         num_ids = int(self.first_ids[-1])
         self._ids_end = num_ids * form.id_bytes
@@ -256,7 +254,7 @@ class Message:
         self.weights = parts[self._ids_end : self._weights_end].view(np.float32)
         self.lengths = parts[self._weights_end :].view(np.int32)
 
-    def places(self, first: int, requests: slice) -> npt.NDArray[np.int64]:
+    def places(self, first: int, requests: slice) -> _Ints:
         """Where some requests' parts begin in memory whose byte `first` the message begins at.
 
         Returns:
@@ -303,33 +301,33 @@ def pack(
     counted = [_count(group, of_group, form) for group, of_group in zip(samples, index, strict=True)]
     messages, firsts = [], [0]
     for number, owner in enumerate(owners):
-        counts = [found.counts[of_group.of_owner(number)] for found, of_group in zip(counted, index, strict=True)]
+        counts = [found[of_group.of_owner(number)] for (_, _, found, _), of_group in zip(counted, index, strict=True)]
         messages.append(Message(form, np.concatenate([rows, *counts]), owner.request_groups, allocate=False))
         firsts.append(firsts[-1] + -(-messages[-1].num_bytes // _ALIGNMENT) * _ALIGNMENT)
     memory = torch.empty(firsts[-1], dtype=torch.uint8)
     for message, first in zip(messages, firsts, strict=False):
         message.lie_in(memory[first : first + message.num_bytes])
     done = [0] * len(owners)
-    for group, of_group, found in zip(samples, index, counted, strict=True):
+    flat = memory.numpy()
+    for group, of_group, (asked_rows, features, _, bag_lengths) in zip(samples, index, counted, strict=True):
         places = []
         for number, message in enumerate(messages):
             asked = of_group.of_owner(number)
             requests = slice(done[number], done[number] + asked.stop - asked.start)
             places.append(message.places(firsts[number], requests))
             done[number] = requests.stop
-        flat = memory.numpy()
         pack_requests(
             group.lengths,
             group.ids,
             group.weights,
             group.starts,
-            found.requests,
-            found.features,
+            asked_rows,
+            features,
             of_group.bounds,
             of_group.first_asked,
             of_group.asked,
             np.concatenate(places),
-            found.bag_lengths,
+            bag_lengths,
             flat.view(form.id_type),
             flat.view(np.float32),
             flat.view(np.int32),
@@ -337,21 +335,13 @@ def pack(
     return messages
 
 
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """The requests of one group's features to all owners, with features as the batch counts them."""
+def _count(samples: Samples, index: IndexMap, form: MessageFormat) -> tuple[_Ints, _Ints, _Ints, npt.NDArray[np.int32]]:
+    """The requests of one group's features to all owners.
 
-    requests: npt.NDArray[np.int64]
-    """`IndexMap.requests`."""
-    features: npt.NDArray[np.int64]
-    """`IndexMap.features`."""
-    counts: npt.NDArray[np.int64]
-    """[r] number of ids, or ONE_EACH."""
-    bag_lengths: npt.NDArray[np.int32]
-    """[requests of cut tables, rows]."""
-
-
-def _count(samples: Samples, index: IndexMap, form: MessageFormat) -> _Counted:
+    Returns:
+        `IndexMap.requests` and `IndexMap.features`, with features as the batch counts them; [r] number of ids, or
+        ONE_EACH; and [requests of cut tables, rows] lengths.
+    """
     from windrow.recsys.sharded.packing_kernels import count_requests
 
     requests, features = index.requests.copy(), index.features.copy()
@@ -373,7 +363,7 @@ def _count(samples: Samples, index: IndexMap, form: MessageFormat) -> _Counted:
     )
     if form.with_lengths:
         counts[(requests[:, 2] < 0) & samples.one_each[requests[:, 0]]] = ONE_EACH
-    return _Counted(requests, features, counts, bag_lengths)
+    return requests, features, counts, bag_lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,16 +381,6 @@ class LookupInput:
     counts: np.ndarray
     """[ranks, lookups] int64 number of ids."""
 
-    def select(self, lookups: Sequence[int]) -> "LookupInput":
-        """The part of some lookups, unpooled and without weights."""
-        ranks, total = self.counts.shape
-        starts = self.offsets[:-1].view(total, ranks)[:, 0].tolist()
-        ends = self.counts.sum(axis=0)
-        values = torch.cat([self.values[starts[n] : starts[n] + int(ends[n])] for n in lookups])
-        counts = self.counts[:, list(lookups)]
-        offsets = torch.from_numpy(np.concatenate([[0], counts.T.reshape(-1).cumsum()]))
-        return LookupInput(values, offsets.to(self.offsets), None, self.num_bags, counts)
-
     def to(self, device: torch.device) -> "LookupInput":
         """The same on a device."""
         weights = None if self.weights is None else self.weights.to(device)
@@ -416,15 +396,12 @@ def unpack(messages: Sequence[Message], owner: OwnerLayout, form: MessageFormat)
         form: of the messages.
 
     Returns:
-        Pooled lookups: an input for each batch of tables (`OwnerLayout.batches`), where lookups with fewer rows than
-        others of the batch have empty bags at the end of each rank's. Unpooled lookups: one input of all. Ids of a
-        request that several lookups share are repeated.
+        An input for each batch of tables (`OwnerLayout.batches`). Pooled lookups with fewer rows than others of the
+        batch have empty bags at the end of each rank's. Ids of a request that several lookups share are repeated.
 
     Cost:
         One pass over the ids.
     """
-    if not form.with_lengths:
-        return [_unpack_lookups(messages, owner, form, range(len(owner.lookups)), ())]
     return [_unpack_lookups(messages, owner, form, range(*batch.lookups), batch.groups) for batch in owner.batches]
 
 

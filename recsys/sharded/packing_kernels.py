@@ -1,4 +1,9 @@
-"""The loops behind `windrow.recsys.sharded.packing` and `windrow.recsys.sharded.packed`."""
+"""The loops behind `windrow.recsys.sharded.packing`.
+
+Where several take them: `lengths` [features, samples], `ids` [n] and `weights` [n], or [0] for none, are a batch's;
+`starts` [features + 1] says where each feature's ids begin; `requests` [r, 3] are feature, first row, and row of
+`bag_lengths` or -1 for all ids; `features`, `bounds`, `first_asked` and `asked` are those of `IndexMap`.
+"""
 
 from typing import Any
 
@@ -19,12 +24,8 @@ def summarise(
 ) -> bool:
     """Find where each feature's ids begin, whether it has one for each sample, and whether all is valid.
 
-    Args:
-        lengths: [features, samples].
-        ids: [n].
-        limits: [features], ids must be below; negative: this feature is not looked up.
-        starts: [features + 1] to fill.
-        one_each: [features] to fill.
+    Fills `starts` and `one_each` [features]. Ids must be below `limits` [features]; a negative one: this feature is not
+    looked up.
 
     Returns:
         False where a length is negative, lengths and ids differ in number, or an id is out of range.
@@ -89,19 +90,9 @@ def count_requests(
     counts: Ints,
     bag_lengths: Small,
 ) -> None:
-    """Count the ids of every request, for those of cut tables also by sample.
+    """Count the ids of every request into `counts` [r], for those of cut tables also by sample.
 
-    Args:
-        lengths: [features, samples].
-        ids: [n].
-        starts: [features + 1], from `summarise`.
-        requests: [r, 3] feature, first row, and row of `bag_lengths` or -1 for all ids.
-        features: [cut features, 3] feature, its first piece, and the one after the last; see `IndexMap`.
-        bounds: [pieces] likewise.
-        first_asked: [pieces + 1] likewise.
-        asked: likewise.
-        counts: [r] to fill.
-        bag_lengths: [cut requests, samples] to fill.
+    The latter into `bag_lengths` [cut requests, samples].
     """
     bag_lengths[:] = 0
     for cut in range(len(features)):
@@ -140,21 +131,8 @@ def pack_requests(
 ) -> None:
     """Write what all owners are asked for: ids less the request's first row, weights, and lengths where needed.
 
-    Args:
-        lengths: [features, samples].
-        ids: [n].
-        weights: [n], or [0] for none.
-        starts: [features + 1], from `summarise`.
-        requests: as for `count_requests`.
-        features: likewise.
-        bounds: likewise.
-        first_asked: likewise.
-        asked: likewise.
-        places: [r, 3] where ids, weights, and lengths (or -1 for none) of each request begin; changed.
-        bag_lengths: from `count_requests`.
-        packed_ids: to fill; the messages to all owners.
-        packed_weights: the same memory.
-        packed_lengths: the same memory.
+    `places` [r, 3] say where ids, weights, and lengths (or -1 for none) of each request begin in `packed_ids`,
+    `packed_weights` and `packed_lengths`, which are one memory; they are changed. `bag_lengths` is of `count_requests`.
     """
     num_samples = lengths.shape[1]
     weighted = len(weights) > 0
@@ -197,18 +175,12 @@ def place_requests(
     weights: Floats,
     offsets: npt.NDArray[Any],
 ) -> None:
-    """Put what one rank asks for into the owner's batch of lookups.
+    """Put what one rank asks for, as `pack_requests` wrote it, into the owner's batch of lookups.
 
-    Args:
-        packed_ids: from `pack_requests`.
-        packed_weights: likewise, or [0] for none.
-        packed_lengths: likewise.
-        lookups: [lookups, 6] where its ids begin in the packed ones, how many, where its lengths begin or -1 for one
-            id in each row, its rows, where its ids go in `values`, and where its first offset goes in `offsets`.
-        num_bags: bags of each lookup for the rank that asks; those past its rows stay empty.
-        values: the owner's ids, filled in part.
-        weights: the owner's weights, filled in part; [0] for none.
-        offsets: where bags begin in `values`, filled in part.
+    `lookups` [lookups, 6]: where its ids begin in the packed ones, how many, where its lengths begin or -1 for one id
+    in each row, its rows, where its ids go in `values`, and where its first offset goes in `offsets`. Each has
+    `num_bags` bags for the rank that asks; those past its rows stay empty. `values`, `weights` ([0] for none) and
+    `offsets` are filled in part.
     """
     for lookup in range(len(lookups)):
         start, count, start_of_lengths, rows, place, place_of_offsets = lookups[lookup]

@@ -18,8 +18,9 @@ has rows of its own number, and a message is one band after the other (`windrow.
 """
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from itertools import accumulate, chain, pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +30,12 @@ from torch import Tensor
 from windrow.comm.errors import RecipeError
 from windrow.comm.route import Block, Landing, Route, Transfer
 from windrow.comm.rows import Runs, join_runs
-from windrow.comm.wire import Wire, WireOptions
-from windrow.partition.tables.plan import Plan, Range
+from windrow.comm.wire import WireOptions
+from windrow.partition.tables.plan import Plan
 from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables, rows_of_whole_tables
-from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
-from windrow.recsys.sharded.packing import LookupInput, Message, Samples, pack, read_samples, unpack
+from windrow.recsys.sharded.layout import Layout, OwnerLayout
+from windrow.recsys.sharded.packing import LookupInput, Message, Samples
 from windrow.recsys.sharded.whole_tables import WholeTables
 from windrow.recsys.tables.options import TableConfig, TableOptions, features_of, pooling_of
 
@@ -43,12 +44,9 @@ if TYPE_CHECKING:
     from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor, KeyedTensor
 
-__all__ = ["EmbeddingBagCollection", "band_runs", "pooled_route"]
+__all__ = ["EmbeddingBagCollection", "band_runs"]
 
 NO_COUNTS = np.empty((0, 0), np.int64)
-
-Scale = tuple[int, Range, Tensor]
-"""Group, columns of its matrix to multiply, and [rows, 1] what by."""
 
 
 class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
@@ -102,7 +100,6 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
             seed=seed,
             stage="embedding bags",
         )
-        self._is_weighted = is_weighted
         self._is_direct = self.layout.is_direct
         self.embedding_dims = [table.embedding_dim for table in tables for _ in features_of(table)]
         """Columns of each key."""
@@ -110,23 +107,18 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         if is_weighted and any(averaged):
             table = tables[averaged.index(True)]
             raise RecipeError(f"table {table.name!r}: weights of ids go with pooling SUM, not with MEAN")
-        self._averaged = [
-            (feature, columns)
-            for (n, feature, _), columns in zip(self.layout.outputs, self.layout.columns_in_group(), strict=True)
-            if averaged[n]
-        ]
+        outputs = self.layout.outputs
+        self._averaged = [(feature, columns) for table, feature, columns in outputs if averaged[table]]
         self._columns: list[tuple[int, tuple[str, ...], tuple[int, ...]]] = []
         """Each group that has any, and the names and widths of its matrix's columns."""
         for group in range(self.layout.num_groups):
-            if outputs := self.layout.outputs_of_group(group):
-                names = tuple(self.embedding_names[number] for number in outputs)
-                dims = tuple(self.embedding_dims[number] for number in outputs)
-                self._columns.append((group, names, dims))
+            own = [n for n, (_, feature, _) in enumerate(outputs) if self.layout.groups[feature] == group]
+            if own:
+                names = tuple(self.embedding_names[n] for n in own)
+                self._columns.append((group, names, tuple(self.embedding_dims[n] for n in own)))
         self._runs = band_runs(self.layout)
-        self._widths = [0] * self.layout.num_groups
+        self._widths = dict.fromkeys(range(self.layout.num_groups), 0) | {g: sum(dims) for g, _, dims in self._columns}
         """Columns of each group's matrix."""
-        for (_, feature, _), (_, stop) in zip(self.layout.outputs, self.layout.columns_in_group(), strict=True):
-            self._widths[self.layout.groups[feature]] = stop
 
     def forward(
         self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
@@ -155,32 +147,17 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
             pooled = Embeddings(rows, tuple(self.embedding_names)).pooled()
         return KeyedTensor(self.embedding_names, self.embedding_dims, pooled)
 
-    def start_counts(
-        self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
+    def lookup_of_samples(
+        self, features: "KeyedJaggedTensor", samples: Sequence[Samples]
     ) -> InFlightLookup[list[PooledRows]]:
-        """Start a lookup; see `InFlightLookup` for its stages. Collective.
-
-        Args:
-            features: as in `forward`; must stay untouched until the lookup is finished.
-            deduplicated: likewise.
-
-        Returns:
-            Ends with the rows of each group of features that the collection has, a row for each sample of features
-            that are in none, else a row for each distinct one.
-
-        Raises:
-            DataError: ids, lengths, weights or inverses are not valid.
-            RecipeError: see `check_lookup`.
-        """
-        self.check_lookup(features)
-        samples = read_samples(features, deduplicated, self.layout, is_weighted=self._is_weighted)
-        if self._is_direct:
-            return _DirectBags(self, features, samples)
-        return InFlightLookup(self, samples)
+        """The lookup of a batch that was checked. Collective."""
+        looked_up = [samples[0].keys.get(feature) for _, feature, _ in self.layout.outputs]
+        in_order = self._is_direct and looked_up == list(range(len(samples[0].lengths)))
+        return _DirectBags(self, features, samples) if in_order else InFlightLookup(self, samples)
 
     def embedding_bag_configs(self) -> list[TableConfig]:
         """The tables."""
-        return self._tables
+        return self.configs
 
     @property
     def embedding_bags(self) -> WholeTables:
@@ -189,61 +166,61 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
 
     def is_weighted(self) -> bool:
         """Whether ids have weights."""
-        return self._is_weighted
+        return self.form.weighted
 
-    def send(
+    def route(
         self,
         wanted: Sequence[LookupInput],
         received: Sequence[Message],
         asked: Sequence[Message],
         samples: Sequence[Samples],
-    ) -> Transfer:
-        """Look up what all ranks want of this one, and send it to them; a stage of `start_counts`."""
-        del asked, samples
-        pooled = self._sharded.pooled([of_batch.to(self.device) for of_batch in wanted])
+    ) -> Route:
+        """From the outputs of this owner's batches, and locally the replicated tables', to a matrix for each group.
+
+        Rows that pad a batch go nowhere: their bags are empty.
+        """
+        del wanted, asked, samples
+        layout, rank, size = self.layout, self.world.rank, self.world.size
         num_rows = np.stack([message.num_rows for message in received])
-        route = pooled_route(self.wire, self.layout, self._runs, num_rows)
-        return route.start(pooled, differentiable=True)
+        owner, mine = layout.owners[rank], num_rows[rank]
+        starts = [
+            list(accumulate(num_rows[:, list(batch.groups)].max(axis=1).tolist(), initial=0)) for batch in owner.batches
+        ]
+        outgoing = [_bands(owner, [of_batch[peer] for of_batch in starts], num_rows[peer]) for peer in range(size)]
+        outgoing.append(_bands(layout.replicated, [0] * len(layout.replicated.batches), mine))
+        arriving = [
+            [(int(mine[band.group]), band.columns[1] - band.columns[0]) for band in other.bands]
+            for other in layout.owners
+        ]
+        targets = [Block(group, slice(0, rows)) for group, rows in enumerate(mine.tolist())]
+        landings = [
+            [
+                Landing(number, targets[band.group], of_band)
+                for number, (band, of_band) in enumerate(zip(other.bands, of_owner, strict=True))
+            ]
+            for other, of_owner in zip((*layout.owners, layout.replicated), self._runs, strict=True)
+        ]
+        return Route(self.wire, outgoing, landings, arriving)
 
     def receive(self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]) -> list[PooledRows]:
         """Wait for the vectors of this rank's rows, and name their columns; the end of `start_counts`."""
         matrices = [
             torch.empty(group.num_rows if width else 0, width, device=self.device)
-            for group, width in zip(samples, self._widths, strict=True)
+            for group, width in zip(samples, self._widths.values(), strict=True)
         ]
-        landed = transfer.finish(matrices, replicated)
-        if scales := self._scales(samples):
-            landed = _ScaleColumns.apply(scales, *landed)  # type: ignore[no-untyped-call]
-        return self.named(landed, samples)
+        return self.named(self._averages(transfer.finish(matrices, replicated), samples), samples)
 
-    def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
-        """[rows, columns] of each batch of the tables that every rank holds."""
-        return self._replicated.pooled(self.replicated_input(samples)) if self._replicated.batches else []
-
-    def look_up_alone(self, features: "KeyedJaggedTensor", samples: Sequence[Samples]) -> Tensor:
-        """[samples, sum of dims] where this process holds every table whole."""
+    def look_up_alone(self, features: "KeyedJaggedTensor", samples: Sequence[Samples]) -> list[PooledRows]:
+        """Where this process holds every table whole, of a batch that has their features alone, in order."""
         if self.world.meter is not None:
             needed = rows_of_whole_tables(self.layout.owners[0], samples)
             self.world.meter.record_found(f"{self.stage}: rows", local=needed, remote=0)
-        plain = samples[0]  # Other groups have features of other collections only.
-        wanted = [plain.keys[feature] for _, feature, _ in self.layout.outputs]
-        if wanted == list(range(len(plain.starts) - 1)):
-            values = features.values()
-            weights = torch.from_numpy(plain.weights) if self._is_weighted else None
-            offsets = features.offsets().to(values.dtype)
-            held = [LookupInput(values, offsets, weights, (plain.num_rows,), NO_COUNTS)]
-        else:
-            held = unpack(
-                pack(samples, self.layout.owners, self.layout.index, self.form), self.layout.owners[0], self.form
-            )
-        (pooled,) = self._sharded.pooled([of_batch.to(self.device) for of_batch in held])
-        scales = self._scales(samples)
-        if not scales:
-            return pooled
-        factors = torch.ones_like(pooled)
-        for _, (start, stop), scale in scales:
-            factors[:, start:stop] = scale
-        return pooled * factors
+        values = features.values()
+        weights = torch.from_numpy(samples[0].weights) if self.form.weighted else None
+        offsets = features.offsets().to(values.dtype)
+        held = LookupInput(values, offsets, weights, (samples[0].num_rows,), NO_COUNTS)
+        pooled = self._sharded.look_up([held.to(self.device)])
+        return self.named(self._averages(pooled, samples), samples)
 
     def named(self, matrices: Sequence[Tensor], samples: Sequence[Samples]) -> list[PooledRows]:
         """Name the columns of each group's matrix, where it has any."""
@@ -252,39 +229,18 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
             for group, names, dims in self._columns
         ]
 
-    def _scales(self, samples: Sequence[Samples]) -> list[Scale]:
-        """Columns of tables with mean pooling, and what each row's sum is multiplied by."""
-        found = []
-        for feature, columns in self._averaged:
+    def _averages(self, matrices: Sequence[Tensor], samples: Sequence[Samples]) -> Sequence[Tensor]:
+        """Divide the columns of tables with mean pooling by each row's number of ids."""
+        factors: dict[int, Tensor] = {}
+        for feature, (start, stop) in self._averaged:
             number = self.layout.groups[feature]
             group = samples[number]
             key = group.keys[feature]
             if not group.one_each[key]:
+                of_group = factors.setdefault(number, torch.ones_like(matrices[number]))
                 lengths = torch.from_numpy(group.lengths[key]).clamp(min=1).to(self.device, torch.float32)
-                found.append((number, columns, lengths.reciprocal().unsqueeze(1)))
-        return found
-
-
-class _ScaleColumns(torch.autograd.Function):
-    """Multiply columns of new matrices in place: [rows, 1] factors for (group, columns)."""
-
-    @staticmethod
-    def forward(ctx: Any, scales: Sequence[Scale], *matrices: Tensor) -> tuple[Tensor, ...]:
-        ctx.scales = scales
-        ctx.mark_dirty(*matrices)
-        for group, (start, stop), scale in scales:
-            matrices[group][:, start:stop].mul_(scale)
-        return matrices
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        scaled = list(gradients)
-        for group in {group for group, _, _ in ctx.scales}:
-            scaled[group] = gradients[group].clone()
-        for group, (start, stop), scale in ctx.scales:
-            scaled[group][:, start:stop].mul_(scale)
-        return None, *scaled
+                of_group[:, start:stop] = lengths.reciprocal().unsqueeze(1)
+        return [matrix * factors[n] if n in factors else matrix for n, matrix in enumerate(matrices)]
 
 
 class _DirectBags(InFlightLookup[list[PooledRows]]):
@@ -293,66 +249,29 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
     def __init__(
         self, collection: EmbeddingBagCollection, features: "KeyedJaggedTensor", samples: Sequence[Samples]
     ) -> None:
-        self._collection = collection
-        self._features = features
-        self._direct_samples = samples
-        self._pooled: Tensor | None = None
+        self._look_up = partial(collection.look_up_alone, features, samples)
+        self._found: list[PooledRows] | None = None
 
     def start_ids(self) -> None:
         """Nothing travels."""
 
     def start_lookup(self) -> None:
         """Look the batch up."""
-        if self._pooled is None:
-            self._pooled = self._collection.look_up_alone(self._features, self._direct_samples)
+        self._found = self._look_up() if self._found is None else self._found
 
     def finish(self) -> list[PooledRows]:
-        """Name the columns."""
+        """What was found."""
         self.start_lookup()
-        assert self._pooled is not None
-        return self._collection.named([self._pooled], self._direct_samples[:1])
-
-
-def pooled_route(wire: Wire, layout: Layout, runs: Sequence[Sequence[Runs]], num_rows: npt.NDArray[np.int64]) -> Route:
-    """The route of one minibatch.
-
-    Args:
-        wire: how vectors travel.
-        layout: the same on every rank.
-        runs: `band_runs` of the layout.
-        num_rows: [ranks, groups] rows of each rank.
-
-    Returns:
-        From the outputs of this owner's batches, and locally those of the replicated tables', to a matrix for each
-        group. Rows that pad a batch go nowhere: their bags are empty.
-    """
-    rank, size = wire.world.rank, wire.world.size
-    owner, mine = layout.owners[rank], num_rows[rank]
-    starts = [
-        list(accumulate(num_rows[:, list(batch.groups)].max(axis=1).tolist(), initial=0)) for batch in owner.batches
-    ]
-    outgoing = [_bands(owner, [of_batch[peer] for of_batch in starts], num_rows[peer]) for peer in range(size)]
-    outgoing.append(_bands(layout.replicated, [0] * len(layout.replicated.batches), mine))
-    arriving = [[(int(mine[band.group]), band.width) for band in other.bands] for other in layout.owners]
-    targets = [Block(group, slice(0, rows)) for group, rows in enumerate(mine.tolist())]
-    landings = [
-        [
-            Landing(number, targets[band.group], of_band)
-            for number, (band, of_band) in enumerate(zip(other.bands, of_owner, strict=True))
-        ]
-        for other, of_owner in zip((*layout.owners, layout.replicated), runs, strict=True)
-    ]
-    return Route(wire, outgoing, landings, arriving)
+        assert self._found is not None
+        return self._found
 
 
 def _bands(owner: OwnerLayout, starts: Sequence[int], rows: npt.NDArray[np.int64]) -> list[Block]:
     """One rank's rows of each group in an owner's outputs, which begin there in each batch, band by band."""
-    found = []
-    for band in owner.bands:
-        start, first = starts[band.batch], owner.batches[band.batch].columns[0]
-        columns = (band.columns[0] - first, band.columns[1] - first)
-        found.append(Block(band.batch, slice(start, start + int(rows[band.group])), columns))
-    return found
+    return [
+        Block(band.batch, slice(starts[band.batch], starts[band.batch] + int(rows[band.group])), band.columns)
+        for band in owner.bands
+    ]
 
 
 def band_runs(layout: Layout) -> list[list[Runs]]:
@@ -366,40 +285,27 @@ def band_runs(layout: Layout) -> list[list[Runs]]:
 
     Returns:
         For each owner, the replicated tables last, and each of its bands the runs from its columns to those of the
-        group's matrix (`Layout.columns_in_group`), to be applied in this order: what is copied fills every column of
+        group's matrix (`Layout.outputs`), to be applied in this order: what is copied fills every column of
         every matrix exactly once, before anything is added to it.
     """
     owners = (*layout.owners, layout.replicated)
-    in_group = layout.columns_in_group()
-    cuts = sorted({column for owner in owners for lookup in owner.lookups for column in lookup.output})
-    filled: set[int] = set()
+    cuts: dict[int, set[int]] = {number: set() for number in range(len(layout.outputs))}
+    for lookup in chain.from_iterable(owner.lookups for owner in owners):
+        cuts[lookup.output].update(lookup.part)
+    filled: set[tuple[int, int]] = set()
     found = []
     for owner in owners:
-        of_bands: list[list[tuple[int, int, int, int]]] = [[] for _ in owner.bands]
-        for lookup in owner.lookups:
-            band, start_in_band = _place_in_bands(owner, lookup)
-            shift = _shift_in_group(layout, in_group, lookup)
-            inside = [cut for cut in cuts if lookup.output[0] <= cut <= lookup.output[1]]
-            for start, stop in pairwise(inside):
-                source, target = start_in_band + start - lookup.output[0], start + shift
-                add = int(start in filled)
-                filled.add(start)
-                of_bands[band].append((source, target, stop - start, add))
-        found.append([join_runs(runs) for runs in of_bands])
+        of_bands = []
+        for band in owner.bands:
+            runs = []
+            for lookup in owner.lookups[slice(*band.lookups)]:
+                first, last = lookup.part
+                source = lookup.columns[0] - band.columns[0] - first
+                target = layout.outputs[lookup.output][2][0]
+                inside = sorted(cut for cut in cuts[lookup.output] if first <= cut <= last)
+                for start, stop in pairwise(inside):
+                    runs.append((source + start, target + start, stop - start, int((lookup.output, start) in filled)))
+                    filled.add((lookup.output, start))
+            of_bands.append(join_runs(runs))
+        found.append(of_bands)
     return found
-
-
-def _place_in_bands(owner: OwnerLayout, lookup: Lookup) -> tuple[int, int]:
-    """The band of a lookup, and its first column there."""
-    for number, band in enumerate(owner.bands):
-        if lookup.columns[0] < band.columns[1]:
-            return number, lookup.columns[0] - band.columns[0]
-    raise AssertionError("bands cover all columns")
-
-
-def _shift_in_group(layout: Layout, in_group: Sequence[Range], lookup: Lookup) -> int:
-    """What to add to a column of the collection to get that of the group's matrix."""
-    for (_, _, columns), (first, _) in zip(layout.outputs, in_group, strict=True):
-        if lookup.output[0] < columns[1]:
-            return first - columns[0]
-    raise AssertionError("outputs cover all columns")

@@ -10,18 +10,17 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.route import Block, Landing, Route, Transfer
-from windrow.comm.wire import Wire, WireOptions
-from windrow.partition.tables.plan import Plan, Range
+from windrow.comm.wire import WireOptions
+from windrow.partition.tables.plan import Plan
 from windrow.recsys.batches.jagged import Deduplicated, Jagged
-from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables
-from windrow.recsys.sharded.layout import Layout, OwnerLayout
-from windrow.recsys.sharded.packing import LookupInput, Message, Samples, read_samples
+from windrow.recsys.sharded.collection import ShardedTables
+from windrow.recsys.sharded.layout import OwnerLayout
+from windrow.recsys.sharded.packing import LookupInput, Message, Samples
 from windrow.recsys.sharded.whole_tables import WholeTables
 from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.torchrec_adapter import JaggedTensor, KeyedJaggedTensor
 
-__all__ = ["EmbeddingCollection", "output_of", "row_route"]
+__all__ = ["EmbeddingCollection"]
 
 
 class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
@@ -93,8 +92,6 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
                 f"tables of one EmbeddingCollection have one embedding_dim, got {sorted(dims)}: make one for each"
             )
         self._need_indices = need_indices
-        owners = (*self.layout.owners, self.layout.replicated)
-        self._outputs = [output_of(self.layout, owner) for owner in owners]
 
     def forward(
         self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
@@ -134,36 +131,17 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
             for name, (_, feature, _) in zip(self.embedding_names, layout.outputs, strict=True)
         }
 
-    def start_counts(
-        self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
-    ) -> InFlightLookup[dict[str, Deduplicated[Tensor]]]:
-        """Start a lookup; see `InFlightLookup` for its stages. Collective.
-
-        Args:
-            features: as in `forward`; must stay untouched until the lookup is finished.
-            deduplicated: likewise.
-
-        Returns:
-            Ends with the rows of each feature, a list for each sample, or in a group for each distinct one.
-
-        Raises:
-            DataError: ids, lengths or inverses are not valid.
-            RecipeError: see `check_lookup`.
-        """
-        self.check_lookup(features)
-        return InFlightLookup(self, read_samples(features, deduplicated, self.layout, is_weighted=False))
-
     def embedding_configs(self) -> list[TableConfig]:
         """The tables."""
-        return self._tables
+        return self.configs
 
     def embedding_dim(self) -> int:
         """Columns of every table."""
-        return self._tables[0].embedding_dim
+        return self.configs[0].embedding_dim
 
     def embedding_names_by_table(self) -> list[list[str]]:
         """Keys of the result, table by table."""
-        return embedding_names(self._tables)
+        return embedding_names(self.configs)
 
     def need_indices(self) -> bool:
         """Whether results have the ids as their weights."""
@@ -174,26 +152,30 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         """Tables that this rank stores whole: ``embeddings["item"].weight``."""
         return self.whole_tables()
 
-    def send(
+    def route(
         self,
         wanted: Sequence[LookupInput],
         received: Sequence[Message],
         asked: Sequence[Message],
         samples: Sequence[Samples],
-    ) -> Transfer:
-        """Look up what all ranks want of this one, and send it to them; a stage of `start_counts`."""
+    ) -> Route:
+        """From the rows that this owner found for each lookup, and locally the replicated tables', to each output."""
         del received
-        (everything,) = wanted
-        rows = self._sharded.rows(everything.to(self.device))
-        route = row_route(self.wire, self.layout, self._outputs, everything.counts, asked, samples)
-        return route.start(rows, differentiable=True)
-
-    def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
-        """For each lookup of the tables that every rank holds [ids, dim]."""
-        if not self._replicated.batches:
-            return []
-        (everything,) = self.replicated_input(samples)
-        return self._replicated.rows(everything)
+        layout, size = self.layout, self.world.size
+        counts = np.concatenate([np.empty((size, 0), np.int64), *(of_batch.counts for of_batch in wanted)], axis=1)
+        starts = [list(accumulate(of_lookup, initial=0)) for of_lookup in counts.T.tolist()]
+        outgoing = [
+            [Block(lookup, slice(bounds[peer], bounds[peer + 1])) for lookup, bounds in enumerate(starts)]
+            for peer in range(size)
+        ]
+        arriving = [
+            [(int(message.counts[lookup.request]), lookup.dim) for lookup in owner.lookups]
+            for owner, message in zip(layout.owners, asked, strict=True)
+        ]
+        landings = [_landings(owner, samples) for owner in (*layout.owners, layout.replicated)]
+        # Ids of replicated tables, whose order is that of the samples, land as they stand.
+        outgoing.append([Block(n, slice(0, landing.target.num_rows)) for n, landing in enumerate(landings[-1])])
+        return Route(self.wire, outgoing, landings, arriving)
 
     def receive(
         self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]
@@ -217,63 +199,12 @@ def _lengths(group: Samples, feature: int) -> Tensor:
     return torch.from_numpy(group.lengths[group.keys[feature]])
 
 
-def row_route(
-    wire: Wire,
-    layout: Layout,
-    outputs: Sequence[Sequence[tuple[int, Range]]],
-    counts: npt.NDArray[np.int64],
-    asked: Sequence[Message],
-    samples: Sequence[Samples],
-) -> Route:
-    """The route of one minibatch.
-
-    Args:
-        wire: how rows travel.
-        layout: the same on every rank.
-        outputs: `output_of` the lookups of each owner, and at the end of the replicated tables.
-        counts: [ranks, lookups] ids that each rank asks this one for.
-        asked: what this rank asks each owner for.
-        samples: likewise, group by group.
-
-    Returns:
-        From the rows that this owner found for each lookup [ids of all ranks, columns], and locally those of the
-        replicated tables', to the rows of each output.
-    """
-    starts = [list(accumulate(of_lookup, initial=0)) for of_lookup in counts.T.tolist()]
-    outgoing = [
-        [Block(lookup, slice(bounds[peer], bounds[peer + 1])) for lookup, bounds in enumerate(starts)]
-        for peer in range(wire.world.size)
-    ]
-    arriving = [
-        [(int(message.counts[lookup.request]), lookup.dim) for lookup in owner.lookups]
-        for owner, message in zip(layout.owners, asked, strict=True)
-    ]
-    landings = [
-        _landings(owner, of_owner, samples)
-        for owner, of_owner in zip((*layout.owners, layout.replicated), outputs, strict=True)
-    ]
-    # Ids of replicated tables, whose order is that of the samples, land as they stand.
-    outgoing.append([Block(number, slice(0, landing.target.num_rows)) for number, landing in enumerate(landings[-1])])
-    return Route(wire, outgoing, landings, arriving)
-
-
-def output_of(layout: Layout, owner: OwnerLayout) -> list[tuple[int, Range]]:
-    """For each lookup of an owner its place in `Layout.outputs`, and which columns of that output it gives."""
-    found = []
-    for lookup in owner.lookups:
-        start, stop = lookup.output
-        number = next(number for number, (_, _, columns) in enumerate(layout.outputs) if start < columns[1])
-        first = layout.outputs[number][2][0]
-        found.append((number, (start - first, stop - first)))
-    return found
-
-
-def _landings(owner: OwnerLayout, outputs: Sequence[tuple[int, Range]], samples: Sequence[Samples]) -> list[Landing]:
+def _landings(owner: OwnerLayout, samples: Sequence[Samples]) -> list[Landing]:
     rows = {
         number: samples[owner.request_groups[number]].requested(owner.requests[number])
         for number in {lookup.request for lookup in owner.lookups}
     }
     return [
-        Landing(block, Block(number, rows[lookup.request], columns))
-        for block, (lookup, (number, columns)) in enumerate(zip(owner.lookups, outputs, strict=True))
+        Landing(block, Block(lookup.output, rows[lookup.request], lookup.part))
+        for block, lookup in enumerate(owner.lookups)
     ]

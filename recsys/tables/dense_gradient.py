@@ -187,19 +187,14 @@ class _PoolRows(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(context: Any, pooled_gradient: Tensor) -> tuple[Tensor | None, ...]:
-        from windrow.recsys.tables.table_kernels import add_to_rows, dot_with_rows
+        from windrow.recsys.tables.table_kernels import add_to_rows
 
         values, offsets, weights, *tables = context.saved_tensors
-        wanted = context.needs_input_grad
         arriving = pooled_gradient.contiguous().numpy()
         gradients = [torch.zeros_like(table) for table in tables]
-        of_weights = torch.zeros_like(weights) if wanted[3] else None
         for table, bags, column in _segments(context.lookups, offsets, tables):
-            place = (values.numpy(), bags)
-            add_to_rows(gradients[table].numpy(), *place, _array(weights), arriving, column)
-            if of_weights is not None:
-                dot_with_rows(tables[table].detach().numpy(), *place, of_weights.numpy(), arriving, column)
-        return None, None, None, of_weights, *gradients
+            add_to_rows(gradients[table].numpy(), values.numpy(), bags, _array(weights), arriving, column)
+        return None, None, None, None, *gradients
 
 
 def _segments(

@@ -181,8 +181,6 @@ class _Call:
 
     def __call__(self, values: Tensor, offsets: Tensor, weights: Tensor | None) -> Tensor:
         """See `TableBatch.forward`."""
-        if weights is not None and self._factor != 1:
-            weights = _ScaleGradient.apply(weights, 1 / self._factor)  # type: ignore[no-untyped-call]
         found: Tensor = self._kernel(values, offsets, weights)
         if self._columns is None:
             return found

@@ -27,7 +27,6 @@ from windrow.comm.options import (
 __all__ = [
     "EmbeddingBagConfig",
     "EmbeddingConfig",
-    "Form",
     "Optimizer",
     "PoolingType",
     "Precision",
@@ -194,7 +193,6 @@ def _check_unsupported(table: TableConfig) -> None:
 
 Optimizer = Literal["rowwise_adagrad", "adagrad", "sgd", "adam"]
 Precision = Literal["fp32", "fp16"]
-Form = Literal["dense"]
 
 
 @checked_dataclass
@@ -211,8 +209,6 @@ class TableOverrides:
     """Added to the square root in the denominator."""
     precision: Precision | None = None
     """How values are stored."""
-    form: Form | None = None
-    """How rows are represented."""
     initial_scale: PositiveFloat | None = None
     """First values are uniform in [-initial_scale, initial_scale)."""
     weight_decay: NonNegativeFloat | None = None
@@ -226,7 +222,7 @@ class TableOptions:
     """How embedding tables are stored, and how they learn.
 
     What is said here holds for all tables but for what `per_table` says otherwise. Tables of different optimiser,
-    rate, precision and form are looked up by one call for each kind on a rank.
+    rate and precision are looked up by one call for each kind on a rank.
     """
 
     dim: PositiveInt = 64
@@ -241,8 +237,6 @@ class TableOptions:
     precision: Precision = "fp32"
     """How values are stored; fp16 halves the memory and rounds each update to nearest, so small ones may be lost. The
     optimiser's accumulators are fp32 either way. Not for tables of which every rank holds a copy."""
-    form: Form = "dense"
-    """How rows are represented; dense: every value is stored."""
     initial_scale: PositiveFloat | None = None
     """First values are uniform in [-initial_scale, initial_scale); "none" for sqrt(1 / rows), as in DLRM."""
     pretrained: Mapping[str, PathOption] = field(default_factory=dict)

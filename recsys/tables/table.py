@@ -67,7 +67,7 @@ class TableBatch(nn.Module, ABC):
 
         Returns:
             [B, output_dim] float32 sums, lookups side by side and zeros for an empty bag. Differentiable towards the
-            tables, and towards weights that require a gradient.
+            tables, not the weights.
         """
 
     @abstractmethod
@@ -119,11 +119,6 @@ class TableBatch(nn.Module, ABC):
         place = {(found.piece, found.name): found.tensor for found in self.state()}
         for given in tensors:
             place[given.piece, given.name].copy_(given.tensor)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of values and optimiser state; gradients are not counted."""
-        return sum(found.tensor.nbytes for found in self.state())
 
 
 def table_key(name: str, seed: int) -> int:

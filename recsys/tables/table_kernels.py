@@ -11,7 +11,7 @@ import numpy.typing as npt
 from windrow.comm.inline_kernels import hash_id, mix64, prefetch
 from windrow.comm.random import GOLDEN
 
-__all__ = ["add_to_rows", "dot_with_rows", "fill_uniform", "sum_rows"]
+__all__ = ["add_to_rows", "fill_uniform", "sum_rows"]
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.integer]
@@ -56,22 +56,6 @@ def add_to_rows(
             row = gradient[values[place]]
             for column in range(dim):
                 row[column] += weight * arriving[column]
-
-
-@numba.njit(nogil=True, cache=True)
-def dot_with_rows(
-    table: Floats, values: Rows, offsets: Offsets, weights_gradient: Floats, pooled_gradient: Floats, first_column: int
-) -> None:
-    """Write the gradient of each value's weight: its row times the gradient of its bag."""
-    dim = table.shape[1]
-    for bag in range(len(offsets) - 1):
-        arriving = pooled_gradient[bag, first_column : first_column + dim]
-        for place in range(offsets[bag], offsets[bag + 1]):
-            row = table[values[place]]
-            total = np.float32(0)
-            for column in range(dim):
-                total += row[column] * arriving[column]
-            weights_gradient[place] = total
 
 
 _GOLDEN = np.uint64(GOLDEN)

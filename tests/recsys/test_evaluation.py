@@ -9,16 +9,8 @@ from hypothesis import strategies as st
 from windrow.comm.errors import DataError
 from windrow.comm.loopback import Loopback
 from windrow.comm.rows import near_equal_split
-from windrow.recsys import evaluation
 from windrow.recsys.batches.batch import Batch
-from windrow.recsys.evaluation import (
-    ClickEvaluator,
-    ClickMetrics,
-    auc_of_histogram,
-    check_split_can_be_scored,
-    exact_auc,
-    histogram_of,
-)
+from windrow.recsys.evaluation import ClickEvaluator, check_split_can_be_scored, exact_auc, measure_clicks
 from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
@@ -31,10 +23,8 @@ def random_samples(count=300):
     return logits, (torch.rand(count, generator=generator) < torch.sigmoid(logits)).float()
 
 
-def measured(logits, labels, auc="exact"):
-    metrics = ClickMetrics("test", auc=auc)
-    metrics.update(logits, labels)
-    return metrics.compute(Loopback.single())
+def measured(logits, labels):
+    return measure_clicks(Loopback.single(), logits, labels, split="test")
 
 
 def slow_auc(logits, labels):
@@ -79,13 +69,12 @@ class Given:
         return Batch(logits[start:stop, None], sparse, labels[start:stop], torch.arange(start, stop))
 
 
-@pytest.mark.parametrize("auc", ["exact", "histogram"])
-def test_an_evaluator_measures_all_batches_of_all_ranks(spmd, jagged_of, auc):
+def test_an_evaluator_measures_all_batches_of_all_ranks(spmd, jagged_of):
     def body(world):
         recommender = Recommender(EmbeddingBagCollection(TABLES, world=world), None, DenseIsTheLogit())
-        return ClickEvaluator(world, recommender, {"test": Given(world, jagged_of)}, auc=auc).evaluate()
+        return ClickEvaluator(world, recommender, {"test": Given(world, jagged_of)}).evaluate()
 
-    expected = measured(*random_samples(SAMPLES), auc)
+    expected = measured(*random_samples(SAMPLES))
     assert all(found == {"test": pytest.approx(expected)} for found in spmd(body))
 
 
@@ -118,23 +107,18 @@ def test_definitions(pairs):
     )
 
 
-@pytest.mark.parametrize("auc", ["exact", "histogram"])
-def test_is_the_same_on_any_number_of_ranks(auc, spmd):
+def test_is_the_same_on_any_number_of_ranks(spmd):
     logits, labels = random_samples()
 
     def body(world):
-        metrics = ClickMetrics("test", auc=auc)
-        # Uneven batches; the last rank of four has nothing.
+        # The last rank of four has nothing.
         ends = [0, 250, 280, 300, 300] if world.size == 4 else near_equal_split(300, world.size)
         start, stop = ends[world.rank], ends[world.rank + 1]
-        for first in range(start, stop, 70):
-            metrics.update(logits[first : min(first + 70, stop)], labels[first : min(first + 70, stop)])
-        metrics.update(logits[:0], labels[:0])
-        return metrics.compute(world)
+        return measure_clicks(world, logits[start:stop], labels[start:stop])
 
     results = spmd(body)
     assert all(result == results[0] for result in results)
-    expected = measured(logits, labels, auc)
+    expected = measured(logits, labels)
     assert results[0] == pytest.approx(expected, rel=1e-12)
     assert results[0]["auc"] == expected["auc"]
 
@@ -145,10 +129,8 @@ def test_every_rank_refuses_a_lost_prediction_of_one(lost):
         logits, labels = random_samples()
         if world.rank == 1:
             logits[5] = lost
-        metrics = ClickMetrics("validation")
-        metrics.update(logits, labels)
         with pytest.raises(DataError, match=r"1 of 600 predictions for validation are NaN.*learning rate"):
-            metrics.compute(world)
+            measure_clicks(world, logits, labels, split="validation")
 
     Loopback.run(2, body)
 
@@ -161,35 +143,6 @@ def test_refuses_what_has_no_meaning(num_samples, num_clicks, message):
     with pytest.raises(DataError, match=message):
         measured(torch.zeros(num_samples), (torch.arange(num_samples) < num_clicks).float())
     check_split_can_be_scored("test", 7, 1)
-
-
-@given(
-    samples=st.lists(st.tuples(st.floats(-20, 20, width=32), st.integers(0, 1)), min_size=1, max_size=30),
-    num_bins=st.sampled_from([1, 2, 16, 1 << 16]),
-)
-def test_exact_area_is_within_the_bound_of_the_histogram(samples, num_bins):
-    logits, labels = [s[0] for s in samples], [s[1] for s in samples]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "NUM_BINS", num_bins)
-        area, bound = auc_of_histogram(histogram_of(torch.tensor(logits), torch.tensor(labels)))
-    exact = slow_auc(logits, labels)
-    if math.isnan(exact):
-        assert math.isnan(area)
-        assert math.isnan(bound)
-    else:
-        assert abs(area - exact) <= bound + 1e-12
-        assert num_bins > 1 or (area, bound) == (0.5, 0.5)
-
-
-def test_histogram():
-    beyond = histogram_of(torch.tensor([-1e30, 1e30, -17.0]), torch.tensor([0, 1, 0]))
-    assert auc_of_histogram(beyond) == (1, 0)
-    area, bound = auc_of_histogram(torch.tensor([[3, 1], [1, 2]]))
-    assert area == pytest.approx((2 * 3 + (1 * 3 + 2 * 1) / 2) / (3 * 4))
-    assert bound == pytest.approx((1 * 3 + 2 * 1) / 2 / (3 * 4))
-    logits = torch.randn(100_000, generator=torch.Generator().manual_seed(0)) * 0.5 - 5
-    labels = torch.rand(100_000, generator=torch.Generator().manual_seed(1)) < torch.sigmoid(logits)
-    assert auc_of_histogram(histogram_of(logits, labels))[1] < 1e-3, "of the click rates of real logs"
 
 
 @given(

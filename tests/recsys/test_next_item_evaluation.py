@@ -61,7 +61,7 @@ def test_equals_one_sample_at_a_time(spmd):
 
 
 def test_figures_are_the_same_on_any_number_of_ranks(monkeypatch):
-    monkeypatch.setattr(ranking_evaluation, "SCORES_PER_CHUNK", 4 * NUM_ITEMS)
+    monkeypatch.setattr(ranking_evaluation, "QUERIES_PER_CHUNK", 4)
     one, *others = [Loopback.run(size, evaluate)[0] for size in (1, 2, 3, 12)]
     assert all(found == one for found in others)
     assert one["test"] == pytest.approx(expected(SAMPLES["test"]), rel=1e-6)

@@ -90,14 +90,14 @@ def test_one_block_equals_all_scores_at_once(spmd):
 
 def test_many_blocks_equal_all_scores_at_once_on_any_number_of_ranks(spmd, monkeypatch):
     """Chunks and blocks of which there are many, the last of each short; some ranks have fewer chunks."""
-    monkeypatch.setattr(ranking_evaluation, "USERS_PER_CHUNK", 8)
+    monkeypatch.setattr(ranking_evaluation, "QUERIES_PER_CHUNK", 8)
     monkeypatch.setattr(ranking_evaluation, "ITEMS_PER_BLOCK", 7)
     found = spmd(lambda world: evaluate(world, batch_size=5))
     check([*found, *(Loopback.run(size, partial(evaluate, batch_size=5))[0] for size in (1, 3, 9))])
 
 
 def test_recommendations_are_the_best_of_what_is_new_to_users(spmd, monkeypatch):
-    monkeypatch.setattr(ranking_evaluation, "USERS_PER_CHUNK", 8)
+    monkeypatch.setattr(ranking_evaluation, "QUERIES_PER_CHUNK", 8)
     monkeypatch.setattr(ranking_evaluation, "ITEMS_PER_BLOCK", 7)
     users = np.array([36, 3, 3, 5, *range(20)])
 

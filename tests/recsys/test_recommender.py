@@ -111,7 +111,7 @@ def test_windows_are_for_unpooled_features_alone(one_batch):
     batch = one_batch(Loopback.single())
     windows = pack_windows(Jagged(torch.zeros(0, dtype=torch.int64), torch.tensor([0, 0])))
     with pytest.raises(DataError, match=r"'item' is packed into windows.*of these there are history"):
-        recommender.start(replace(batch, windows={"item": windows}))
+        recommender(replace(batch, windows={"item": windows}))
 
 
 def test_an_inverse_without_its_rows_is_refused_before_lists_are_given_to_samples(one_batch, jagged_of):
@@ -119,7 +119,7 @@ def test_an_inverse_without_its_rows_is_refused_before_lists_are_given_to_sample
     batch = one_batch(Loopback.single())
     group = InverseKeyedJaggedTensor(jagged_of({"history": [[3]]}), torch.tensor([0, 0, 0, 1, 0, 0]))
     with pytest.raises(DataError, match="history: inverse holds 1, but there are rows 0 to 0"):
-        recommender.start(replace(batch, deduplicated=(group,)))
+        recommender(replace(batch, deduplicated=(group,)))
 
 
 def test_tables_that_every_rank_holds_are_summed_with_the_dense_model():

@@ -299,7 +299,7 @@ class Recorder:
 @given(st.integers(0, 12))
 def test_every_stage_comes_in_order_with_two_batches_on_their_way(num_batches):
     log = []
-    for batch, lookup in pipelined(range(num_batches), lambda number: Recorder(log, number)):
+    for batch, lookup in enumerate(pipelined(range(num_batches), lambda number: Recorder(log, number))):
         assert lookup._number == batch
         log.append(("update", batch))
     assert len(log) == 4 * num_batches

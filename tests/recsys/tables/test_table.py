@@ -95,12 +95,12 @@ def learn(batch: TableBatch, values: Tensor, offsets: Tensor, weights: Tensor | 
 @pytest.mark.parametrize(
     ("kind", "members"), [*((kind, MEMBERS) for kind in KINDS), (FBGEMMTableBatch, ODD)], ids=[*"FD", "F-odd dims"]
 )
-def test_pooled_sums_and_gradients_of_weights(kind, members, num_samples, longest, seed, weighted, short):
+def test_pooled_sums(kind, members, num_samples, longest, seed, weighted, short):
     batch = make(kind, members)
     tables = state(batch)
     values, offsets = random_bags(batch, num_samples, seed, longest)
     dtype = torch.int32 if short else torch.int64
-    weights = torch.rand(len(values), generator=torch.Generator().manual_seed(seed), requires_grad=True)
+    weights = torch.rand(len(values), generator=torch.Generator().manual_seed(seed))
     found = batch(values.to(dtype), offsets.to(dtype), weights if weighted else None)
     assert found.dtype == torch.float32
     assert found.shape == (num_samples, batch.output_dim)
@@ -109,9 +109,6 @@ def test_pooled_sums_and_gradients_of_weights(kind, members, num_samples, longes
     torch.testing.assert_close(found, expected)
     loss_of(found).backward()
     batch.step()
-    if weighted and num_samples:
-        (wanted,) = torch.autograd.grad(loss_of(expected), weights)
-        torch.testing.assert_close(weights.grad, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dim", [8, 7])
@@ -302,7 +299,8 @@ def test_num_bytes_are_those_that_options_tell(kind, optimizer, precision, share
     options = TableOptions(optimizer=optimizer, precision=precision)
     per_row = [m.dim * options.dtype.itemsize + options.optimizer_bytes_per_row(m.dim) for m in MEMBERS]
     expected = sum(m.num_rows * each + shared for m, each in zip(MEMBERS, per_row, strict=True))
-    assert make(kind, optimizer=optimizer, precision=precision).num_bytes == expected
+    found = make(kind, optimizer=optimizer, precision=precision).state()
+    assert sum(part.tensor.nbytes for part in found) == expected
 
 
 # ------------------------------------------------------------------------------------- first values, and what is made
