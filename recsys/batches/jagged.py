@@ -196,8 +196,9 @@ class Deduplicated(Generic[Array]):
         inverse: Any = self.inverse
         if inverse is None:
             return self.jagged
-        rows = [inverse + feature * self.num_rows for feature in range(self.num_features)]
-        return self.jagged.select(torch.cat(rows) if isinstance(inverse, Tensor) else np.concatenate(rows))
+        of_features = [inverse + feature * self.num_rows for feature in range(self.num_features)]
+        rows: Any = torch.cat(of_features) if isinstance(inverse, Tensor) else np.concatenate(of_features)
+        return self.jagged.select(rows)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
