@@ -144,9 +144,6 @@ def check_starter(starter: Starter, out: Path) -> None:
     Raises:
         RecipeError: it is refused.
     """
-    from windrow.launch.recipe import make_recipe
-    from windrow.launch.recommendation_recipe import make_recommendation_recipe
+    from windrow.launch.recipe import make_any_recipe
 
-    values = {"name": out.stem, **tomllib.loads(starter.text)}
-    make = make_recommendation_recipe if "log" in values else make_recipe
-    make(values, source=str(out), base=out.parent)
+    make_any_recipe({"name": out.stem, **tomllib.loads(starter.text)}, source=str(out), base=out.parent)
