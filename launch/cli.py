@@ -18,15 +18,10 @@ EXAMPLES = """\
 examples:
   windrow init log clicks.parquet
   windrow partition examples/tolokers.toml --parts 2
-  windrow explain examples/tolokers.toml
   mpirun -n 2 windrow train examples/tolokers.toml
   mpirun -n 2 windrow predict runs/tolokers-1
-  windrow generate-log stores/log.parquet --recipe stores/generated.toml
-  windrow cluster-log clicks.parquet --output clustered --by session --time shown_at
   windrow prepare examples/open_bandit.toml
-  mpirun -n 2 windrow train examples/open_bandit.toml
   windrow cluster --hosts 4 --rate 1gbit -- mpirun -n 4 windrow train examples/tolokers.toml
-  mpirun -n 4 windrow network
   windrow report runs/tolokers-1
   windrow doctor
   windrow train --help

@@ -24,7 +24,7 @@ from windrow.comm.launcher import launched_rank
 from windrow.launch.commands.arguments import writing
 from windrow.launch.prediction import Prediction, check_writable
 from windrow.launch.rank_process import joined_job
-from windrow.launch.recipe import AnyRecipe
+from windrow.launch.recipe import AnyRecipe, Recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.training import make_trainer
 from windrow.partition.atomic_writes import open_atomically
@@ -32,7 +32,7 @@ from windrow.recsys.log.prepare import prepare_rows
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.ranking_evaluation import RankingEvaluator
 from windrow.recsys.task import RecommendationTask
-from windrow.training.checkpoint import WhichCheckpoint
+from windrow.training.checkpoint import WhichCheckpoint, check_fits
 from windrow.training.run_folder import RunFolder
 from windrow.training.terminal import StageProgress, make_progress
 
@@ -109,7 +109,9 @@ def evaluate(
         joined_job(recipe.run) as (world, device),
         make_trainer(world, recipe, device) as trainer,
     ):
-        trainer.load_weights(run_folder.path, checkpoint)
+        header = trainer.load_weights(run_folder.path, checkpoint).header
+        if isinstance(recipe, Recipe):
+            check_fits(header, recipe=header.recipe, data_fingerprint=trainer.task.fingerprint, data="graph")
         return trainer.evaluate() if rows is None else trainer.evaluate(log=LogStore.open(rows))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from windrow.comm.errors import DataError
-from windrow.launch.starter_recipe import first_lines
+from windrow.launch.starter_recipe import KINDS, first_lines, kind_of
 from windrow.recsys.log.options import LogFormat
 from windrow.recsys.log.readers import CRITEO_COLUMNS, read_log
 
@@ -63,9 +63,9 @@ class LogColumn:
                 return f"no values{empty}"
             low, high = self.range
             bounds = f"{low:,} to {high:,}" if self.kind == "whole" else f"{low:.4g} to {high:.4g}"
-            return f"{self.kind} numbers, {bounds}, {self.distinct:,} different{empty}"
-        what = {"truth": "true and false", "time": "dates and times", "numbers": "lists of numbers"}
-        return f"{what.get(self.kind, self.kind)}, {self.distinct:,} different{empty}"
+            return f"{KINDS[self.kind]}, {bounds}, {self.distinct:,} different{empty}"
+        what = {**KINDS, "numbers": "lists of numbers"}.get(self.kind, self.kind)
+        return f"{what}, {self.distinct:,} different{empty}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,14 +168,14 @@ def _column(name: str, column: Any) -> LogColumn:
     if types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     values, lengths, separator = array.drop_null(), None, ""
-    kind = _kind_of(values.type)
+    kind = kind_of(values.type)
     if isinstance(values, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
-        kind = {"whole": "lists", "text": "lists", "fraction": "numbers"}.get(_kind_of(values.type.value_type), kind)
+        kind = {"whole": "lists", "text": "lists", "fraction": "numbers"}.get(kind_of(values.type.value_type), kind)
         lengths = compute.list_value_length(values).to_numpy(zero_copy_only=False)
         values = values.flatten().drop_null()
     elif kind == "text":
         values, lengths, separator = _parsed_text(values.filter(compute.not_equal(compute.binary_length(values), 0)))
-        kind = "lists" if separator else _kind_of(values.type)
+        kind = "lists" if separator else kind_of(values.type)
     if kind == "fraction":
         values = values.cast(pa.float64())
         values = values.filter(compute.is_finite(values))
@@ -184,20 +184,6 @@ def _column(name: str, column: Any) -> LogColumn:
             values, kind = values.cast(pa.int64(), safe=False), "whole"
     empty = rows - len(values if lengths is None else lengths)
     return LogColumn(name, kind, values, rows, empty, len(values.unique()), lengths, separator)
-
-
-def _kind_of(kind: Any) -> str:
-    from pyarrow import types
-
-    if types.is_boolean(kind):
-        return "truth"
-    if types.is_integer(kind):
-        return "whole"
-    if types.is_floating(kind) or types.is_decimal(kind):
-        return "fraction"
-    if types.is_timestamp(kind) or types.is_date(kind):
-        return "time"
-    return "text" if types.is_string(kind) or types.is_large_string(kind) else str(kind)
 
 
 def _parsed_text(values: Any) -> tuple[Any, Any, str]:

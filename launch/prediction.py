@@ -49,7 +49,7 @@ from windrow.launch.recipe import Recipe
 from windrow.launch.settings import parse_settings
 from windrow.partition.atomic_writes import open_atomically
 from windrow.partition.store import PartitionStore
-from windrow.training.checkpoint import Checkpoint, CheckpointHeader, WhichCheckpoint, check_fits, load_together
+from windrow.training.checkpoint import CheckpointHeader, WhichCheckpoint, check_fits, load_together
 from windrow.training.run_folder import RunFolder
 from windrow.training.terminal import Progress, make_progress
 
@@ -132,24 +132,26 @@ def predict(
         model: GNN = build_model(
             recipe.model, in_features=part.num_features, out_features=part.num_outputs, seed=recipe.run.seed
         ).to(device)
-        loaded = _load(world, recipe, run_folder, checkpoint, fingerprint, say=progress.write)
+
+        def check(header: CheckpointHeader) -> None:
+            asked = {**header.recipe, "model": recipe.decisive_settings()["model"]}
+            check_fits(header, recipe=asked, data_fingerprint=fingerprint, data="graph")
+
+        loaded = load_together(world, run_folder.checkpoint_folder, check, checkpoint)
+        for message in loaded.damaged:
+            progress.write(f"windrow: skipped a damaged checkpoint: {message}")
         model.load_state_dict(loaded.state["trainer"]["model"])
         own_ids = own_vertices(part, ids)
         outputs = _infer(world, recipe, part, model, progress, ids=ids, hidden=hidden)
-        figures: dict[str, dict[str, float]] = {}
+        metric = next(iter(metrics), "")
+        figures: dict[str, float] = {}
         for split in measured:
             own = own_vertices(part, part.split_ids(split))
             if len(part.split_ids(split)):
                 rows = outputs[torch.searchsorted(own_ids, own)]
-                figures[split] = measure_split(world, part, metrics, own, rows)
-        metric = next(iter(metrics), "")
-        result = Prediction(
-            out=out,
-            rows=part.num_vertices if ids is None else len(ids),
-            epoch=loaded.header.epoch,
-            metric=metric,
-            figures={split: found[metric] for split, found in figures.items()},
-        )
+                figures[split] = measure_split(world, part, metrics, own, rows)[metric]
+        wanted = wanted_vertices(part, ids)
+        result = Prediction(out=out, rows=len(wanted), epoch=loaded.header.epoch, metric=metric, figures=figures)
         about = {
             "run": recipe.name,
             "epoch": result.epoch,
@@ -160,7 +162,6 @@ def predict(
             **({"graph": str(graph or store)} if graph or store else {}),
         }
         chunk_rows = min(max(1, CHUNK_BYTES // (4 * outputs.shape[1])), MOST_CHUNK_ROWS)
-        wanted = wanted_vertices(part, ids)
         chunks = rows_in_users_order(world, part, wanted, own_ids, outputs, chunk_rows=chunk_rows)
         file = _vector_file(out, outputs, result.rows) if hidden else _table_file(out, part, outputs, names, about)
         with contextlib.ExitStack() as stack:
@@ -177,28 +178,6 @@ def predict(
 
 def _fanouts(recipe: Recipe) -> tuple[int, ...]:
     return recipe.evaluation.fanouts or recipe.sampler.fanouts
-
-
-def _load(
-    world: World,
-    recipe: Recipe,
-    run_folder: RunFolder,
-    which: WhichCheckpoint,
-    fingerprint: str,
-    *,
-    say: Callable[[str], None],
-) -> Checkpoint:
-    """A checkpoint of the recipe's model, trained on the graph of this fingerprint. Collective."""
-
-    def check(header: CheckpointHeader) -> None:
-        asked = {**header.recipe, "model": recipe.decisive_settings()["model"]}
-        check_fits(header, recipe=asked, data_fingerprint=fingerprint, data="graph")
-
-    found = load_together(world, run_folder.checkpoint_folder, check, which)
-    if world.rank == 0:
-        for message in found.damaged:
-            say(f"windrow: skipped a damaged checkpoint: {message}")
-    return found
 
 
 def _infer(

@@ -24,7 +24,7 @@ from windrow.launch.recipe_file import read_recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.launch.settings import parse_settings, settings_to_dict
 
-__all__ = ["AnyRecipe", "Recipe", "load_any_recipe", "load_recipe", "make_recipe"]
+__all__ = ["AnyRecipe", "Recipe", "load_any_recipe", "load_recipe", "make_any_recipe", "make_recipe"]
 
 DECISIVE_SECTIONS = ("model", "sampler", "wire", "training", "evaluation")
 
@@ -127,19 +127,15 @@ AnyRecipe: TypeAlias = Recipe | RecommendationRecipe
 
 
 def load_any_recipe(path: Path, overrides: Sequence[str] = ()) -> AnyRecipe:
-    """Read and check a recipe.
-
-    Args:
-        path: a TOML file. Relative paths in it start from its folder.
-        overrides: ``SECTION.KEY=VALUE`` texts, as given to ``--set``; their paths start from the current folder.
-
-    Returns:
-        A graph's recipe where there is a section [graph], a click log's where there is [log].
+    """Read and check a recipe, as `load_recipe`: a graph's where there is a section [graph], a log's where [log] is.
 
     Raises:
-        RecipeError: neither section is there, or both are; or as `windrow.launch.recipe.load_recipe`.
+        RecipeError: neither section is there, or both are; or as `load_recipe`.
     """
-    values = read_recipe(path, overrides)
-    if "graph" in values:
-        return make_recipe(values, source=str(path), base=path.parent)
-    return make_recommendation_recipe(values, source=str(path), base=path.parent)
+    return make_any_recipe(read_recipe(path, overrides), source=str(path), base=path.parent)
+
+
+def make_any_recipe(values: Mapping[str, Any], *, source: str, base: Path) -> AnyRecipe:
+    """Check a recipe of either kind that is already a nested dictionary, as `make_recipe`."""
+    make = make_recipe if "graph" in values else make_recommendation_recipe
+    return make(values, source=source, base=base)

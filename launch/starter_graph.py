@@ -21,7 +21,18 @@ from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.readers.read import read_graph
 from windrow.gnn.readers.table_files import TableFile
 from windrow.gnn.vertex_data import SplitOptions
-from windrow.launch.starter_recipe import Starter, entries, entry, first_lines, relative_to_recipe
+from windrow.launch.starter_recipe import (
+    KINDS,
+    Starter,
+    column_named,
+    entries,
+    entry,
+    first_lines,
+    kind_of,
+    learning,
+    relative_to_recipe,
+    starter,
+)
 
 __all__ = ["graph_recipe"]
 
@@ -53,9 +64,6 @@ class _Table:
 
     def listed(self) -> str:
         return ", ".join(f"{name} ({_kind(values)})" for name, values in self.columns.items())
-
-    def named(self, names: Sequence[str]) -> str:
-        return next((column for name in names for column in self.columns if column.strip().lower() == name), "")
 
 
 def graph_recipe(path: Path, out: Path, *, vertices: Path | None = None, labels: Sequence[str] = ()) -> Starter:
@@ -99,8 +107,8 @@ def _edge_list(path: Path, vertices: Path | None, labels: Sequence[str]) -> Edge
             f"{path}: an edge needs two columns, but there is only {edges.listed()}; put commas or tabs between them"
         )
     names = list(edges.columns)
-    source = edges.named(SOURCES) or names[0]
-    destination = edges.named(DESTINATIONS) or next(name for name in names if name != source)
+    source = column_named(edges.columns, SOURCES) or names[0]
+    destination = column_named(edges.columns, DESTINATIONS) or next(name for name in names if name != source)
     ends = [edges.columns[name] for name in (source, destination)]
     kinds = {_kind(end) for end in ends}
     if not kinds <= {"whole numbers", "text"}:
@@ -143,12 +151,12 @@ def _vertex_columns(table: _Table, given: Sequence[str], ends: Any) -> dict[str,
         if name not in table.columns:
             raise DataError(f"--label {name}: {table.path} has no such column. Columns: {table.listed()}")
     ids, identity = _vertex_ids(table, given, ends)
-    split = table.named(SPLIT_COLUMNS)
+    split = column_named(table.columns, SPLIT_COLUMNS)
     words = table.columns[split] if split else None
     if words is None or _kind(words) != "text" or not set(words.fill_null("").unique().to_pylist()) <= SPLIT_VALUES:
         split = ""
     rest = [name for name in table.columns if name not in (identity, split)]
-    labels = tuple(given) or tuple(name for name in [table.named(LABELS)] if name in rest)
+    labels = tuple(given) or tuple(name for name in [column_named(table.columns, LABELS)] if name in rest)
     if not labels:
         raise DataError(
             f"{table.path}: no column has the name of a label ({', '.join(LABELS[:4])}, ...). Name it by --label, or "
@@ -205,15 +213,7 @@ def _vertex_ids(table: _Table, labels: Sequence[str], ends: Any) -> tuple[str, s
 
 
 def _kind(values: Any) -> str:
-    from pyarrow import types
-
-    if types.is_boolean(values.type):
-        return "true and false"
-    if types.is_integer(values.type):
-        return "whole numbers"
-    if types.is_floating(values.type):
-        return "numbers"
-    return "text" if types.is_string(values.type) or types.is_large_string(values.type) else str(values.type)
+    return KINDS.get(kind := kind_of(values.type), kind)
 
 
 def _read(path: Path, *, whole: bool) -> _Table:
@@ -252,65 +252,48 @@ def _write(path: Path, out: Path, options: GraphOptions, graph: Graph) -> Starte
         splits = {"train": graph.train_ids, "validation": graph.validation_ids, "test": graph.test_ids}
         understood.append(f"task: {graph.task}, {graph.num_classes} classes")
         understood.append("split: " + ", ".join(f"{len(ids):,} {name}" for name, ids in splits.items()))
-    learning = ""
+    sections = [
+        entry("store", f"stores/{out.stem}", "folder that windrow partition writes, from this file's folder"),
+        *_graph(path, out, options, graph),
+        "# How it is split among the ranks.\n[partition]\n"
+        + entry("num_parts", 2, "one for each rank that trains; --parts changes it"),
+    ]
+    if not find_spec("dgl"):
+        why = "metis, the default, cuts fewer edges and needs DGL, which is not installed"
+        sections[-1] += entry("method", "fennel", why)
     if graph.features is not None and graph.labels is not None:
         commands.append(f"mpirun -n 2 windrow train {out}")
-        learning = _learning(graph)
+        sections += _learning(graph)
     else:
         understood.append("to train it needs features and labels: an edge list has them in a file given by --vertices")
-    text = HEAD.format(
-        name=path.name,
-        about=about,
-        commands="\n#   ".join(commands),
-        store=entry("store", f"stores/{out.stem}", "folder that windrow partition writes, from this file's folder"),
-        graph=_graph(path, out, options, graph),
-        method=""
-        if find_spec("dgl")
-        else entry("method", "fennel", "metis, the default, cuts fewer edges and needs DGL, which is not installed"),
-    )
-    return Starter(text=text + learning, understood=tuple(understood), commands=tuple(commands))
+    return starter(path.name, about, understood, commands, *sections)
 
 
-HEAD = """\
-# {name}: {about},
-# as windrow init found them.
-#
-#   {commands}
-
-{store}
-# Which graph, and what to make of it.
-[graph]
-{graph}
-# How it is split among the ranks.
-[partition]
-num_parts = 2  # one for each rank that trains; --parts changes it
-{method}"""
-
-
-def _graph(path: Path, out: Path, options: GraphOptions, graph: Graph) -> str:
+def _graph(path: Path, out: Path, options: GraphOptions, graph: Graph) -> list[str]:
     """The section [graph] and those inside it."""
-    text = entry("path", relative_to_recipe(path, out))
+    text = "# Which graph, and what to make of it.\n[graph]\n" + entry("path", relative_to_recipe(path, out))
     default = asdict(GraphOptions(path=str(path)))
     chosen = {name: getattr(options, name) for name in ("format", "split_name", "first_vertex_id")}
     text += entries({name: value for name, value in chosen.items() if value != default[name]})
     text += entry("symmetrise", value=True, why="false where the direction of edges matters")
+    sections = []
     if graph.features is not None:
         text += entry("standardise", *_standardise(graph))
     if graph.labels is not None:
         text += f'# task = "{graph.task}"  # as read off the labels: binary, single-label or multi-label\n'
         if _has_few_labels(graph):
             text += '# self_loops = "add"  # for model.kind = gcn: a vertex hears itself too\n'
-        text += RANDOM_SPLIT
+        sections.append(RANDOM_SPLIT)
     if options.format == "edge-list":
         found = asdict(options.edge_list)
         if options.edge_list.vertex_file:
             found["vertex_file"] = relative_to_recipe(Path(options.edge_list.vertex_file), out)
         columns = {name: value for name, value in found.items() if value != default["edge_list"][name]}
-        text += f"\n# Columns of the edge list and of the vertex file.\n[graph.edge_list]\n{entries(columns)}"
-    return text
+        sections.append(f"# Columns of the edge list and of the vertex file.\n[graph.edge_list]\n{entries(columns)}")
+    return [text, *sections]
 
 
-RANDOM_SPLIT = """
+RANDOM_SPLIT = """\
 # Which labelled vertices train, validate and are measured at the end, where the files do not say it.
 [graph.random_split]
 kind = "fractions"
@@ -327,18 +310,21 @@ def _standardise(graph: Graph) -> tuple[str, str]:
     return "standard", "each column to mean 0 and deviation 1; none: as they are; rows: each row adds up to 1"
 
 
-def _learning(graph: Graph) -> str:
+def _learning(graph: Graph) -> list[str]:
     """The sections on how weights are learnt."""
-    num_train = len(graph.train_ids)
-    text = LEARNING.format(
-        **(FEW if _has_few_labels(graph) else MANY),
+    num_train, few = len(graph.train_ids), _has_few_labels(graph)
+    trained = learning(
+        f"of {num_train:,} training vertices",
+        epochs=150 if few else 100,
         # About 16 steps an epoch.
         batch_size=int(np.clip(1 << max(num_train // 16, 1).bit_length(), 128, 1024)),
-        num_train=f"{num_train:,}",
+        rate=0.01 if few else 0.005,
+        patience=20 if few else 15,
+        more=entry("weight_decay", 0.05, "against learning by heart; 0.0 for many labels") if few else "",
     )
     if graph.task == "single-label":
-        text += '# metric = "macro_f1"  # instead of accuracy: rare classes count as much as others\n'
-    return text
+        trained += '# metric = "macro_f1"  # instead of accuracy: rare classes count as much as others\n'
+    return [FEW if few else MANY, trained]
 
 
 FEW_LABELS = 0.1
@@ -351,45 +337,24 @@ def _has_few_labels(graph: Graph) -> bool:
 
 # Test figures of one seed, against the defaults of the options. Few labels: accuracy on cora .794 (.772); residual
 # layers give .759 there and .160 on amazon computers, where these give .805. Many: ROC-AUC on minesweeper .918 (.911).
-FEW = {
-    "layers": "num_layers = 2  # hops; one fanout for each",
-    "fanouts": "[10, 10]",
-    "dropout": 0.5,
-    "epochs": 150,
-    "rate": "0.01",
-    "decay": "weight_decay = 0.05  # against learning by heart; 0.0 for many labels\n",
-    "patience": 20,
-}
-MANY = {
-    "layers": "num_layers = 3  # hops; one fanout for each\n"
-    'normalise = "layer"\nresidual = true  # layers add to what is there, so that there can be many',
-    "fanouts": "[10, 10, 10]",
-    "dropout": 0.2,
-    "epochs": 100,
-    "rate": "0.005",
-    "decay": "",
-    "patience": 15,
-}
-
-LEARNING = """
+FEW = """\
 # The network.
 [model]
 kind = "graphsage"  # gat, gin; gcn where neighbours are mostly alike, as papers that cite each other
 hidden = 64  # columns of its layers
-{layers}
-dropout = {dropout}  # more against learning by heart
+num_layers = 2  # hops; one fanout for each
+dropout = 0.5  # more against learning by heart
 
 # How minibatches are made.
 [sampler]
-fanouts = {fanouts}  # neighbours at each hop; -1: all of them
-
-# How weights are learnt.
-[training]
-epochs = {epochs}  # at most: [evaluation] ends it before
-batch_size = {batch_size}  # over all ranks, of {num_train} training vertices
-learning_rate = {rate}  # with a larger batch_size try more
-{decay}
-# When it is measured, and when it ends.
-[evaluation]
-patience_epochs = {patience}  # end after so many epochs without a better validation; 0: never
+fanouts = [10, 10]  # neighbours at each hop; -1: all of them
 """
+MANY = (
+    FEW.replace("dropout = 0.5", "dropout = 0.2")
+    .replace("[10, 10]", "[10, 10, 10]")
+    .replace(
+        "num_layers = 2  # hops; one fanout for each\n",
+        "num_layers = 3  # hops; one fanout for each\n"
+        'normalise = "layer"\nresidual = true  # layers add to what is there, so that there can be many\n',
+    )
+)

@@ -20,7 +20,7 @@ import numpy as np
 
 from windrow.comm.errors import DataError
 from windrow.launch.log_sample import LogColumn, LogSample, log_format, read_sample
-from windrow.launch.starter_recipe import Starter, entries, entry, relative_to_recipe
+from windrow.launch.starter_recipe import Starter, column_named, entries, entry, learning, relative_to_recipe, starter
 from windrow.recsys.batches.interactions import read_interactions
 from windrow.recsys.log.files import resolve_files
 from windrow.recsys.log.options import RESERVED_NAMES
@@ -103,7 +103,9 @@ def log_recipe(paths: Sequence[Path], out: Path, *, labels: Sequence[str] = ()) 
     sample = read_sample(form, files)
     chosen = _labels(sample, labels)
     if not chosen:
-        return _interactions_recipe(files, out, _named(sample, USERS), _named(sample, ITEMS))
+        return _interactions_recipe(
+            files, out, column_named(sample.columns, USERS), column_named(sample.columns, ITEMS)
+        )
     return _click_recipe(files, out, sample, _roles(sample, chosen))
 
 
@@ -113,14 +115,14 @@ def _labels(sample: LogSample, given: Sequence[str]) -> tuple[str, ...]:
     for name in given:
         if name not in columns:
             raise DataError(f"--label {name}: there is no such column. Columns: {sample.listed()}")
-    found = tuple(given) or tuple(name for name in [_named(sample, LABELS)] if name)
+    found = tuple(given) or tuple(name for name in [column_named(sample.columns, LABELS)] if name)
     if not found:
         candidates = [
             name
             for name, column in columns.items()
             if column.kind in NUMBERS and not column.empty and column.distinct == 2 and column.holds_only(0, 1)
         ]
-        if not candidates and _named(sample, USERS) and _named(sample, ITEMS):
+        if not candidates and column_named(sample.columns, USERS) and column_named(sample.columns, ITEMS):
             return ()
         if len(candidates) != 1:
             what = "several columns of 0 and 1" if candidates else "no column has the name of a label or holds 0 and 1"
@@ -139,10 +141,6 @@ def _labels(sample: LogSample, given: Sequence[str]) -> tuple[str, ...]:
                 "out of the file, or name another column by --label"
             )
     return found
-
-
-def _named(sample: LogSample, names: Sequence[str]) -> str:
-    return next((column for name in names for column in sample.columns if column.lower() == name), "")
 
 
 def _roles(sample: LogSample, labels: tuple[str, ...]) -> _Roles:
@@ -254,24 +252,27 @@ def _click_recipe(files: Sequence[Path], out: Path, sample: LogSample, roles: _R
     )
     train = 0.8 * sample.log_rows
     sizes = SMALL if train < LARGE_LOG else LARGE
-    text = CLICKS.format(
-        names=", ".join(path.name for path in files[:3]) + " ..." * (len(files) > 3),
-        about=about,
-        commands="\n#   ".join(commands),
-        store=entry("store", f"stores/{out.stem}", "folder that windrow prepare writes, from this file's folder"),
-        log=_log(training_files, out, sample, roles, is_binary=is_binary),
-        features=features,
-        split=split,
-        bottom=entry("bottom", sizes["bottom"], "layers for dense values") if roles.dense else "",
-        top=sizes["top"],
-        optimizer=sizes["optimizer"],
-        dropout=sizes["dropout"],
-        epochs=sizes["epochs"],
-        patience=sizes["patience"],
-        batch_size=_batch_size(train),
-    )
+    sections = [
+        entry("store", f"stores/{out.stem}", "folder that windrow prepare writes, from this file's folder"),
+        _log(training_files, out, sample, roles, is_binary=is_binary),
+        FEATURES + features,
+        "# Which samples train, choose the best epoch, and are measured at the end.\n[split]\n" + split,
+        MODEL.format(
+            bottom=entry("bottom", sizes["bottom"], "layers for dense values") if roles.dense else "",
+            top=sizes["top"],
+            optimizer=sizes["optimizer"],
+            dropout=sizes["dropout"],
+        ),
+        learning(
+            f"for {about}; more for speed",
+            epochs=sizes["epochs"],
+            batch_size=_batch_size(train),
+            rate=0.001,
+            patience=sizes["patience"],
+        ),
+    ]
     if is_binary:
-        text += '# metric = "normalised_entropy"  # instead of auc: for probabilities that are right in size\n'
+        sections[-1] += '# metric = "normalised_entropy"  # instead of auc: for probabilities that are right in size\n'
     understood = {
         "label": f"{', '.join(roles.labels)} ({'0 and 1' if is_binary else 'real'})",
         "split": "by " + split.split('"')[1],
@@ -279,20 +280,19 @@ def _click_recipe(files: Sequence[Path], out: Path, sample: LogSample, roles: _R
         "dense": ", ".join(roles.dense),
         "sparse": ", ".join(roles.features),
     }
-    return Starter(
-        text=text,
-        understood=(
-            f"{about}, format {sample.form}",
-            *(f"{what}: {found}" for what, found in understood.items() if found),
-            *(f"left out: {name} ({why})" for name, why in roles.left_out.items()),
-        ),
-        commands=commands,
-    )
+    lines = [
+        f"{about}, format {sample.form}",
+        *(f"{what}: {found}" for what, found in understood.items() if found),
+        *(f"left out: {name} ({why})" for name, why in roles.left_out.items()),
+    ]
+    names = ", ".join(path.name for path in files[:3]) + " ..." * (len(files) > 3)
+    return starter(names, about, lines, commands, *sections)
 
 
 def _log(files: Sequence[Path], out: Path, sample: LogSample, roles: _Roles, *, is_binary: bool) -> str:
     """The section [log]."""
-    text = entries({"paths": [relative_to_recipe(path, out) for path in files], "format": sample.form})
+    text = "# Where the log is, and what its columns are.\n[log]\n"
+    text += entries({"paths": [relative_to_recipe(path, out) for path in files], "format": sample.form})
     if sample.form not in ("criteo", "libfm") or not is_binary:
         label = roles.labels[0] if len(roles.labels) == 1 else roles.labels
         text += entry("label", label, "; ".join(sample.columns[name].described() for name in roles.labels))
@@ -349,28 +349,25 @@ def _batch_size(train: float) -> int:
 
 # Test AUC of 8,000 lines of Criteo's log (mean of 3 seeds) and of Frappe: .741 and .964; the defaults of the options,
 # which are for large logs, give .679 and .937, columns of 16 .733 and .957, Adagrad at 0.1 .739 and .963.
-SMALL = {"optimizer": "adagrad", "bottom": [128], "top": [128, 64], "dropout": 0.2, "epochs": 20, "patience": 2}
+SMALL: dict[str, Any] = {
+    "optimizer": "adagrad",
+    "bottom": [128],
+    "top": [128, 64],
+    "dropout": 0.2,
+    "epochs": 20,
+    "patience": 2,
+}
 # A log of many samples has large tables, and adagrad doubles them.
-LARGE = {
+LARGE: dict[str, Any] = {
     "optimizer": "rowwise_adagrad", "bottom": [512, 256], "top": [512, 256], "dropout": 0.0, "epochs": 5, "patience": 1
 }  # fmt: skip
 
-CLICKS = """\
-# {names}: {about}, as windrow init found them.
-#
-#   {commands}
-
-{store}
-# Where the log is, and what its columns are.
-[log]
-{log}
+FEATURES = """\
 # Sparse features: each value gets a row of a table of embeddings.
-# With {{ ids = "hash", rows = 100000 }} values share rows by a hash, which suits new values every day.
+# With { ids = "hash", rows = 100000 } values share rows by a hash, which suits new values every day.
 [log.features]
-{features}
-# Which samples train, choose the best epoch, and are measured at the end.
-[split]
-{split}
+"""
+MODEL = """\
 # Embedding tables: a row of so many numbers for each value of a sparse feature.
 [tables]
 dim = 64  # columns; 16 or 32 take less memory and time
@@ -385,16 +382,6 @@ kind = "dlrm"  # dot products; dcn: a cross network, with deep = [...] in place 
 {bottom}top = {top}  # layers from dot products to the result
 embeddings_in_top = true  # they see the embeddings too
 dropout = {dropout}  # 0.5 for less learning by heart, 0.0 for millions of samples
-
-# How weights are learnt.
-[training]
-epochs = {epochs}  # at most: [evaluation] ends it before
-batch_size = {batch_size}  # over all ranks, for {about}; more for speed
-learning_rate = 0.001  # of the layers; with a larger batch_size try more
-
-# When it is measured, and when it ends.
-[evaluation]
-patience_epochs = {patience}  # end after so many epochs without a better validation; 0: never
 """
 
 
@@ -418,27 +405,19 @@ def _interactions_recipe(files: Sequence[Path], out: Path, user: str, item: str)
         ) from error
     pairs = sum(len(lists.values) for lists in found.splits().values())
     about = f"{found.num_users:,} users, {found.num_items:,} items, {pairs:,} interactions"
-    command = f"mpirun -n 2 windrow train {out}"
-    text = TWO_TOWERS.format(
-        name=files[0].name,
-        about=about,
-        command=command,
+    towers = TWO_TOWERS.format(
         paths=entry("paths", [relative_to_recipe(files[0], out)]),
         columns=entries({"user_column": user, "item_column": item} if user else {}),
         share=share,
         num_negatives=min(512, found.num_items),
-        batch_size=_batch_size(pairs / 3),
     )
-    return Starter(
-        text=text, understood=(about, "no label: two towers learn which items go with which users"), commands=(command,)
-    )
+    trained = learning("more for speed", epochs=20, batch_size=_batch_size(pairs / 3), rate=0.006, patience=3)
+    trained += entry("k", 20, "items recommended to a user, in recall@k and ndcg@k")
+    lines = [about, "no label: two towers learn which items go with which users"]
+    return starter(files[0].name, about, lines, [f"mpirun -n 2 windrow train {out}"], towers, trained)
 
 
 TWO_TOWERS = """\
-# {name}: {about}, as windrow init found them.
-#
-#   {command}
-
 # Which user took which item, and nothing else: every item not taken counts against.
 [log]
 {paths}format = "interactions"
@@ -460,15 +439,4 @@ learning_rate = 0.006  # of the tables
 [model]
 kind = "two_tower"
 # temperature = 0.2  # 0.1 by default: the smaller, the more the hardest negatives count
-
-# How weights are learnt.
-[training]
-epochs = 20  # at most: [evaluation] ends it before
-batch_size = {batch_size}  # over all ranks, for {about}; more for speed
-learning_rate = 0.006  # of the towers' layers
-
-# When it is measured, and when it ends.
-[evaluation]
-k = 20  # items recommended to a user, in recall@k and ndcg@k
-patience_epochs = 3  # end after so many epochs without a better validation; 0: never
 """

@@ -5,14 +5,26 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from windrow.comm.errors import DataError
 
-__all__ = ["Starter", "check_starter", "entries", "entry", "first_lines", "relative_to_recipe"]
+__all__ = [
+    "KINDS",
+    "Starter",
+    "check_starter",
+    "column_named",
+    "entries",
+    "entry",
+    "first_lines",
+    "kind_of",
+    "learning",
+    "relative_to_recipe",
+    "starter",
+]
 
 LOOKED_AT_BYTES = 1 << 16
 """Of a file of text, for its layout."""
@@ -28,6 +40,25 @@ class Starter:
     """What was found in the files, a line each."""
     commands: tuple[str, ...]
     """What to run next."""
+
+
+def starter(name: str, about: str, understood: Sequence[str], commands: Sequence[str], *sections: str) -> Starter:
+    """A recipe of these sections for files of this name, with what they hold and what to do with it at its top."""
+    lines = [f"{name}: {about},", "as windrow init found them.", "", *(f"  {command}" for command in commands)]
+    head = "".join(f"# {line}".rstrip() + "\n" for line in lines)
+    return Starter(text="\n".join([head, *sections]), understood=tuple(understood), commands=tuple(commands))
+
+
+def learning(why_so_many: str, *, epochs: int, batch_size: int, rate: float, patience: int, more: str = "") -> str:
+    """The sections [training], which takes more settings, and [evaluation], to which more can be added."""
+    return (
+        "# How weights are learnt.\n[training]\n"
+        + entry("epochs", epochs, "at most: [evaluation] ends it before")
+        + entry("batch_size", batch_size, f"over all ranks, {why_so_many}")
+        + entry("learning_rate", rate, "of the layers; with a larger batch_size try more")
+        + f"{more}\n# When it is measured, and when it ends.\n[evaluation]\n"
+        + entry("patience_epochs", patience, "end after so many epochs without a better validation; 0: never")
+    )
 
 
 def entry(key: str, value: Any, why: str = "") -> str:
@@ -82,15 +113,37 @@ def first_lines(path: Path) -> list[str]:
     return lines[:-1] if is_cut and len(lines) > 1 else lines
 
 
+def column_named(columns: Iterable[str], names: Sequence[str]) -> str:
+    """The first of these names that a column has, as the column spells it; empty where none has."""
+    spelt = {column.strip().lower(): column for column in columns}
+    return next((spelt[name] for name in names if name in spelt), "")
+
+
+KINDS = {"whole": "whole numbers", "fraction": "numbers", "truth": "true and false", "time": "dates and times"}
+"""Kinds of columns in words."""
+
+
+def kind_of(kind: Any) -> str:
+    """Say "whole", "fraction", "truth", "time", "text", or the name of a ``pyarrow.DataType`` that is none of these."""
+    from pyarrow import types
+
+    if types.is_boolean(kind):
+        return "truth"
+    if types.is_integer(kind):
+        return "whole"
+    if types.is_floating(kind) or types.is_decimal(kind):
+        return "fraction"
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return "time"
+    return "text" if types.is_string(kind) or types.is_large_string(kind) else str(kind)
+
+
 def check_starter(starter: Starter, out: Path) -> None:
     """Read a recipe back as ``windrow train`` would, before it is written.
 
     Raises:
         RecipeError: it is refused.
     """
-    from windrow.launch.recipe import make_recipe
-    from windrow.launch.recommendation_recipe import make_recommendation_recipe
+    from windrow.launch.recipe import make_any_recipe
 
-    values = {"name": out.stem, **tomllib.loads(starter.text)}
-    make = make_recommendation_recipe if "log" in values else make_recipe
-    make(values, source=str(out), base=out.parent)
+    make_any_recipe({"name": out.stem, **tomllib.loads(starter.text)}, source=str(out), base=out.parent)

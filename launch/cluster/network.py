@@ -49,7 +49,6 @@ __all__ = [
     "find_program",
     "format_rate",
     "host_address",
-    "interface_commands",
     "link_shape",
     "make_options",
     "parse_rate",
@@ -278,19 +277,37 @@ def build_network(options: ClusterOptions, set_up: SetUp) -> None:
         ClusterError: a program is missing, or failed.
     """
     require_tools()
-    set_up.run("ip", "-batch", "-", text=_lines(interface_commands(options)))
+    # Packets handed over in one piece must fit into the bucket of the link.
+    limits = ["" if rate is None else f" gso_max_size {link_shape(rate).packet_bytes}" for rate in options.rates]
+    made = [
+        "link set lo up",
+        f"link add {SWITCH} type bridge",
+        f"addr add {SWITCH_ADDRESS}/24 dev {SWITCH}",
+        f"link set {SWITCH} up",
+    ]
+    for number, host in enumerate(options.hosts):
+        made += [
+            f"netns add {host}",
+            f"link add port{number} type veth peer name {INTERFACE} netns {host}",
+            f"link set port{number} master {SWITCH} up{limits[number]}",
+        ]
+    set_up.run("ip", "-batch", "-", text=_lines(made))
     ports: list[str] = []
     for number, (host, rate) in enumerate(zip(options.hosts, options.rates, strict=True)):
-        set_up.run("ip", "-netns", host, "-batch", "-", text=_lines(_host_commands(number, rate)))
+        own = [
+            "link set lo up",
+            f"addr add {host_address(number)}/24 dev {INTERFACE}",
+            f"link set {INTERFACE} up{limits[number]}",
+        ]
+        set_up.run("ip", "-netns", host, "-batch", "-", text=_lines(own))
         # A connection that pauses between steps keeps its window, as over links that lose nothing.
         setting = "echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle"
         set_up.run("ip", "netns", "exec", host, "sh", "-c", setting)
-        if rate is None:
-            continue
-        peers = [host_address(other) for other in range(len(options.hosts)) if other != number]
-        queues = shaping_commands(INTERFACE, rate, peers, by="dst")
-        set_up.run("tc", "-netns", host, "-batch", "-", text=_lines(queues))
-        ports += shaping_commands(_port(number), rate, peers, by="src")
+        if rate is not None:
+            peers = [host_address(other) for other in range(len(options.hosts)) if other != number]
+            queues = shaping_commands(INTERFACE, rate, peers, by="dst")
+            set_up.run("tc", "-netns", host, "-batch", "-", text=_lines(queues))
+            ports += shaping_commands(f"port{number}", rate, peers, by="src")
     if ports:
         set_up.run("tc", "-batch", "-", text=_lines(ports))
 
@@ -317,41 +334,6 @@ def require_tools() -> None:
 def host_address(number: int) -> str:
     """Address of a host, numbered from 0, in the cluster's own network."""
     return f"10.77.0.{number + 1}"
-
-
-def interface_commands(options: ClusterOptions) -> list[str]:
-    """Lines for ``ip -batch`` that make the switch, the hosts, and a link from each host to the switch."""
-    lines = [
-        "link set lo up",
-        f"link add {SWITCH} type bridge",
-        f"addr add {SWITCH_ADDRESS}/24 dev {SWITCH}",
-        f"link set {SWITCH} up",
-    ]
-    for number, (host, rate) in enumerate(zip(options.hosts, options.rates, strict=True)):
-        port = _port(number)
-        lines += [
-            f"netns add {host}",
-            f"link add {port} type veth peer name {INTERFACE} netns {host}",
-            f"link set {port} master {SWITCH} up{_packet_limit(rate)}",
-        ]
-    return lines
-
-
-def _host_commands(number: int, rate: int | None) -> list[str]:
-    return [
-        "link set lo up",
-        f"addr add {host_address(number)}/24 dev {INTERFACE}",
-        f"link set {INTERFACE} up{_packet_limit(rate)}",
-    ]
-
-
-def _packet_limit(rate: int | None) -> str:
-    """Packets handed over in one piece must fit into the bucket of the link."""
-    return "" if rate is None else f" gso_max_size {link_shape(rate).packet_bytes}"
-
-
-def _port(number: int) -> str:
-    return f"port{number}"
 
 
 def _lines(commands: Sequence[str]) -> str:

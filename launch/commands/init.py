@@ -7,13 +7,9 @@ that trains as it is. The files themselves are not changed.
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.launch.commands.arguments import writing
-
-if TYPE_CHECKING:
-    from windrow.launch.starter_recipe import Starter
 
 __all__ = ["add_arguments", "run"]
 
@@ -53,12 +49,27 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     from windrow.launch.starter_recipe import check_starter
 
-    out: Path = arguments.out or Path(f"{_stem(arguments.files[0])}.toml")
+    files, vertices = arguments.files, arguments.vertices
+    out: Path = arguments.out or Path(f"{_stem(files[0])}.toml")
     if out.suffix != ".toml":
         raise RecipeError(f"--out {out}: a recipe is called something.toml")
     if out.exists() and not arguments.overwrite:
         raise StoreError(f"{out} is there already: choose another --out, or give --overwrite")
-    found = _look(arguments, out)
+    if arguments.kind == "log" and vertices is not None:
+        raise RecipeError("--vertices is for windrow init graph: a log has no vertices")
+    if arguments.kind == "graph" and len(files) > 1:
+        raise RecipeError(
+            f"windrow init graph reads one file or folder, got {len(files)}: name the file of vertices by --vertices, "
+            "and put edges of several files into one"
+        )
+    if arguments.kind == "log":
+        from windrow.launch.starter_log import log_recipe
+
+        found = log_recipe(files, out, labels=arguments.label)
+    else:
+        from windrow.launch.starter_graph import graph_recipe
+
+        found = graph_recipe(files[0], out, vertices=vertices, labels=arguments.label)
     check_starter(found, out)
     with writing(out, "--out"):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -67,23 +78,6 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{out}: a recipe for it; next:")
     print("\n".join(f"  {line}" for line in found.commands))
     return 0
-
-
-def _look(arguments: argparse.Namespace, out: Path) -> "Starter":
-    if arguments.kind == "log":
-        from windrow.launch.starter_log import log_recipe
-
-        if arguments.vertices is not None:
-            raise RecipeError("--vertices is for windrow init graph: a log has no vertices")
-        return log_recipe(arguments.files, out, labels=arguments.label)
-    from windrow.launch.starter_graph import graph_recipe
-
-    if len(arguments.files) > 1:
-        raise RecipeError(
-            f"windrow init graph reads one file or folder, got {len(arguments.files)}: name the file of vertices by "
-            "--vertices, and put edges of several files into one"
-        )
-    return graph_recipe(arguments.files[0], out, vertices=arguments.vertices, labels=arguments.label)
 
 
 def _stem(path: Path) -> str:

@@ -25,14 +25,7 @@ examples:
   windrow cluster --hosts 4 --rate 1gbit -- mpirun -n 4 windrow network
   windrow network --describe examples/network.toml
 
-a description of a network:
-  nodes = 8                    # machines behind one switch
-  ranks_per_node = 4           # those of one machine share its network card
-  rate = "100gbit"             # of each card, in each direction
-  latency_us = 5.0             # between machines
-  rate_inside = "200gbit"      # between ranks of one machine
-  latency_inside_us = 1.0
-  node_rates = { 3 = "25gbit" }
+a description of a network, and what can stand in it: examples/network.toml, docs/network.md
 
 what the tables say:
   latency        how long next to nothing takes from one rank to another

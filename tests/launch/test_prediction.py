@@ -90,7 +90,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_is_measured_as_in_training(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_measured_as_in_training(prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(prepared / "run"), "--json", str(prepared / "figures.json")]) == 0
     measured = json.loads((prepared / "figures.json").read_text())
     summary = json.loads((prepared / "run" / "summary.json").read_text())
@@ -98,6 +98,9 @@ def test_a_run_is_measured_as_in_training(prepared: Path, capsys: pytest.Capture
     assert "validation" in capsys.readouterr().out
     assert main(["evaluate", str(prepared / "run"), "--log", "today.csv"]) == 2
     assert "is for the run of a model of clicks" in capsys.readouterr().err
+    store_graph(tmp_path, new_graph(), 1)
+    assert main(["evaluate", str(prepared / "run"), "--set", f"store={tmp_path / 'store-1'}"]) == 2
+    assert "belongs to another graph" in capsys.readouterr().err
 
 
 def predicted(
