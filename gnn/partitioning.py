@@ -30,7 +30,7 @@ from windrow.partition import (
 )
 from windrow.partition.book import ORDER_KEY, VertexOrder, order_to_metadata
 from windrow.partition.options import MemoryEstimate
-from windrow.training.terminal import Progress, StageProgress, duration
+from windrow.training.terminal import Progress, duration
 
 __all__ = ["PartitionJob", "graph_to_store", "partition_to_store", "store_arrays"]
 
@@ -131,7 +131,7 @@ def graph_to_store(
     check_memory(estimate, available_memory_bytes())
     indptr, indices = graph.indptr.numpy(), graph.indices.numpy()
     train_ids, validation_ids = _ids_if_any(graph.train_ids), _ids_if_any(graph.validation_ids)
-    stages = StageProgress(progress).report
+    stages = progress.report
     assignment = partition_graph(
         indptr, indices, options, train_ids=train_ids, validation_ids=validation_ids, progress=stages
     )
