@@ -31,7 +31,7 @@ from windrow.partition import (
     write_store,
 )
 from windrow.partition.book import ORDER_KEY, VertexOrder, order_to_metadata
-from windrow.training.terminal import Progress, StageProgress, duration
+from windrow.training.terminal import Progress, duration
 
 __all__ = [
     "PartitionJob",
@@ -136,7 +136,7 @@ def graph_to_store(
     train_ids, validation_ids = (
         ids.numpy() if ids.numel() else None for ids in (graph.train_ids, graph.validation_ids)
     )
-    stages = StageProgress(progress).report
+    stages = progress.report
     assignment = partition_graph(
         indptr, indices, options, train_ids=train_ids, validation_ids=validation_ids, progress=stages
     )

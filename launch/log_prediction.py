@@ -34,7 +34,7 @@ from windrow.recsys.ranking_evaluation import RankingEvaluator
 from windrow.recsys.task import RecommendationTask
 from windrow.training.checkpoint import WhichCheckpoint, check_fits
 from windrow.training.run_folder import RunFolder
-from windrow.training.terminal import StageProgress, make_progress
+from windrow.training.terminal import make_progress
 
 __all__ = ["evaluate", "predict_log", "recommend"]
 
@@ -167,7 +167,7 @@ def _new_samples(recipe: AnyRecipe, files: Sequence[Path], beside: Path) -> Iter
         if is_first:
             with make_progress(rank=0) as progress:
                 like = LogStore.open(recipe.store)
-                report = StageProgress(progress).report
+                report = progress.report
                 prepare_rows(folder, [file.absolute() for file in files], like, overwrite=True, progress=report)
                 progress.finish()
     try:

@@ -12,7 +12,7 @@ from windrow.training.journal import EpochRecord, TrainingResult
 if TYPE_CHECKING:
     from windrow.training.trainer import Trainer
 
-__all__ = ["Callback", "MLflow", "TensorBoard", "Tracker", "WeightsAndBiases"]
+__all__ = ["Callback", "MLflow", "TensorBoard", "WeightsAndBiases"]
 
 
 class Callback:
@@ -41,32 +41,28 @@ class Tracker(Callback, ABC):
     """Shows the metrics of every epoch in another program; rank 0 does, the others do nothing."""
 
     @abstractmethod
-    def open(self, trainer: "Trainer") -> None:
-        """Begin."""
+    def _open(self, trainer: "Trainer") -> None: ...
 
     @abstractmethod
-    def log(self, scalars: Mapping[str, float], epoch: int) -> None:
-        """Show an epoch's loss, metrics, seconds and bytes by name."""
+    def _log(self, scalars: Mapping[str, float], epoch: int) -> None: ...
 
     @abstractmethod
-    def close(self) -> None:
-        """End."""
+    def _close(self) -> None: ...
 
     def on_start(self, trainer: "Trainer") -> None:
         """Begin, on rank 0."""
         if trainer.world.rank == 0:
-            self.open(trainer)
+            self._open(trainer)
 
     def on_epoch(self, trainer: "Trainer", record: EpochRecord) -> None:
-        """Show one epoch, on rank 0."""
+        """Show one epoch, on rank 0: its loss, metrics, seconds and bytes by name."""
         if trainer.world.rank == 0:
-            self.log(_scalars(record), record.epoch)
+            self._log(_scalars(record), record.epoch)
 
-    def on_end(self, trainer: "Trainer", result: TrainingResult) -> None:
+    def on_end(self, trainer: "Trainer", result: TrainingResult) -> None:  # noqa: ARG002
         """End, on rank 0."""
-        del result
         if trainer.world.rank == 0:
-            self.close()
+            self._close()
 
 
 class TensorBoard(Tracker):
@@ -76,8 +72,7 @@ class TensorBoard(Tracker):
         RecipeError: when training starts: TensorBoard is not installed.
     """
 
-    def open(self, trainer: "Trainer") -> None:
-        """Open the event file."""
+    def _open(self, trainer: "Trainer") -> None:
         try:
             from torch.utils.tensorboard.writer import SummaryWriter
         except ImportError as error:
@@ -88,14 +83,12 @@ class TensorBoard(Tracker):
         purge = trainer.finished_epochs + 1 if trainer.finished_epochs else None
         self._writer = SummaryWriter(log_dir=str(trainer.run_folder.tensorboard_folder), purge_step=purge)
 
-    def log(self, scalars: Mapping[str, float], epoch: int) -> None:
-        """Show one epoch."""
+    def _log(self, scalars: Mapping[str, float], epoch: int) -> None:
         for name, value in scalars.items():
             self._writer.add_scalar(name, value, epoch)
         self._writer.flush()
 
-    def close(self) -> None:
-        """Close the files."""
+    def _close(self) -> None:
         self._writer.close()
 
 
@@ -112,19 +105,16 @@ class WeightsAndBiases(Tracker):
     def __init__(self, **options: Any) -> None:
         self._options = options
 
-    def open(self, trainer: "Trainer") -> None:
-        """Start or resume the run, which has the name of the run folder."""
+    def _open(self, trainer: "Trainer") -> None:
         wandb = _installed("wandb")
         folder = trainer.run_folder.path
         name = {"name": folder.name, "id": folder.name, "resume": "allow", "dir": str(folder)}
         self._run = wandb.init(**{**name, **self._options})
 
-    def log(self, scalars: Mapping[str, float], epoch: int) -> None:
-        """Log one epoch."""
+    def _log(self, scalars: Mapping[str, float], epoch: int) -> None:
         self._run.log(dict(scalars), step=epoch, commit=True)
 
-    def close(self) -> None:
-        """Finish the run."""
+    def _close(self) -> None:
         self._run.finish()
 
 
@@ -143,8 +133,7 @@ class MLflow(Tracker):
         self._experiment = experiment
         self._tracking_uri = tracking_uri
 
-    def open(self, trainer: "Trainer") -> None:
-        """Start the run."""
+    def _open(self, trainer: "Trainer") -> None:
         self._mlflow = _installed("mlflow")
         if self._tracking_uri is not None:
             self._mlflow.set_tracking_uri(self._tracking_uri)
@@ -152,13 +141,11 @@ class MLflow(Tracker):
             self._mlflow.set_experiment(self._experiment)
         self._mlflow.start_run(run_name=trainer.run_folder.path.name)
 
-    def log(self, scalars: Mapping[str, float], epoch: int) -> None:
-        """Log one epoch."""
+    def _log(self, scalars: Mapping[str, float], epoch: int) -> None:
         # MLflow's names have no "@", as in recall@20.
         self._mlflow.log_metrics({name.replace("@", "_at_"): value for name, value in scalars.items()}, step=epoch)
 
-    def close(self) -> None:
-        """End the run."""
+    def _close(self) -> None:
         self._mlflow.end_run()
 
 

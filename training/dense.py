@@ -66,14 +66,9 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def multiply_transposed(left: Tensor, right: Tensor) -> Tensor:
-    """Compute left^T right, without a gradient: the gradient of a weight, a sum over all rows.
+    """Compute left^T right, [rows, a] and [rows, b] -> [a, b], without a gradient: that of a weight, over all rows.
 
-    Args:
-        left: [rows, a].
-        right: [rows, b].
-
-    Returns:
-        [a, b]. Added up in an order that only the number of threads changes, so results do not vary from run to run.
+    Added up in an order that only the number of threads changes, so results do not vary from run to run.
     """
     if not _uses_onednn(left):
         return left.t() @ right
@@ -120,24 +115,12 @@ class Linear(nn.Linear):
 
 
 def glorot(*shape: int, generator: torch.Generator) -> nn.Parameter:
-    """A parameter drawn uniformly from +-sqrt(6 / (fan in + fan out)) (Glorot and Bengio, AISTATS 2010).
-
-    Args:
-        shape: two sizes, fan out and fan in.
-        generator: where the numbers come from; it moves on.
-    """
+    """A parameter [fan out, fan in], uniform in +-sqrt(6 / (fan in + fan out)) (Glorot and Bengio, AISTATS 2010)."""
     return nn.Parameter(nn.init.xavier_uniform_(torch.empty(shape), generator=generator))
 
 
 def make_linear(in_features: int, out_features: int, *, bias: bool = True, generator: torch.Generator) -> Linear:
-    """A linear map with `glorot` weights and zero bias.
-
-    Args:
-        in_features: columns of the input.
-        out_features: columns of the output.
-        bias: whether a vector is added.
-        generator: where the numbers come from; it moves on. The global generator stays untouched.
-    """
+    """A linear map with `glorot` weights and zero bias, if any; torch's global generator stays untouched."""
     # On the meta device the constructor draws no numbers; both parameters are replaced right away.
     with torch.device("meta"):
         layer = Linear(in_features, out_features, bias=bias)

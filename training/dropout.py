@@ -50,14 +50,12 @@ class DropoutContext:
         """Drop entries of `x`, whose rows belong to the first vertices of `row_ids`; differentiable in `x`.
 
         Args:
-            x: floating [rows, columns], rows at most `len(row_ids)`.
+            x: floating [rows, columns], rows at most `len(row_ids)`; returned as it is where the probability is 0.
             probability: chance of an entry to be dropped, in [0, 1).
             layer: number of the place in the model where this happens; two places must not share one.
             rectify: drop from max(x, 0) rather than from x; one pass over memory does both.
 
-        Returns:
-            [rows, columns]; `x` itself, or rectified, where the probability is 0. Cost: one 64-bit hash for four
-            entries, forward and, without `rectify`, backward.
+        Cost: one 64-bit hash for four entries, forward and, without `rectify`, backward.
 
         Raises:
             RecipeError: the probability is outside [0, 1) or rounds to 1.

@@ -21,9 +21,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from windrow.comm.errors import StoreError
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 __all__ = [
     "COLOURS",
     "METRIC_NAMES",
-    "EpochLines",
     "EpochRecord",
     "EpochTable",
     "Journal",
@@ -135,46 +133,8 @@ class RankRecord:
 Record = TypeVar("Record", EpochRecord, RankRecord)
 
 
-class EpochLines(Generic[Record]):
-    """Appends one record per epoch to a file. Rank 0 alone makes one.
-
-    Args:
-        path: the file; one of an earlier run is continued.
-        kind: of the records.
-        finished_epochs: of the checkpoint that is resumed from: records of later epochs are removed, since those
-            epochs are run again. 0 for a new run.
-
-    Raises:
-        StoreError: the file of an earlier run cannot be understood.
-    """
-
-    def __init__(self, path: Path, kind: type[Record], *, finished_epochs: int = 0) -> None:
-        self.path = path
-        self.records: list[Record] = [record for record in _read_lines(path, kind) if record.epoch <= finished_epochs]
-        """All records of the run, those from before it was resumed included."""
-        write_atomically(path, b"".join(_line(record) for record in self.records))
-
-    def append(self, record: Record) -> None:
-        """Write one record; it is on its way to the disk when this returns.
-
-        Raises:
-            StoreError: the disk is full, say.
-        """
-        self.records.append(record)
-        try:
-            with self.path.open("ab") as file:
-                file.write(_line(record))
-        except OSError as error:
-            raise StoreError(
-                f"cannot write {self.path}: {error.strerror}. Make room, then go on with --resume."
-            ) from error
-
-
 def read_records(path: Path) -> list[EpochRecord]:
-    """Read a metrics.jsonl, which need not exist.
-
-    Returns:
-        The records in order. A last line that a killed process left unfinished is skipped.
+    """Read a metrics.jsonl, which need not exist; a last line that a killed process left unfinished is skipped.
 
     Raises:
         StoreError: another line is not a record.
@@ -189,6 +149,22 @@ def read_rank_records(path: Path) -> list[RankRecord]:
 
 def _line(record: EpochRecord | RankRecord) -> bytes:
     return (json.dumps(asdict(record)) + "\n").encode()
+
+
+def _append(path: Path, record: EpochRecord | RankRecord) -> None:
+    """Add a record to a file; it is on its way to the disk when this returns."""
+    try:
+        with path.open("ab") as file:
+            file.write(_line(record))
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}. Make room, then go on with --resume.") from error
+
+
+def _cut(path: Path, kind: type[Record], finished_epochs: int) -> list[Record]:
+    """Keep the records of the epochs that a resumed run goes on from; later ones are run again. Of a new run: none."""
+    kept = [record for record in _read_lines(path, kind) if record.epoch <= finished_epochs]
+    write_atomically(path, b"".join(_line(record) for record in kept))
+    return kept
 
 
 def _read_lines(path: Path, kind: type[Record]) -> list[Record]:
@@ -227,14 +203,13 @@ METRIC_NAMES = {
 
 def write_plot(records: Sequence[EpochRecord], path: Path, *, title: str) -> None:
     """Draw the curves of a run with at least one record into a .png file."""
-    figure, (loss, metric, seconds) = new_figure(3)
+    figure, (loss, metric) = new_figure(2)
     marker = "o" if len(records) <= FEW_EPOCHS else None
     loss.plot([r.epoch for r in records], [r.loss for r in records], color=COLOURS[0], marker=marker)
     loss.set_title("Training loss")
     loss.set_ylabel("mean loss per training sample")
     _draw_metric(metric, records, marker)
-    _draw_seconds(seconds, records)
-    for axes in (loss, metric, seconds):
+    for axes in (loss, metric):
         axes.set_xlabel("epoch")
         axes.locator_params(axis="x", integer=True)
     figure.suptitle(title, weight="bold")
@@ -272,26 +247,6 @@ def _draw_metric(axes: "Axes", records: Sequence[EpochRecord], marker: str | Non
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, frameon=False)
 
 
-def _draw_seconds(axes: "Axes", records: Sequence[EpochRecord]) -> None:
-    title = "Seconds per stage"
-    if first_epoch_dwarfs_others(records):
-        first, *records = records
-        title += f"\n(epoch {first.epoch}, which compiles, took {first.seconds:.3g} s)"
-    stages = list(dict.fromkeys(stage for record in records for stage in record.stage_seconds))
-    epochs = np.array([record.epoch for record in records])
-    bottom = np.zeros(len(records))
-    for index, stage in enumerate(stages):
-        height = np.array([record.stage_seconds.get(stage, 0.0) for record in records])
-        colour = COLOURS[index % len(COLOURS)]
-        axes.bar(epochs, height, bottom=bottom, width=1.0, color=colour, label=stage, linewidth=0)
-        bottom += height
-    axes.plot(epochs, [record.seconds for record in records], color="black", linewidth=1.0, label="whole epoch")
-    axes.set_ylim(bottom=0)
-    axes.set_title(title)
-    axes.set_ylabel("seconds (each stage: its slowest rank)")
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, reverse=True)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingResult:
     """What a run came to; also in summary.json of its folder."""
@@ -318,9 +273,9 @@ class Journal:
     """Writes a run down, epoch by epoch. Rank 0 alone makes one.
 
     Args:
-        name: of the run, for its folder and its plot.
+        name: of the run, for its plot, and its folder where that is None: the next free ``runs/<name>-<n>``.
         settings: for recipe.toml.
-        folder: for a new run, None for the next free ``runs/<name>-<n>``; of the run that is resumed.
+        folder: of the run.
         resumed: whether the folder holds this run already.
         finished_epochs: of a resumed run: records of later epochs are removed.
         shown_figures: figures that get a column of the table, with its header.
@@ -353,8 +308,8 @@ class Journal:
                 self.folder.record_environment()
             # Also of a resumed run: its plan and its number of ranks may be others.
             write_json(self.folder.placement_file, placement)
-            self._metrics = EpochLines(self.folder.metrics_file, EpochRecord, finished_epochs=finished_epochs)
-            self._ranks = EpochLines(self.folder.ranks_file, RankRecord, finished_epochs=finished_epochs)
+            self.records = _cut(self.folder.metrics_file, EpochRecord, finished_epochs)
+            _cut(self.folder.ranks_file, RankRecord, finished_epochs)
         except OSError as error:
             raise StoreError(
                 f"cannot write into the run folder {self.folder.path}: {error.strerror}. Make room, or let it be "
@@ -362,9 +317,14 @@ class Journal:
             ) from error
 
     def append(self, record: EpochRecord, ranks: Sequence[RankCost]) -> list[str]:
-        """Write down an epoch, all ranks together and each of them; the lines to show."""
-        self._metrics.append(record)
-        self._ranks.append(RankRecord(epoch=record.epoch, ranks=tuple(ranks)))
+        """Write down an epoch, all ranks together and each of them; the lines to show.
+
+        Raises:
+            StoreError: the disk is full, say.
+        """
+        self.records.append(record)
+        _append(self.folder.metrics_file, record)
+        _append(self.folder.ranks_file, RankRecord(epoch=record.epoch, ranks=tuple(ranks)))
         return self._table.lines(record)
 
     def conclude(self) -> TrainingResult:
@@ -373,7 +333,7 @@ class Journal:
         Raises:
             StoreError: the record is gone.
         """
-        records = self._metrics.records
+        records = self.records
         if not records:
             raise StoreError(f"{self.folder.metrics_file} holds no epoch: was it deleted? Start a new run")
         best = best_record(records)

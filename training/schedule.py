@@ -48,14 +48,7 @@ def learning_rate_factor(options: ScheduleOptions, step: int, total_steps: int) 
         linear      1 - (1 - f) p
         cosine      f + (1 - f) (1 + cos(pi p)) / 2
 
-    Args:
-        options: the schedule.
-        step: optimiser steps taken before this one, from 0.
-        total_steps: optimiser steps of the whole run; the final fraction is reached after the last of them.
-
-    Returns:
-        A factor in [0, 1], above 0 in the warm-up and 1 at ``step == warmup_steps``; steps past the end get
-        the factor of the end.
+    `step` counts optimiser steps from 0; the final fraction is reached after the last of `total_steps`, and stays.
 
     Raises:
         RecipeError: the warm-up is longer than the run.

@@ -366,7 +366,7 @@ _HEADER_MULTIPLE = 8
 def write_safetensors(
     path: Path, layout: _Layout, chunks: Callable[[str], Iterable[Tensor]], *, metadata: Mapping[str, str]
 ) -> str:
-    """Write a file that appears whole or not at all.
+    """Write a file that appears whole or not at all, with one piece in memory at a time; its SHA-256, hexadecimal.
 
     Args:
         path: the file; its folder exists. It is replaced in one step.
@@ -374,13 +374,8 @@ def write_safetensors(
         chunks: called once for each name; gives the tensor in pieces along its first axis, in order, on any device.
         metadata: texts to keep in the header.
 
-    Returns:
-        The file's SHA-256, hexadecimal.
-
     Raises:
         OSError: the disk is full or not writable; the old file is as it was.
-
-    Memory: one piece.
     """
     # The widest numbers first, so that each tensor starts at a multiple of its item size.
     names = sorted(layout, key=lambda name: -layout[name][0].itemsize)

@@ -18,16 +18,15 @@ __all__ = [
     "BarProgress",
     "LineProgress",
     "Progress",
-    "StageProgress",
     "byte_size",
     "count",
     "duration",
     "make_progress",
-    "progress_line",
     "table",
     "terminal_columns",
 ]
 
+LINE = "{desc}: {n_fmt}/{total_fmt} ({percentage:.0f} %), {rate_noinv_fmt}, {remaining} left"
 INTERVAL_S = 10.0
 """Seconds between two lines where the output is no terminal."""
 
@@ -63,8 +62,15 @@ def _columns(terminal: TextIO) -> int:
     return USUAL_COLUMNS
 
 
+SHARES = 1000
+"""Units of a progress bar over a share from 0 to 1."""
+
+
 class Progress:
     """Shows one piece of work at a time; this base shows nothing. A context manager, so that an error leaves no bar."""
+
+    _stage = ""
+    _shown = 0
 
     def start(self, what: str, total: int) -> None:
         """Begin a piece of work of ``total`` units; ends the one before."""
@@ -77,6 +83,15 @@ class Progress:
 
     def write(self, line: str) -> None:
         """Print a line without disturbing a bar."""
+
+    def report(self, stage: str, share: float) -> None:
+        """Show that a share of a stage, 0 to 1 and never less than before, is done; a new name begins a new bar."""
+        if stage != self._stage:
+            self.start(stage, SHARES)
+            self._stage, self._shown = stage, 0
+        units = round(share * SHARES)
+        self.advance(units - self._shown)
+        self._shown = units
 
     def __enter__(self) -> Self:
         return self
@@ -151,7 +166,10 @@ class LineProgress(Progress):
         now = self._clock()
         if now - self._printed >= self._interval_s:
             self._printed = now
-            self.write(progress_line(self._what, self._done, self._total, now - self._started))
+            from tqdm import tqdm
+
+            seconds = now - self._started
+            self.write(tqdm.format_meter(self._done, self._total, seconds, prefix=self._what, unit="", bar_format=LINE))
 
     def write(self, line: str) -> None:
         """Print a line at once."""
@@ -187,38 +205,6 @@ class BarProgress(Progress):
         from tqdm import tqdm
 
         tqdm.write(line, file=self._stream)
-
-
-def progress_line(what: str, done: int, total: int, seconds: float) -> str:
-    """One line: what, how many of how many, how fast, and how long still."""
-    share = 100 * done / total if total else 100.0
-    parts = [f"{what}: {done}/{total} ({share:.0f} %)"]
-    if done and seconds > 0:
-        parts.append(f"{done / seconds:.1f}/s")
-        parts.append(f"{duration(max(0, total - done) * seconds / done)} left")
-    return ", ".join(parts)
-
-
-SHARES = 1000
-"""Units of a progress bar over a share from 0 to 1."""
-
-
-class StageProgress:
-    """Shows one stage after another."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._stage = ""
-        self._shown = 0
-
-    def report(self, stage: str, share: float) -> None:
-        """Show that a share of a stage, 0 to 1 and never less than before, is done; a new name begins a new bar."""
-        if stage != self._stage:
-            self._progress.start(stage, SHARES)
-            self._stage, self._shown = stage, 0
-        units = round(share * SHARES)
-        self._progress.advance(units - self._shown)
-        self._shown = units
 
 
 def table(rows: Sequence[Mapping[str, object]]) -> str:

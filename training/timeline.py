@@ -139,11 +139,6 @@ class RankTrace:
     alignment: ClockAlignment
     """Its clock as that of rank 0."""
 
-    @property
-    def clock_uncertainty_us(self) -> float:
-        """Its clock is laid over that of rank 0 to within this many microseconds."""
-        return self.alignment.uncertainty_ns / 1000
-
 
 _Bar = tuple[int, int, Span]
 """A span and where it is drawn: from one tick to another."""
@@ -157,7 +152,7 @@ def event_pieces(trace: RankTrace, *, origin_ns: int) -> Iterator[bytes]:
     # Not 0: viewers take that for the idle process of a kernel, and hide it.
     process = trace.rank + 1
     first_thread = process * THREADS_PER_RANK
-    label = f"clock within {trace.clock_uncertainty_us:.1f} us of rank 0's"
+    label = f"clock within {trace.alignment.uncertainty_ns / 1000:.1f} us of rank 0's"
     if trace.dropped:
         label += f"; recording stopped after {len(trace.spans)} spans, {trace.dropped} more are missing"
 
@@ -239,14 +234,7 @@ class Timeline:
     """Records the first epochs that this start of a run trains, and writes them to a file. A context manager.
 
     Entering it is collective, and so is leaving it without an error. An error that ends the block while it records
-    leaves no timeline.
-
-    Args:
-        world: of the run.
-        stopwatch: of this rank's trainer.
-        data: what is learnt from.
-        file: to be written by rank 0.
-        say: shows a line; called on rank 0.
+    leaves no timeline. Rank 0 writes the file, and calls `say` to show a line.
     """
 
     def __init__(
@@ -314,13 +302,9 @@ class Timeline:
 
 
 def write_together(world: World, path: Path, trace: RankTrace, *, origin_ns: int) -> OSError | None:
-    """Write the spans of all ranks to one file. Collective; the world's tracer is off by now.
+    """Write the spans of all ranks to one file of rank 0. Collective; the world's tracer is off by now.
 
-    Args:
-        world: the ranks.
-        path: of the file, whose folder exists on the machine of rank 0; nobody else looks at it.
-        trace: of this rank.
-        origin_ns: the moment 0 of the timeline on the clock of rank 0; must agree.
+    `origin_ns` is the moment 0 of the timeline on the clock of rank 0, and must agree.
 
     Returns:
         On rank 0 what went wrong, in which case there is no new file: training need not end for that. Else None.
@@ -329,7 +313,7 @@ def write_together(world: World, path: Path, trace: RankTrace, *, origin_ns: int
         "rank": trace.rank,
         "host": trace.host,
         "clock_offset_us": trace.alignment.first.offset_ns / 1000,
-        "clock_uncertainty_us": trace.clock_uncertainty_us,
+        "clock_uncertainty_us": trace.alignment.uncertainty_ns / 1000,
         "spans": len(trace.spans),
         "spans_missing": trace.dropped,
     }

@@ -401,9 +401,12 @@ class Trainer:
                 )
 
         found = load_together(world, folder.checkpoint_folder, check, checkpoint)
-        weights, mine = found.state["trainer"]["model"], task.dense_state(self.model)
+        weights = found.state["trainer"]["model"]
+        theirs, own = (
+            {(name, value.shape) for name, value in state.items()} for state in (weights, task.dense_state(self.model))
+        )
         # In one alone, or of other shapes.
-        differing = sorted({name for name, _ in _shapes(weights).items() ^ _shapes(mine).items()})
+        differing = sorted({name for name, _ in theirs ^ own})
         if differing:
             raise StoreError(f"{found.path} holds another model: {', '.join(differing)} differ in name or shape")
         task.load_dense_state(self.model, weights)
@@ -633,10 +636,6 @@ class _Run:
     def _check(self, header: CheckpointHeader) -> None:
         check_fits(header, recipe=self._decisive, data_fingerprint=self._task.fingerprint, data=self._task.data)
         self._task.check_world_size(header.world_size)
-
-
-def _shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(value.shape) for name, value in state.items()}
 
 
 def _wire_options(wire: WireOptions | str | None, *, tables: bool) -> WireOptions:

@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     from windrow.recsys.log.clustering.cluster_log import ClusterOptions, cluster_log
-    from windrow.training.terminal import StageProgress, duration, make_progress
+    from windrow.training.terminal import duration, make_progress
 
     options = ClusterOptions(
         inputs=tuple(arguments.inputs),
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     started = time.perf_counter()
     with make_progress(rank=launched_rank()) as progress:
-        summary = cluster_log(options, progress=StageProgress(progress).report)
+        summary = cluster_log(options, progress=progress.report)
         progress.finish()
         for line in _lines(arguments.output, summary):
             progress.write(line)

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
     from windrow.recsys.log.prepare import prepare_log
     from windrow.recsys.log_survey import log_summary
-    from windrow.training.terminal import StageProgress, duration, make_progress
+    from windrow.training.terminal import duration, make_progress
 
     recipe = load_recommendation_recipe(arguments.recipe, arguments.overrides)
     started = time.perf_counter()
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
             # Samples with the same values are neighbours then.
             leave_out_repeats=recipe.deduplication.cluster,
             overwrite=arguments.overwrite,
-            progress=StageProgress(progress).report,
+            progress=progress.report,
         )
         progress.finish()
         for line in log_summary(store):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from windrow.launch.report.panel import INK, Panel, chart, plain
+from windrow.launch.report.panel import Panel, chart, plain
 from windrow.launch.report.read_run import ReportedRun
 from windrow.training.journal import METRIC_NAMES, first_epoch_dwarfs_others
 
@@ -22,7 +22,6 @@ def curve_panels(runs: Sequence[ReportedRun]) -> list[Panel]:
 
     epochs = pd.concat([run.epoch_frame() for run in runs])
     names = [run.name for run in runs]
-    described = f"by epoch of {', '.join(names)}."
     seconds = _views(epochs, names, "seconds", "seconds, evaluation included")
     if any(first_epoch_dwarfs_others(run.records) for run in runs):
         seconds = dict(reversed(seconds.items()))
@@ -30,16 +29,11 @@ def curve_panels(runs: Sequence[ReportedRun]) -> list[Panel]:
     titles = {column.removeprefix("figures."): column for column in others}
     titles["learning rate at the epoch's last step"] = "learning_rate"
     return [
-        Panel(
-            title="Training loss",
-            description=f"Line chart of the training loss {described}",
-            views=_views(epochs, names, "loss", "mean loss per training sample"),
-        ),
+        Panel(title="Training loss", views=_views(epochs, names, "loss", "mean loss per training sample")),
         *(_metric_panel(epochs, runs, metric) for metric in dict.fromkeys(run.records[-1].metric for run in runs)),
-        Panel(title="Time per epoch", description=f"Line chart of the seconds {described}", views=seconds),
+        Panel(title="Time per epoch", views=seconds),
         Panel(
             title="Other metrics",
-            description=f"Line chart of whatever else was measured {described}",
             views={title: _curve(epochs, names, column, plain(title)) for title, column in titles.items()},
         ),
     ]
@@ -56,18 +50,7 @@ def _metric_panel(epochs: "pd.DataFrame", runs: Sequence[ReportedRun], metric: s
     dashes = {"line_dash": "split", "line_dash_map": {"validation": "solid", "test": "dot"}}
     names = [run.name for run in runs]
     views = _views(values, names, "value", f"{plain(name)} ({better} is better)", **dashes)
-    for run, best in ((run, run.best) for run in chosen):
-        for view in views.values() if best else ():
-            assert best is not None
-            view.add_scatter(
-                x=[best.epoch],
-                y=[best.validation],
-                mode="markers",
-                name=plain(f"{run.name}, best epoch, {best.epoch}" if len(runs) > 1 else f"best epoch, {best.epoch}"),
-                marker={"symbol": "star", "size": 14, "color": INK},
-                hovertemplate="best epoch %{x}: %{y:.6~g}<extra></extra>",
-            ).update_layout(showlegend=True)
-    return Panel(title=name, description=f"Line chart of {name} by epoch on each split.", views=views)
+    return Panel(title=name, views=views)
 
 
 def _views(epochs: "pd.DataFrame", names: Sequence[str], column: str, title: str, **options: Any) -> dict[str, Any]:

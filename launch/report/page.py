@@ -68,11 +68,12 @@ def build_page(runs: Sequence[ReportedRun], *, made: datetime | None = None) -> 
             for name, panel in PANELS.items()
         },
     }
-    drawn = [panel for of_section in panels.values() for panel in of_section if panel.views]
     # Plotly's template of all figures is on the page once.
     figures = {
-        f"plot-{place}": [json.loads(view.update_layout(template=None).to_json()) for view in panel.views.values()]
-        for place, panel in enumerate(drawn)
+        f"{name}-{place}": [json.loads(view.update_layout(template=None).to_json()) for view in panel.views.values()]
+        for name, of_section in panels.items()
+        for place, panel in enumerate(of_section)
+        if panel.views
     }
     data = json.dumps({"template": TEMPLATE, "figures": figures}, allow_nan=False, separators=(",", ":"))
     names = [_run_title(run) for run in runs]
@@ -93,8 +94,6 @@ def build_page(runs: Sequence[ReportedRun], *, made: datetime | None = None) -> 
             made=(made or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
             version=version("windrow"),
             colours=COLOURS,
-            plot_ids={id(panel): f"plot-{place}" for place, panel in enumerate(drawn)},
-            identity=id,
             style=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
             # No string in it can end the element that it stands in.
             figures=Markup(data.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")),

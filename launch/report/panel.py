@@ -17,8 +17,6 @@ class Panel:
 
     title: str = ""
     """Heading of the box; empty where the section's says it all."""
-    description: str = ""
-    """What the figure shows, for those who do not see it."""
     views: Mapping[str, Any] = field(default_factory=dict)
     """What a reader chooses a view by -> ``plotly.graph_objects.Figure``, from `chart`; the first is shown at first."""
     table: "pd.DataFrame | None" = None

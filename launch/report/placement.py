@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from windrow.comm.errors import StoreError
-from windrow.launch.report.panel import MUTED, Panel, chart, plain, series_rows
+from windrow.launch.report.panel import Panel, chart, plain, series_rows
 from windrow.launch.report.read_run import ReportedRun
 from windrow.training.terminal import byte_size
 
@@ -25,7 +25,7 @@ def placement_panel(run: ReportedRun) -> Panel:
         return Panel(missing="Not recorded: this run has no placement.json, which older versions did not write.")
     kinds = {"graph": _graph_panel, "log": _tables_panel}
     try:
-        return kinds[placement["kind"]](run.name, placement)
+        return kinds[placement["kind"]](placement)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise StoreError(
             f"{run.path / 'placement.json'}: not what this version of windrow writes "
@@ -37,23 +37,19 @@ QUANTITIES = {
     "vertices": "vertices",
     "train_vertices": "training vertices",
     "edges": "edges",
-    "feature_bytes": "features",
+    "feature_bytes": "bytes of features",
 }
-CACHED = {"cached_rows": "cached rows", "cached_bytes": "cache"}
+CACHED = {"cached_rows": "cached rows", "cached_bytes": "bytes of cache"}
 """Shown where there is a cache; older versions did not write them."""
-MOST_RANKS_WITH_LINES = 16
-"""More lines of equal shares would be a thicket."""
-LEAST_SHARE_WITH_TEXT = 8
-"""Percent: a smaller piece has no room for its number."""
 
 
-def _graph_panel(name: str, placement: Mapping[str, Any]) -> Panel:
+def _graph_panel(placement: Mapping[str, Any]) -> Panel:
     import pandas as pd
 
     parts = placement["ranks"]
     quantities = QUANTITIES | (CACHED if any(part.get("cached_rows") for part in parts) else {})
     amounts = pd.DataFrame(parts)[list(quantities)].astype(int).rename(columns=quantities).T.add_prefix("rank ")
-    told = amounts.apply(lambda held: [f"{amount:,} {_unit(what)}" for what, amount in held.items()])
+    told = amounts.apply(lambda held: [f"{amount:,} {what}" for what, amount in held.items()])
     shares = series_rows(100 * amounts.div(amounts.sum(axis=1).replace(0, 1), axis=0), told)
     figure = chart(
         "bar",
@@ -62,22 +58,11 @@ def _graph_panel(name: str, placement: Mapping[str, Any]) -> Panel:
         y="",
         hover="%{fullData.name}: %{customdata[0]}, %{x:.2f} %<br>%{y}",
         orientation="h",
-        text=shares["y"].map("{:.1f} %".format).where(shares["y"] >= LEAST_SHARE_WITH_TEXT, ""),
+        text=shares["y"].map("{:.1f} %".format),
         range_x=[0, 100],
-        layout={"bargap": 0.3, "yaxis_autorange": "reversed"},
+        layout={"bargap": 0.3, "yaxis_autorange": "reversed", "uniformtext": {"minsize": 10, "mode": "hide"}},
     ).update_traces(textposition="inside", insidetextanchor="middle")
-    lines = range(1, len(parts) if len(parts) <= MOST_RANKS_WITH_LINES else 0)
-    for number in lines:
-        figure.add_vline(100 * number / len(parts), line={"color": MUTED, "width": 1, "dash": "dot"})
-    return Panel(
-        description=f"Bars: how vertices, edges and features of {name} are spread over its ranks.",
-        views={"shares": figure},
-        note="Dotted lines are equal shares." if lines else "",
-    )
-
-
-def _unit(quantity: str) -> str:
-    return "bytes" if quantity in ("features", "cache") else quantity
+    return Panel(views={"shares": figure})
 
 
 MOST_TABLES = 40
@@ -90,7 +75,7 @@ COPY_OPACITY = 0.45
 """Copies are paler than pieces of which there is one: hatching tells ranks beyond the eighth apart."""
 
 
-def _tables_panel(name: str, placement: Mapping[str, Any]) -> Panel:
+def _tables_panel(placement: Mapping[str, Any]) -> Panel:
     import pandas as pd
 
     tables, world_size = placement["tables"], int(placement["world_size"])
@@ -119,7 +104,6 @@ def _tables_panel(name: str, placement: Mapping[str, Any]) -> Panel:
         parts.append(f"the {MOST_TABLES} largest are shown by name")
     by_rank = shards.pivot_table(index="rank", columns="plan", values="bytes", aggfunc="sum", sort=False)
     return Panel(
-        description=f"Bars: how the embedding tables of {name} are cut into pieces on its ranks.",
         views={
             "sized by bytes": _bars(shards, labels, world_size),
             "each table as 100 %": _bars(shards, labels, world_size).update_layout(

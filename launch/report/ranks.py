@@ -49,9 +49,7 @@ def stages_panel(run: ReportedRun) -> Panel:
     elif len(run.last_ranks) > MOST_RANKS_TO_CHOOSE:
         notes.append(f"Of {len(run.last_ranks)} ranks the first {MOST_RANKS_TO_CHOOSE} can be chosen.")
     return Panel(
-        description=f"Stacked bars of the seconds that each epoch of {run.name} spent in {', '.join(stages)}.",
-        views={name: _stages_view(epochs, stages) for name, epochs in measured.items() if epochs},
-        note=" ".join(notes),
+        views={name: _stages_view(epochs, stages) for name, epochs in measured.items() if epochs}, note=" ".join(notes)
     )
 
 
@@ -80,7 +78,6 @@ def communication_panel(run: ReportedRun) -> Panel:
         return Panel(missing=f"Not recorded: {file}, which older versions did not write.")
     share = communication_share(run.costs) or 0.0
     return Panel(
-        description=f"Bars of the share of training that each rank of {run.name} waited; {share:.1%} on average.",
         views={"by rank, all epochs": _waiting_view(run, "rank"), "by epoch, all ranks": _waiting_view(run, "epoch")},
         note=f"{share:.1%} over all ranks and epochs.",
     )
@@ -116,7 +113,6 @@ def locality_panel(run: ReportedRun) -> Panel:
     cached = "" if hits is None else f" Of the rows of other ranks, {hits:.2%} were in the cache."
     rows = run.rank_frame(lambda cost: {OWN: cost.rows_local, CACHED: cost.rows_cached, REMOTE: cost.rows_remote})
     return Panel(
-        description=f"Share of local rows in {run.name}: {share:.1%} over all ranks and epochs.",
         views={
             "by rank, all epochs": _locality_by_rank(_summed(run, rows, "rank")),
             "by epoch": _locality_by_epoch(rows),
@@ -148,11 +144,7 @@ def _locality_by_epoch(rows: "pd.DataFrame") -> Any:
 
 
 MOST_CELLS_WITH_TEXT = 64
-"""More cells are too small for their numbers, which the pointer still shows."""
-MOST_CELLS_WITH_GAPS = 32 * 32
-"""More are so small that gaps between them would make all of them look pale, as if little were sent."""
-CELL_PIXELS = 46
-LEAST_HEIGHT, MOST_HEIGHT = 340, 620
+"""More cells are too small for their numbers, which the pointer still shows, and for gaps."""
 
 
 def heat_map(matrix: NDArray[np.float64]) -> Any:
@@ -160,7 +152,7 @@ def heat_map(matrix: NDArray[np.float64]) -> Any:
     import plotly.express as px
 
     ranks = [str(rank) for rank in range(len(matrix))]
-    gap = 2 if matrix.size <= MOST_CELLS_WITH_GAPS else 0
+    is_small = matrix.size <= MOST_CELLS_WITH_TEXT
     colour_bar = {"outlinewidth": 0, "thickness": 12, "tickfont": {"color": MUTED}, "title_side": "right"}
     return (
         px.imshow(
@@ -172,16 +164,16 @@ def heat_map(matrix: NDArray[np.float64]) -> Any:
             color_continuous_scale=["var(--heat-low)", "var(--heat-middle)", "var(--heat-high)"],
             labels={"x": "to rank", "y": "from rank", "color": "bytes"},
             aspect="auto",
-            text_auto=".3~s" if matrix.size <= MOST_CELLS_WITH_TEXT else False,
+            text_auto=".3~s" if is_small else False,
             template="none",
         )
-        .update_traces(xgap=gap, ygap=gap, hovertemplate="from %{y} to %{x}: %{z:,.0f} bytes<extra></extra>")
+        .update_traces(
+            xgap=2 * is_small, ygap=2 * is_small, hovertemplate="from %{y} to %{x}: %{z:,.0f} bytes<extra></extra>"
+        )
         .update_xaxes(type="category", showgrid=False)
         .update_yaxes(type="category", showgrid=False)
         .update_layout(
-            margin_t=12,
-            height=min(MOST_HEIGHT, max(LEAST_HEIGHT, 110 + CELL_PIXELS * len(ranks))),
-            coloraxis_colorbar={**colour_bar, "tickformat": "~s"},
+            margin_t=12, height=480 if is_small else 620, coloraxis_colorbar={**colour_bar, "tickformat": "~s"}
         )
     )
 
@@ -200,7 +192,6 @@ def traffic_panel(run: ReportedRun) -> Panel:
         rank.bytes_reduced for ranks in run.rank_epochs.values() if len(ranks) == size for rank in ranks
     )
     return Panel(
-        description=f"Heat map of the bytes that each of {size} ranks of {run.name} sends to each other one.",
         views={name: heat_map(matrix) for name, matrix in ({"all stages": everything} | stages).items()},
         note=f"{byte_size(everything.sum())} per epoch in all. Besides, each rank puts {byte_size(reduced)} "
         "of gradients per epoch into sums over all ranks; the way they take is the communication library's, so they "
@@ -227,9 +218,5 @@ def memory_panel(run: ReportedRun) -> Panel:
         hover="rank %{x} on %{customdata[0]}: %{y:,.0f} bytes",
         layout={"barmode": "group", "yaxis_tickformat": "~s"},
     )
-    largest, everything = byte_size(peaks["process"].max()), byte_size(peaks["process"].sum())
-    return Panel(
-        description=f"Bars of the peak memory of each rank of {run.name}; the largest is {largest}.",
-        views={"peak": view},
-        note=f"{everything} over all ranks; pages that processes share count once for each.",
-    )
+    note = f"{byte_size(peaks['process'].sum())} over all ranks; pages that processes share count once for each."
+    return Panel(views={"peak": view}, note=note)

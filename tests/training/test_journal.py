@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import StoreError
 from windrow.launch.recommendation_recipe import RecommendationRecipe
+from windrow.training import journal
 from windrow.training.epoch_cost import RankCost
 from windrow.training.journal import (
-    EpochLines,
     EpochRecord,
     EpochTable,
     Journal,
@@ -213,8 +213,7 @@ NUMBERS = st.floats(allow_nan=False)
 )
 def test_round_trip(tmp_path_factory: pytest.TempPathFactory, record: EpochRecord) -> None:
     path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
-    lines = EpochLines(path, EpochRecord)
-    lines.append(record)
+    journal._append(path, record)
     assert path.read_text().count("\n") == 1
     assert read_records(path) == [record]
 
@@ -264,9 +263,8 @@ RANK = RankCost(
 def test_ranks_are_read_as_they_were_written(tmp_path: Path) -> None:
     records = [RankRecord(epoch=1, ranks=(RANK, RankCost(host="b"))), RankRecord(epoch=2, ranks=())]
     path = tmp_path / "ranks.jsonl"
-    lines = EpochLines(path, RankRecord)
     for each in records:
-        lines.append(each)
+        journal._append(path, each)
     assert json.loads(path.read_text().splitlines()[0]) == asdict(records[0]) | {
         "ranks": [asdict(rank) for rank in records[0].ranks]
     }
@@ -302,24 +300,22 @@ def test_what_is_run_again_is_forgotten(
     path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
     assert read_records(path) == []
     records = [record(epoch, loss=loss) for epoch, loss in enumerate(losses, start=1)]
-    lines = EpochLines(path, EpochRecord)
     for number, each in enumerate(records, start=1):
-        lines.append(each)
-        assert read_records(path) == lines.records == records[:number]
+        journal._append(path, each)
+        assert read_records(path) == records[:number]
     with path.open("a") as file:
         file.write(rest)
-    again = EpochLines(path, EpochRecord, finished_epochs=finished)
-    assert again.records == records[:finished]
-    again.append(record(finished + 1))
+    assert journal._cut(path, EpochRecord, finished) == records[:finished]
+    journal._append(path, record(finished + 1))
     assert read_records(path) == [*records[:finished], record(finished + 1)]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
-def test_a_full_disk_is_told_with_the_cure(tmp_path: Path) -> None:
-    lines = EpochLines(tmp_path / "metrics.jsonl", EpochRecord)
-    lines.path = Path("/dev/full")
+def test_a_full_disk_is_told_with_the_cure(tmp_path: Path, click_recipe: Make) -> None:
+    notes = open_journal(click_recipe(tmp_path), tmp_path / "run")
+    notes.folder.metrics_file = Path("/dev/full")
     with pytest.raises(StoreError, match=r"No space left.*go on with --resume"):
-        lines.append(record(1))
+        notes.append(record(1), ())
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

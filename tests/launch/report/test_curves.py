@@ -20,11 +20,7 @@ def test_one_run(run_of: RunOf) -> None:
     assert loss.views["linear"].layout.xaxis.dtick == 1  # few epochs get a tick each
     assert metric.title == "ROC-AUC"
     drawn = metric.views["linear"]
-    assert [(trace.name, trace.line.dash) for trace in drawn.data] == [
-        ("validation", "solid"),
-        ("test", "dot"),
-        ("best epoch, 3", None),
-    ]
+    assert [(trace.name, trace.line.dash) for trace in drawn.data] == [("validation", "solid"), ("test", "dot")]
     assert drawn.layout.yaxis.title.text == "ROC-AUC (higher is better)"
     assert list(seconds.views) == ["linear"]
     assert list(others.views) == ["samples per second", "learning rate at the epoch's last step"]

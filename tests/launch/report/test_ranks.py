@@ -180,12 +180,12 @@ def test_cells_and_colour_bar_have_readable_numbers_and_the_pointer_exact_ones()
 
 
 def test_of_many_ranks_a_heat_map_shows_less() -> None:
-    maps = {ranks: heat_map(np.full((ranks, ranks), 2048.0)) for ranks in (8, 9, 32, 64)}
+    maps = {ranks: heat_map(np.full((ranks, ranks), 2048.0)) for ranks in (8, 9)}
     traces = {ranks: view.data[0] for ranks, view in maps.items()}
     assert [traces[ranks].texttemplate is None for ranks in (8, 9)] == [False, True]
     # Gaps would make many small cells pale.
-    assert [traces[ranks].xgap for ranks in (9, 32, 64)] == [2, 2, 0]
-    assert maps[64].layout.height == 620
+    assert [traces[ranks].xgap for ranks in (8, 9)] == [2, 0]
+    assert [view.layout.height for view in maps.values()] == [480, 620]
 
 
 def test_a_rank_that_sends_nothing_says_so(panel_of: PanelOf) -> None:
