@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from windrow.comm.meter import trace_clock_ns
-from windrow.comm.world import World
+from windrow.comm.world import World, exchange_with
 
 __all__ = ["ClockAlignment", "ClockOffset", "measure_clock_offset"]
 
@@ -100,25 +100,18 @@ def measure_clock_offset(world: World) -> ClockOffset:
     if world.rank == 0:
         for peer in range(1, world.size):
             for _ in range(PING_PONGS):
-                _exchange(world, peer, receive=1)
+                exchange_with(world, peer, receive=torch.empty(1, dtype=torch.int64), stage=STAGE)
                 arrived_ns = trace_clock_ns()
-                _exchange(world, peer, send=[arrived_ns, trace_clock_ns()])
+                exchange_with(world, peer, send=torch.tensor([arrived_ns, trace_clock_ns()]), stage=STAGE)
         return ClockOffset(at_ns=trace_clock_ns(), offset_ns=0, uncertainty_ns=0)
     return _best_offset([_ping_pong(world) for _ in range(PING_PONGS)])
 
 
 def _ping_pong(world: World) -> _PingPong:
+    times = torch.empty(2, dtype=torch.int64)
     sent_ns = trace_clock_ns()
-    _exchange(world, 0, send=[0])
-    arrived_ns, left_ns = _exchange(world, 0, receive=2)
-    return _PingPong(sent_ns, arrived_ns, left_ns, trace_clock_ns())
-
-
-def _exchange(world: World, peer: int, *, send: Sequence[int] = (), receive: int = 0) -> list[int]:
-    """Send numbers to one rank, and wait for so many of its own."""
-    sends, receives = ([torch.empty(0, dtype=torch.int64)] * world.size for _ in range(2))
-    sends[peer] = torch.tensor(send, dtype=torch.int64)
-    receives[peer] = torch.empty(receive, dtype=torch.int64)
-    world.start_exchange(sends, receives, stage=STAGE).wait()
-    found: list[int] = receives[peer].tolist()
-    return found
+    exchange_with(world, 0, send=torch.zeros(1, dtype=torch.int64), stage=STAGE)
+    exchange_with(world, 0, receive=times, stage=STAGE)
+    received_ns = trace_clock_ns()
+    arrived_ns, left_ns = times.tolist()
+    return _PingPong(sent_ns, arrived_ns, left_ns, received_ns)

@@ -57,8 +57,7 @@ def connect(
             alone; "auto" chooses MPI under an MPI launcher, gloo under torchrun, else loopback.
         deadline_s: seconds that any wait may take before it raises `DeadlineError`.
         debug: before each collective, agree on operation, stage, shape and dtype.
-        cuda_aware_mpi: with "mpi", hand GPU memory to the MPI library, which must have been built for that; else
-            CUDA tensors go through page-locked memory.
+        cuda_aware_mpi: with "mpi", hand GPU memory to the MPI library, which must have been built for that.
 
     Yields:
         The world. It is closed when the block ends. When the block raises, in a job of more than one rank, the
@@ -150,36 +149,24 @@ def _end_all_ranks(rank: int, size: int, abort: Callable[[int], None], error: Ba
     # Losing a peer is a consequence: whoever caused it speaks first.
     is_consequence = isinstance(error, PeerFailedError)
     time.sleep(LONGEST_STAGGER_S if is_consequence else min(rank * STAGGER_S, LONGEST_STAGGER_S))
-    report = _report(rank, size, error)
+    report, status = _report(rank, size, error)
     if report:
         print(report, file=sys.stderr, flush=True)
         time.sleep(FORWARDING_S)
-    abort(_exit_status(error))
+    abort(status)
 
 
-def _report(rank: int, size: int, error: BaseException) -> str:
-    """What to print about an error; empty for an exit that was asked for."""
+def _report(rank: int, size: int, error: BaseException) -> tuple[str, int]:
+    """What to print about an error, nothing for an exit that was asked for; and the exit status."""
     match error:
         case WindrowError():
             # What rank 0 refuses the others mostly refuse as well.
             who = "" if rank == 0 else f"rank {rank} of {size}: "
-            return f"windrow: error: {who}{from_here(str(error))}"
-        case SystemExit(code=str(message)):
-            return message
-        case SystemExit() | KeyboardInterrupt():
-            return ""
-    trace = "".join(traceback.format_exception(error))
-    return f"rank {rank} of {size} failed:\n{trace}"
-
-
-def _exit_status(error: BaseException) -> int:
-    match error:
-        case WindrowError():
-            return WRONG_USE
+            return f"windrow: error: {who}{from_here(str(error))}", WRONG_USE
         case KeyboardInterrupt():
-            return INTERRUPTED
-        case SystemExit(code=int(status)):
-            return status
-        case SystemExit(code=None):
-            return 0
-    return 1
+            return "", INTERRUPTED
+        case SystemExit(code=str(message)):
+            return message, 1
+        case SystemExit(code=None | int() as status):
+            return "", status or 0
+    return f"rank {rank} of {size} failed:\n{''.join(traceback.format_exception(error))}", 1

@@ -67,13 +67,6 @@ def fetch_rows(wire: Wire, offsets: Sequence[int], rows: Tensor, ids: Tensor, *,
 
     Rows travel in rounds of bounded memory that overlap::
 
-        rank 0 asks for ids 7 2 9          rows: ids 0..4 on rank 0, ids 5..9 on rank 1
-          group by owner  2 | 7 9
-          counts          rank 1 learns that 2 ids come
-          ids             7 9     ------------------->  rank 1
-          rows            r7 r9   <-------------------  gathered, encoded
-          land            r7 r2 r9
-
         round          0        1        2
         gather      [=====]  [=====]  [==]              rows of this rank that others asked for
         wire           [~~~~~]  [~~~~~]  [~~]           while the next round is gathered
@@ -85,8 +78,7 @@ def fetch_rows(wire: Wire, offsets: Sequence[int], rows: Tensor, ids: Tensor, *,
         rows: [offsets[rank + 1] - offsets[rank], ...] this rank's rows.
         ids: [n] int64, 0 <= id < offsets[-1], in any order; n may differ between ranks and be 0. An id that repeats is
             fetched as often.
-        out: [n, ...] contiguous memory for the result, of a dtype that rows convert to: a caller that fetches at every
-            step keeps its own. None: new memory of the rows' dtype.
+        out: [n, ...] contiguous memory for the result, of a dtype that rows convert to. None: new memory of the rows'.
 
     Returns:
         [n, ...] rows in the order of `ids`; what came from another rank is as exact as the codec.
@@ -137,11 +129,7 @@ def fetch_rows(wire: Wire, offsets: Sequence[int], rows: Tensor, ids: Tensor, *,
 
 
 def check_ranges(world: World, offsets: Sequence[int], rows: Tensor) -> None:
-    """Refuse id ranges and rows that do not fit each other or the world.
-
-    Raises:
-        ValueError: says what does not.
-    """
+    """Refuse id ranges and rows that do not fit each other or the world, by a ValueError."""
     if len(offsets) != world.size + 1:
         raise ValueError(f"{len(offsets) - 1} id ranges for {world.size} ranks: there must be one each")
     held = offsets[world.rank + 1] - offsets[world.rank]

@@ -26,7 +26,7 @@ BUCKET_BYTES = 4 << 20
 @dataclass
 class _Bucket:
     flat: Tensor
-    views: list[Tensor]
+    views: dict[nn.Parameter, Tensor]
     missing: set[nn.Parameter] = field(default_factory=set)
     pending: Pending[Tensor] | None = None
 
@@ -80,9 +80,9 @@ class GradientReducer:
         self._next = 0
         for bucket in self._buckets:
             bucket.flat.zero_()
-            bucket.missing = {p for p, owner in self._bucket_of.items() if owner is bucket}
-        for parameter, view in self._views():
-            parameter.grad = view
+            bucket.missing = set(bucket.views)
+            for parameter, view in bucket.views.items():
+                parameter.grad = view
 
     @contextmanager
     def holding(self, hold: bool = True) -> Iterator[None]:  # noqa: FBT001, FBT002  # the only argument
@@ -94,11 +94,7 @@ class GradientReducer:
             self._holds = False
 
     def finish(self) -> None:
-        """Wait until every gradient is the sum over all ranks. Collective.
-
-        Raises:
-            DeadlineError: a rank did not come in time.
-        """
+        """Wait until every gradient is the sum over all ranks, or for `DeadlineError`. Collective."""
         while self._next < len(self._buckets):
             self._start_bucket()
         for bucket in self._buckets:
@@ -114,16 +110,11 @@ class GradientReducer:
             hook.remove()
 
     def _add_bucket(self, parameters: list[nn.Parameter]) -> None:
-        first = parameters[0]
-        flat = torch.zeros(sum(p.numel() for p in parameters), dtype=first.dtype, device=first.device)
-        pieces = flat.split([p.numel() for p in parameters])
-        bucket = _Bucket(flat, [piece.view_as(p) for piece, p in zip(pieces, parameters, strict=True)])
+        first, sizes = parameters[0], [p.numel() for p in parameters]
+        flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        bucket = _Bucket(flat, {p: part.view_as(p) for p, part in zip(parameters, flat.split(sizes), strict=True)})
         self._buckets.append(bucket)
         self._bucket_of.update(dict.fromkeys(parameters, bucket))
-
-    def _views(self) -> Iterable[tuple[nn.Parameter, Tensor]]:
-        views = (view for bucket in self._buckets for view in bucket.views)
-        return zip(self._bucket_of, views, strict=True)
 
     def _on_gradient(self, parameter: nn.Parameter) -> None:
         if self._holds:
@@ -156,8 +147,8 @@ def _pack(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Par
     groups: list[list[nn.Parameter]] = []
     room = 0
     for parameter in parameters:
-        last = groups[-1][-1] if groups else None
-        if last is None or room <= 0 or (last.dtype, last.device) != (parameter.dtype, parameter.device):
+        last = groups[-1][-1] if groups else parameter
+        if room <= 0 or (last.dtype, last.device) != (parameter.dtype, parameter.device):
             groups.append([])
             room = bucket_bytes
         groups[-1].append(parameter)

@@ -13,10 +13,8 @@ __all__ = ["gather_hosts", "host_groups", "kernel_id"]
 def kernel_id(boot_id: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
     """What processes have in common that share cores and memory: the start of a kernel, whatever the host is called.
 
-    Emulated hosts and containers have names of their own and share a machine.
-
-    Args:
-        boot_id: where Linux tells it; where it does not, the host's name must do.
+    Emulated hosts and containers have names of their own and share a machine. Where Linux does not tell, the host's
+    name must do.
     """
     try:
         return boot_id.read_text(encoding="ascii").strip()
@@ -30,11 +28,8 @@ def gather_hosts(world: World) -> list[str]:
     Emulated hosts have names of their own; machines that have the same name are told apart by their kernels.
     """
     found = world.all_gather_object((socket.gethostname(), kernel_id()), stage="hosts")
-    kernels: dict[str, list[str]] = {}
-    for name, kernel in found:
-        same_name = kernels.setdefault(name, [])
-        if kernel not in same_name:
-            same_name.append(kernel)
+    machines = list(dict.fromkeys(found))
+    kernels = {name: [kernel for other, kernel in machines if other == name] for name, _ in found}
     numbers = [kernels[name].index(kernel) for name, kernel in found]
     return [f"{name} ({n + 1})" if n else name for (name, _), n in zip(found, numbers, strict=True)]
 

@@ -47,12 +47,14 @@ LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun")
 
 def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
     """This process's rank as its launcher set it; 0 where nothing launched it."""
-    return _launched(environment)[0]
+    names = _launcher(environment)
+    return int(environment[names[0]]) if names else 0
 
 
 def launched_size(environment: Mapping[str, str] = os.environ) -> int:
     """The number of ranks as the launcher set it; 1 where nothing launched this process."""
-    return _launched(environment)[1]
+    names = _launcher(environment)
+    return int(environment[names[1]]) if names else 1
 
 
 def launched_local_rank(environment: Mapping[str, str] = os.environ) -> int:
@@ -69,16 +71,10 @@ def _launcher(environment: Mapping[str, str]) -> tuple[str, str] | None:
     return next((names for names in RANK_AND_SIZE if all(name in environment for name in names)), None)
 
 
-def _launched(environment: Mapping[str, str]) -> tuple[int, int]:
-    names = _launcher(environment)
-    return (0, 1) if names is None else (int(environment[names[0]]), int(environment[names[1]]))
-
-
 def launchers_output() -> Path | None:
-    """Where the launcher that started this process prints what the ranks print: a pipe to each rank, whatever it is.
+    """Where the launcher that started this process prints what ranks print: a path that can be opened.
 
-    Returns:
-        A path that can be opened; None where the launcher runs on another machine, or this is not Linux.
+    None where the launcher runs on another machine, or this is not Linux.
     """
     process = os.getpid()
     while process > 1:
@@ -121,17 +117,11 @@ class Rendezvous:
     """
 
     rank: int
-    """This process's number."""
-
     size: int
-    """Number of ranks."""
-
     host: str
     """Name or address of rank 0's machine, reachable from all."""
-
     port: int
     """A free TCP port there."""
-
     abort: Callable[[int], NoReturn] = exit_now
     """Ends every rank with an exit status. By default this process exits, and its launcher ends the others."""
 
@@ -147,11 +137,7 @@ class Rendezvous:
 
 
 def free_port(host: str) -> int:
-    """A TCP port that nobody listens on at this moment.
-
-    Args:
-        host: address of this machine to try it at; empty for all of them.
-    """
+    """A TCP port that nobody listens on at this moment, at an address of this machine (empty: at all of them)."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]

@@ -87,14 +87,8 @@ def fit_time_curve(samples: Samples) -> TimeCurve:
     Some best fit of this kind passes through as many points as it has parameters left, as every least absolute fit
     does (Bloomfield, Steiger: Least Absolute Deviations, 1983). So all candidates are tried: each line through two
     points, with a floor at each point or without one (the line's own value at 0). Lines that fall are not among them,
-    nor are floors below the line, so nothing comes out negative.
-
-    Args:
-        samples: seconds of every repeat, under the size that was timed; at least one size.
-
-    Returns:
-        The curve. With one size, or where no line rises, it is flat. Cost: O(k^4) for k sizes, of which there are
-        about ten: well below a millisecond.
+    nor are floors below the line, so nothing comes out negative. With one size, or where no line rises, the curve is
+    flat. Cost: O(k^4) for k sizes, of which there are about ten: well below a millisecond.
 
     Raises:
         ValueError: no samples, or a size without any.

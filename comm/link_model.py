@@ -42,11 +42,7 @@ def wire_seconds(links: Links, sent: Matrix) -> float:
         max over ports    of  least theta of the port * bytes that leave it;  the same for those that come in
         shared_seconds_per_byte * all bytes
 
-    Args:
-        links: of the network.
-        sent: [n, n] bytes from each rank to each, none of them negative; 0 on the diagonal.
-
-    Cost: O(n^2).
+    `sent` is [n, n] bytes from each rank to each, none of them negative, 0 on the diagonal. Cost: O(n^2).
     """
     host = np.unique(links.hosts, return_inverse=True)[1]
     across = host[:, None] != host[None, :]
@@ -70,11 +66,7 @@ def predict_all_to_all(links: Links, num_bytes: ArrayLike) -> float:
 
     Args:
         links: of the network.
-        num_bytes: [n, n] bytes from each rank to each. A pair without bytes has no message; the diagonal does not
-            travel.
-
-    Returns:
-        Seconds until the last rank is done; 0 where nothing travels.
+        num_bytes: [n, n] bytes from each rank to each; 0: no message. The diagonal does not travel.
 
     Raises:
         ValueError: not [n, n], or negative.
@@ -105,12 +97,7 @@ def predict_all_reduce(links: Links, num_bytes: float) -> float:
     messages: for each round the largest latency, `wire_seconds`, and the additions. On a uniform network, for n a power
     of two and more than 2 KiB: ``2 log2(n) gamma + 2 (n - 1)/n m theta + (n - 1)/n m add``.
 
-    Args:
-        links: of the network.
-        num_bytes: length of the vector, the same on every rank.
-
-    Returns:
-        Seconds; 0 on one rank and for an empty vector.
+    It is 0 on one rank and for an empty vector.
 
     Raises:
         ValueError: a negative length.
@@ -130,11 +117,8 @@ def predict_all_reduce(links: Links, num_bytes: float) -> float:
 def predict_all_reduce_by_exchange(links: Links, num_bytes: float, groups: Sequence[Sequence[int]]) -> float:
     """Seconds of an all-reduce that is made of exchanges: within groups, between them, within them.
 
-    Args:
-        links: of the network.
-        num_bytes: of the vector, as it travels.
-        groups: the ranks of each host, as `windrow.comm.hierarchy` sums; or each rank alone, as
-            `windrow.comm.reduction` does.
+    Groups are the ranks of each host, as `windrow.comm.hierarchy` sums; or each rank alone, as `windrow.comm.reduction`
+    does. `num_bytes` are those of the vector as it travels.
     """
     columns = min(map(len, groups))
     within, between = np.zeros((2, links.size, links.size))
@@ -150,16 +134,12 @@ def predict_all_reduce_by_exchange(links: Links, num_bytes: float, groups: Seque
 
 
 def all_reduce_rounds(size: int, num_bytes: float) -> Iterator[tuple[Matrix, float]]:
-    """The messages of an all-reduce, round by round, as MPICH sends them.
+    """The messages of an all-reduce of m bytes over n ranks, round by round, as MPICH sends them.
 
     Where n is no power of two, the first ranks pair up before (one hands its vector to the other) and after (it gets
     the sum back), so that a power of two takes part. Up to 2 KiB these double: log2 n rounds of whole vectors. Longer
     vectors are halved: log2 n rounds with m/2, m/4, ... bytes after which each rank has the sum of its own piece, then
     the same rounds backwards to gather the pieces.
-
-    Args:
-        size: number of ranks, n.
-        num_bytes: length of the vector, m.
 
     Yields:
         Of each round the [n, n] bytes that each rank sends to each, at most one message to and from a rank; and the

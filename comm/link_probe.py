@@ -19,7 +19,7 @@ from windrow.comm.hosts import gather_hosts
 from windrow.comm.link_estimate import estimate_links
 from windrow.comm.links import Links, links_from_json, links_to_json
 from windrow.comm.options import PositiveFloat, PositiveInt, checked_dataclass
-from windrow.comm.world import World
+from windrow.comm.world import World, exchange_with
 
 __all__ = ["ProbeOptions", "measure_links"]
 
@@ -106,8 +106,7 @@ class _Probe:
     def __init__(self, world: World, options: ProbeOptions) -> None:
         self._world = world
         self._options = options
-        self._nothing = [torch.empty(0, dtype=torch.uint8)] * world.size
-        self._buffers = [self._nothing[0]] * 2
+        self._buffers = [torch.empty(0, dtype=torch.uint8)] * 2
 
     def pairs(self) -> dict[int, dict[int, list[float]]]:
         """Ping-pong of every ordered pair, one pair at a time. Collective.
@@ -146,29 +145,29 @@ class _Probe:
         """Send messages of rising size, and time until each one's answer is back."""
 
         def seconds(num_bytes: int) -> float:
-            self._send(target, torch.tensor([num_bytes]))
+            exchange_with(self._world, target, send=torch.tensor([num_bytes]), stage=STAGE)
             message, answer = self._buffer(0, num_bytes), self._buffer(1, 1)
             ready = time.perf_counter() + PAUSE_S
             # Not asleep: waking up would count as latency.
             while (started := time.perf_counter()) < ready:
                 pass
-            self._send(target, message)
-            self._receive(target, answer)
+            exchange_with(self._world, target, send=message, stage=STAGE)
+            exchange_with(self._world, target, receive=answer, stage=STAGE)
             return time.perf_counter() - started
 
         samples = self._timed(seconds, self._options.seconds_per_size)
-        self._send(target, torch.tensor([0]))
+        exchange_with(self._world, target, send=torch.tensor([0]), stage=STAGE)
         return samples
 
     def _answer(self, source: int) -> None:
         """The other end of `ask`, which says before each message how long it is; 0: no more."""
         length = torch.zeros(1, dtype=torch.int64)
         while True:
-            self._receive(source, length)
+            exchange_with(self._world, source, receive=length, stage=STAGE)
             if not int(length):
                 return
-            self._receive(source, self._buffer(0, int(length)))
-            self._send(source, self._buffer(1, 1))
+            exchange_with(self._world, source, receive=self._buffer(0, int(length)), stage=STAGE)
+            exchange_with(self._world, source, send=self._buffer(1, 1), stage=STAGE)
 
     def _timed(self, seconds: Callable[[int], float], budget_s: float) -> dict[int, list[float]]:
         """Time each size as often as it fits into its time, sizes in turn."""
@@ -196,16 +195,6 @@ class _Probe:
         """Sum vectors of `num_bytes`. Collective."""
         numbers = self._buffer(0, num_bytes - num_bytes % FLOAT_BYTES or FLOAT_BYTES).view(torch.float32)
         self._world.all_reduce(numbers, stage=STAGE)
-
-    def _send(self, peer: int, message: Tensor) -> None:
-        sends = [*self._nothing]
-        sends[peer] = message
-        self._world.start_exchange(sends, self._nothing, stage=STAGE).wait()
-
-    def _receive(self, peer: int, message: Tensor) -> None:
-        receives = [*self._nothing]
-        receives[peer] = message
-        self._world.start_exchange(self._nothing, receives, stage=STAGE).wait()
 
     def _buffer(self, which: int, num_bytes: int) -> Tensor:
         """The beginning of one of two buffers that grow; zeros, so that sums stay finite."""

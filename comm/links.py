@@ -1,10 +1,6 @@
 """What a network costs: seconds per byte and latency of every ordered pair of ranks, and what all share.
 
-    links.latency_s            [n, n]  gamma: how long next to nothing takes from rank p to rank q
-    links.seconds_per_byte     [n, n]  theta: what each further byte adds, once the link is the limit
-    links.hidden_s             [n, n]  seconds of bytes that travel within the latency
-
-    seconds of m bytes from p to q = gamma + max(0, theta m - hidden)
+    seconds of m bytes from p to q = latency (gamma) + max(0, seconds per byte (theta) * m - hidden)
 
 With nothing hidden this is Hockney's model (Parallel Computing 20, 1994). `windrow.comm.link_probe` measures links,
 `described_links` makes those of a network that is not there, and `windrow.comm.link_model` predicts collectives.
@@ -99,9 +95,9 @@ class Links:
     hosts: Annotated[tuple[str, ...], Field(min_length=1)]
     """The machine of each rank; ranks with the same name share its network card."""
     latency_s: _Matrix
-    """[n, n] seconds; entry [p, q] is of messages from p to q, the diagonal counts for nothing."""
+    """[n, n] seconds that next to nothing takes from rank p to rank q; the diagonal counts for nothing."""
     seconds_per_byte: _Matrix
-    """[n, n] in the same order."""
+    """[n, n] what each further byte adds, once the link is the limit."""
     hidden_s: _Matrix
     """[n, n] seconds of bytes that travel within the latency: what a shaper's token bucket lets pass, or what the wire
     carries while a rank waits for a core. Zero for networks that are only described."""
@@ -135,11 +131,7 @@ def links_to_json(links: Links) -> str:
 
 
 def links_from_json(text: str, *, source: str) -> Links:
-    """Read what `links_to_json` wrote.
-
-    Args:
-        text: the JSON.
-        source: where it comes from, for messages.
+    """Read what `links_to_json` wrote; `source` is where it comes from, for messages.
 
     Raises:
         StoreError: it is not JSON, of another version, incomplete, or holds values that no links have.
@@ -186,11 +178,7 @@ class NetworkDescription:
     """Part of a network card's rate that data gets: 0.94 for TCP in Ethernet frames of 1500 bytes."""
 
     def __post_init__(self) -> None:
-        """Refuse what no network has.
-
-        Raises:
-            RecipeError: too many ranks, a rate is none, or node_rates names a machine that is not there.
-        """
+        """Refuse too many ranks, what is no rate, and rates of machines that are not there."""
         if self.nodes * self.ranks_per_node > MAX_RANKS:
             raise RecipeError(
                 f"nodes = {self.nodes}, ranks_per_node = {self.ranks_per_node}: expected no more than {MAX_RANKS} "
@@ -204,10 +192,7 @@ class NetworkDescription:
 
 
 def seconds_per_byte(rate: str) -> float:
-    """What one byte takes at a rate.
-
-    Args:
-        rate: number and unit, "100gbit"; bits per second with a decimal prefix.
+    """What one byte takes at a rate, a number and its unit: "100gbit" is bits per second with a decimal prefix.
 
     Raises:
         RecipeError: it is none, or zero.
@@ -219,11 +204,9 @@ def seconds_per_byte(rate: str) -> float:
 
 
 def described_links(network: NetworkDescription) -> Links:
-    """The links of a network that is described.
+    """Links of ``nodes * ranks_per_node`` ranks, those of machine 0 first, on hosts node0, node1, ...
 
-    Returns:
-        Links of ``nodes * ranks_per_node`` ranks, those of machine 0 first, on hosts node0, node1, ...; nothing hidden,
-        nothing shared, so that predictions are the textbook's.
+    Nothing is hidden, nothing shared, so that predictions are the textbook's.
     """
     rates = [seconds_per_byte(network.node_rates.get(str(node), network.rate)) for node in range(network.nodes)]
     node = np.repeat(np.arange(network.nodes), network.ranks_per_node)

@@ -39,6 +39,7 @@ class _Hub:
 
     @contextmanager
     def change(self) -> Iterator[None]:
+        """Let those that wait look again afterwards."""
         with self.changed:
             yield
             self.changed.notify_all()

@@ -113,15 +113,7 @@ class Meter:
         return dict(self._waiting_seconds)
 
     def totals(self, stage: str | None = None, *, peer: int | None = None) -> Traffic:
-        """Add up what was counted since the last `reset`.
-
-        Args:
-            stage: only this stage; None: all.
-            peer: only traffic with this rank; None: all, reductions included.
-
-        Returns:
-            The sum; zeros where nothing matches.
-        """
+        """Add up what was counted since the last `reset`, in one stage, with one rank, or (None) all of it."""
         matching = (
             amount
             for (of_stage, of_peer), amount in self._amounts.items()

@@ -1,9 +1,8 @@
 """Ranks that talk MPI, straight from the memory of their tensors, also while a rank computes. Only this imports mpi4py.
 
 MPI moves a long message piece by piece, and only inside its own calls: without the progress thread, rows that were
-asked for before a backward pass travel after it. A thread that looks after all messages in flight every few
-milliseconds costs a few percent of a core while there are some and nothing while there are none, so no core needs to
-be spared for it.
+asked for before a backward pass travel after it. It looks after all messages in flight every few milliseconds, which
+costs a few percent of a core while there are some.
 
 A connection carries messages in the order in which they were handed over. What is waited for at once (sums of
 gradients) therefore comes after all that was posted before it for later (rows of the next minibatches), which on a
@@ -15,9 +14,10 @@ how long they take: enough that the link never falls idle between two looks, and
 
 import contextlib
 import socket
+import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol, Self
@@ -44,12 +44,7 @@ about what the system's buffers keep of a connection, so the wire hardly falls i
 
 
 class BackgroundProgress:
-    """A thread that drives whatever is in flight, while the ``with`` block runs.
-
-    Args:
-        drive: makes progress and says whether anything is left in flight; called from the thread.
-        interval_s: seconds between the first two calls while there is.
-    """
+    """A thread that calls `drive`, which makes progress and says whether anything is left, in the ``with`` block."""
 
     def __init__(self, drive: Callable[[], bool], *, interval_s: float = INTERVAL_S) -> None:
         self._drive = drive
@@ -101,18 +96,14 @@ class SendRequest(Protocol):
         """Whether the peer has it, or is about to."""
 
 
+@dataclass
 class PacedMessage:
     """What one call has to send, to any number of peers."""
 
-    def __init__(self) -> None:
-        self.pieces_left: dict[int, int] = {}
-        """Of each peer that does not have all of them yet."""
-        self.error: Exception | None = None
-        """What went wrong with a piece; it counts as arrived."""
-
-    def add(self, peer: int) -> None:
-        """Count a piece more."""
-        self.pieces_left[peer] = self.pieces_left.get(peer, 0) + 1
+    pieces_left: Counter[int] = field(default_factory=Counter)
+    """Of each peer that does not have all of them yet."""
+    error: Exception | None = None
+    """What went wrong with a piece; it counts as arrived."""
 
     def arrived(self, peer: int) -> None:
         """Count a piece less."""
@@ -134,12 +125,8 @@ class _Channel:
 class PacedSends:
     """Hands pieces of messages over, as many at a time as the way to each peer takes.
 
-    Pieces for one peer leave in the order in which they were added. Any thread may drive.
-
-    Args:
-        post: hands one piece over, ``post(buffer, peer)``; its request is complete when the peer takes the piece, not
-            when it has merely been copied.
-        clock: gives seconds.
+    Pieces for one peer leave in the order in which they were added. Any thread may drive. ``post(buffer, peer)`` hands
+    one over; its request is complete when the peer takes the piece, not when it has merely been copied.
     """
 
     def __init__(
@@ -152,15 +139,11 @@ class PacedSends:
         self._driving = threading.Lock()
 
     def add(self, pieces: Iterable[tuple[int, object]]) -> PacedMessage:
-        """Begin to send.
-
-        Args:
-            pieces: peer and buffer of each; buffers must stay until the message has no piece left.
-        """
+        """Begin to send pieces, peer and buffer of each; buffers must stay until the message has no piece left."""
         message = PacedMessage()
         with self._driving:
             for peer, buffer in pieces:
-                message.add(peer)
+                message.pieces_left[peer] += 1
                 self._channels.setdefault(peer, _Channel()).waiting.append((buffer, message))
             self._busy = True
         self.drive()
@@ -235,8 +218,7 @@ class _Requests(Request):
         requests: list[MPI.Request],
         peers: list[int | None],
         size: int,
-        *,
-        paced: PacedSends | None = None,
+        paced: PacedSends,
         message: PacedMessage | None = None,
     ) -> None:
         self._requests = requests
@@ -245,28 +227,25 @@ class _Requests(Request):
         self._paced = paced
         self._message = message or PacedMessage()
         self._testing = threading.Lock()
-        self._error: MPI.Exception | None = None
+        self._error: Exception | None = None
         self.is_over = False
         """Whether a test has seen the end; MPI has let go of the memory then."""
 
     def test(self) -> bool:
-        if self._paced is not None:
-            # Whoever waits, for whatever: what gives way moves on.
-            self._paced.drive()
+        # Whoever waits, for whatever: what gives way moves on.
+        self._paced.drive()
         with self._testing:
+            self._error = self._error or self._message.error
+            if self._error is None:
+                try:
+                    received = bool(MPI.Request.Testall(self._requests))
+                    self.is_over = received and not self._message.pieces_left
+                except MPI.Exception as error:
+                    # The request is gone once MPI has reported on it, and the thread that waits must hear of it too.
+                    self._error = error
             if self._error is not None:
+                self.is_over = True
                 raise self._error
-            if self._message.error is not None:
-                self.is_over = True
-                raise self._message.error
-            try:
-                received = bool(MPI.Request.Testall(self._requests))
-                self.is_over = received and not self._message.pieces_left
-            except MPI.Exception as error:
-                # The request is gone once MPI has reported on it, and the thread that waits must hear of it too.
-                self._error = error
-                self.is_over = True
-                raise
         return self.is_over
 
     def late_peers(self) -> Sequence[int]:
@@ -300,15 +279,15 @@ class MPIWorld(World):
         largest_message_bytes: int = LARGEST_MESSAGE_BYTES,
     ) -> None:
         super().__init__(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size(), deadline_s=deadline_s, debug=debug)
-        # Not Dup, which would wait for ever for a rank that never comes.
-        self._communicator, copying = MPI.COMM_WORLD.Idup()
-        self._pending(_Requests([copying], [None], self.size), lambda: None, "opening", "connect").wait()
-        self._cuda_aware = cuda_aware
-        self._largest_message_bytes = largest_message_bytes
         self._paced = PacedSends(
             # Synchronous: over when the peer takes it, not when it waits in the system's buffers.
             lambda buffer, peer: self._communicator.Issend([buffer, MPI.BYTE], dest=peer, tag=PACED)
         )
+        # Not Dup, which would wait for ever for a rank that never comes.
+        self._communicator, copying = MPI.COMM_WORLD.Idup()
+        self._pending(_Requests([copying], [None], self.size, self._paced), lambda: None, "opening", "connect").wait()
+        self._cuda_aware = cuda_aware
+        self._largest_message_bytes = largest_message_bytes
         self._background: BackgroundProgress | None = None
         # Until it is over, also where nobody waits for it: MPI writes into memory that must not go away.
         self._in_flight: list[_Requests] = []
@@ -318,14 +297,13 @@ class MPIWorld(World):
     ) -> Request:
         """Send and receive in pieces, all of them posted at once, or paced where they give way."""
         _wait_for_gpu([*sends, *receives])
-        tags = [channel + PACED if channel else 0 for channel in channels or [0] * self.size]
         gives_way = gives_way and channels is None
-        if gives_way:
-            tags = [PACED] * self.size
+        tags = [channel + PACED if channel else PACED * gives_way for channel in channels or [0] * self.size]
+        largest = min(self._largest_message_bytes, PACED_MESSAGE_BYTES if gives_way else sys.maxsize)
         # Receives first, and every rank starts with its right-hand neighbour: no rank is everybody's first target.
         steps = range(1, self.size)
-        incoming = self._chunks(receives, [(self.rank - step) % self.size for step in steps], gives_way=gives_way)
-        outgoing = self._chunks(sends, [(self.rank + step) % self.size for step in steps], gives_way=gives_way)
+        incoming = _chunks(receives, [(self.rank - step) % self.size for step in steps], largest)
+        outgoing = _chunks(sends, [(self.rank + step) % self.size for step in steps], largest)
         peers: list[int | None] = [peer for peer, _ in incoming]
         requests = [
             self._communicator.Irecv([chunk, MPI.BYTE], source=peer, tag=tags[peer]) for peer, chunk in incoming
@@ -384,7 +362,7 @@ class MPIWorld(World):
     def _posted(
         self, requests: list[MPI.Request], peers: list[int | None], message: PacedMessage | None = None
     ) -> _Requests:
-        posted = _Requests(requests, peers, self.size, paced=self._paced, message=message)
+        posted = _Requests(requests, peers, self.size, self._paced, message)
         if self._background is None:
             self._in_flight = [earlier for earlier in self._in_flight if not earlier.is_over]
         self._in_flight.append(posted)
@@ -402,22 +380,20 @@ class MPIWorld(World):
                 self._in_flight.remove(posted)
         return len(self._in_flight) > 0
 
-    def _chunks(self, tensors: Sequence[Tensor], peers: Sequence[int], *, gives_way: bool) -> list[tuple[int, object]]:
-        largest = self._largest_message_bytes
-        if gives_way:
-            largest = min(largest, PACED_MESSAGE_BYTES)
-        flat = {peer: as_bytes(tensors[peer]) for peer in peers}
-        return [
-            (peer, _buffer(flat[peer][start:stop]))
-            for peer in peers
-            for start, stop in chunk_bounds(flat[peer].numel(), largest)
-        ]
-
 
 def _wait_for_gpu(tensors: Sequence[Tensor]) -> None:
     """MPI knows nothing of the GPU's queue: what is still to write or read these tensors must be done first."""
     for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
         torch.cuda.current_stream(device).synchronize()
+
+
+def _chunks(tensors: Sequence[Tensor], peers: Sequence[int], largest: int) -> list[tuple[int, object]]:
+    """The memory of each peer's tensor in pieces, each with its peer."""
+    return [
+        (peer, _buffer(memory[start:stop]))
+        for peer, memory in ((peer, as_bytes(tensors[peer])) for peer in peers)
+        for start, stop in chunk_bounds(memory.numel(), largest)
+    ]
 
 
 def _buffer(tensor: Tensor) -> object:
@@ -428,11 +404,8 @@ def _buffer(tensor: Tensor) -> object:
 def mpi_rendezvous(*, deadline_s: float = DEFAULT_DEADLINE_S) -> Rendezvous:
     """Agree through MPI where a torch.distributed job meets: the launcher stays mpirun or srun. Collective.
 
-    Args:
-        deadline_s: seconds that a wait for another rank may take.
-
     Raises:
-        DeadlineError: a rank did not come in time.
+        DeadlineError: a rank did not come in `deadline_s` seconds.
     """
     world = MPIWorld(deadline_s=deadline_s)
     hosts = world.all_gather_object(socket.gethostname(), stage="rendezvous")

@@ -27,13 +27,7 @@ HEADERS = threading.Lock()
 
 
 def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Load every array of an npz file, and nothing that needs pickle.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Arrays by name.
+    """Load every array of an npz file, by name, and nothing that needs pickle.
 
     Raises:
         DataError: the file is not there, cannot be read, is no npz file, is damaged, or holds Python objects.
@@ -41,7 +35,13 @@ def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
         # Opened here: numpy leaves a damaged file open.
         with path.open("rb") as stream:
-            return _load_all(path, stream)
+            try:
+                file = np.load(stream, allow_pickle=False)
+            except DAMAGES as error:
+                raise DataError(f"{path}: no readable npz file ({error}); fetch or write it again") from error
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise DataError(f"{path}: a single array, not an npz file; write it with numpy.savez")
+            return {name: _load_array(path, file, name) for name in file.files}
     except FileNotFoundError as error:
         raise DataError(f"{path}: there is no such file; correct the path or fetch the data") from error
     except OSError as error:
@@ -50,12 +50,6 @@ def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 def map_array(path: Path) -> npt.NDArray[Any]:
     """Map an npy file into memory, read-only.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The array, as the file has it.
 
     Raises:
         ValueError: the file is missing or no npy file.
@@ -69,15 +63,7 @@ def map_array(path: Path) -> npt.NDArray[Any]:
 
 
 def integer_row(path: Path, arrays: Mapping[str, npt.NDArray[Any]], name: str) -> npt.NDArray[np.int64]:
-    """Take one row of whole numbers out of a file's arrays.
-
-    Args:
-        path: of the file, for the error.
-        arrays: of the file.
-        name: of the one that is wanted.
-
-    Returns:
-        [n], converted to int64.
+    """Take a row of whole numbers, [n] converted to int64, out of a file's arrays.
 
     Raises:
         DataError: there is no such array, or it is something else.
@@ -88,17 +74,6 @@ def integer_row(path: Path, arrays: Mapping[str, npt.NDArray[Any]], name: str) -
     if not np.issubdtype(array.dtype, np.integer) or array.ndim != 1:
         raise DataError(f"{path}: array {name!r} has type {array.dtype} and shape {array.shape}; need 1-D integers")
     return array.astype(np.int64)
-
-
-def _load_all(path: Path, stream: Any) -> dict[str, npt.NDArray[Any]]:
-    try:
-        file = np.load(stream, allow_pickle=False)
-    except DAMAGES as error:
-        raise DataError(f"{path}: no readable npz file ({error}); fetch or write it again") from error
-    if not isinstance(file, np.lib.npyio.NpzFile):
-        raise DataError(f"{path}: a single array, not an npz file; write it with numpy.savez")
-    with file:
-        return {name: _load_array(path, file, name) for name in file.files}
 
 
 def _load_array(path: Path, file: Mapping[str, Any], name: str) -> npt.NDArray[Any]:

@@ -39,14 +39,7 @@ class Stream(IntEnum):
 
 
 def mix64(value: int) -> int:
-    """Mix one 64-bit integer (SplitMix64 finaliser).
-
-    Args:
-        value: any integer; its lowest 64 bits count.
-
-    Returns:
-        An integer in [0, 2**64).
-    """
+    """Mix the lowest 64 bits of an integer (SplitMix64 finaliser) into an integer in [0, 2**64)."""
     value &= MASK
     value = ((value ^ (value >> 30)) * FIRST_MULTIPLIER) & MASK
     value = ((value ^ (value >> 27)) * SECOND_MULTIPLIER) & MASK
@@ -59,9 +52,6 @@ def stream_key(seed: int, *counters: int) -> int:
     Args:
         seed: the run's seed.
         counters: what the numbers are for, for example ``Stream.SAMPLE, epoch, step, hop``. Order matters.
-
-    Returns:
-        An integer in [0, 2**64).
     """
     # Seed, counters and ids are each mixed with a constant of their own: equal values must not cancel out.
     key = mix64(seed ^ SECOND_MULTIPLIER)
@@ -71,15 +61,7 @@ def stream_key(seed: int, *counters: int) -> int:
 
 
 def hash_ids(key: int, ids: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
-    """Draw one 64-bit number for each id.
-
-    Args:
-        key: from `stream_key`.
-        ids: integer array of any shape.
-
-    Returns:
-        uint64 array of the same shape; element i is ``stream_key``-quality random and depends on (key, ids[i]) alone.
-    """
+    """Draw one 64-bit number for each of some ids, of any shape, which depends on (key, id) alone; see `stream_key`."""
     return _mix64_array(np.uint64(key) ^ _mix64_array(ids.astype(np.uint64) + np.uint64(GOLDEN)))
 
 

@@ -11,7 +11,6 @@ columns of a target, copied or added. So a feature fetch is a block of listed ro
 neighbouring rows and columns for each kernel call, a sequence lookup a block for each table. What a rank has for
 itself lands without a message. Where a block is memory that can be sent as it stands, nothing is copied.
 
-A route is made for one step (`windrow.comm.fetch.IdRequest` tells owners which rows are wanted) or once for a run.
 `Route.start` posts the messages and waits for nothing, so that several transfers may be under way; `Transfer.finish`
 lands what came. Where a transfer is differentiable these two are nodes of the autograd graph::
 
@@ -122,12 +121,12 @@ class Route:
             places: for each rank where its rows belong; no two equal.
             row_shape: shape of a row.
         """
-        landings = [[Landing(0, Block(0, rows))] for rows in places]
+        targets = [Block(0, rows) for rows in places]
         return cls(
             wire,
             [[Block(0, rows)] for rows in positions],
-            landings,
-            [[(landing.target.num_rows, *row_shape) for landing in of_rank] for of_rank in landings],
+            [[Landing(0, target)] for target in targets],
+            [[(target.num_rows, *row_shape)] for target in targets],
         )
 
     def start(
@@ -177,7 +176,8 @@ class Transfer:
         route, codec = self._route, self._wire.codec
         self._sources = sources
         self._source_shapes = [source.shape for source in sources if isinstance(source, Tensor)]
-        outgoing = route.outgoing[: self._wire.world.size]
+        size = self._wire.world.size
+        outgoing = route.outgoing[:size]
         self._block_shapes = [
             [(block.num_rows, *_row_shape(block, sources[block.matrix])) for block in blocks] for blocks in outgoing
         ]
@@ -186,7 +186,7 @@ class Transfer:
             # None are packed for this rank, nor where they are sent from where they stand.
             for block, memory in zip(blocks, packed, strict=False):
                 _copy(sources[block.matrix], block, memory)
-        wanted = [[landing.target for landing in landings] for landings in route.landings] if into else []
+        wanted = [[landing.target for landing in landings] for landings in route.landings[:size]] if into else []
         received = Messages(self._wire, codec, route.arriving, _ready(self._wire, codec, wanted, into))
         self._post(sent, received, stage=self._wire.rows_stage)
 
@@ -232,17 +232,14 @@ class Transfer:
                 for landing in landings:
                     _land(received.blocks[peer][landing.block], landing, targets[landing.target.matrix])
         self._sources = ()
-        self._release(read_by=targets[0].device if targets else None)
+        self._sent.release(None)
+        self._received.release(targets[0].device if targets else None)
 
     def send_back(self, gradients: Sequence[Tensor], local_shapes: Sequence[torch.Size]) -> list[Tensor]:
         """Post the gradients of the targets to where their rows came from; `finish_back` ends it. Collective.
 
-        Args:
-            gradients: of the targets.
-            local_shapes: of what `finish` got as ``local``.
-
         Returns:
-            The gradients of that.
+            The gradients of what `finish` got as ``local``, which has these shapes.
         """
         route, wire = self._route, self._wire
         codec = wire.gradient_codec
@@ -266,20 +263,14 @@ class Transfer:
         return local
 
     def finish_back(self) -> list[Tensor]:
-        """Wait for the gradients of the sources.
-
-        Returns:
-            One for each source, in memory that is used again once the backward pass is over.
-
-        Raises:
-            DeadlineError: a rank did not come in time.
-        """
+        """Wait for the gradients of the sources, in memory that is used again once the backward pass is over."""
         route, received = self._route, self._received
         self._pending.wait()
         for blocks, arrived in zip(route.outgoing, received.blocks, strict=False):
             for block, values in zip(blocks, arrived, strict=False):
                 _write(self._gradients[block.matrix], block, values)
-        self._release()
+        self._sent.release(None)
+        received.release(None)
         self._wire.give_after_backward(self._gradient_buffer)
         return self._gradients
 
@@ -292,10 +283,6 @@ class Transfer:
             gives_way=self._wire.gives_way,
             num_rows=(sent.num_rows, received.num_rows),
         )
-
-    def _release(self, read_by: torch.device | None = None) -> None:
-        self._sent.release(None)
-        self._received.release(read_by)
 
     def _return_directly(self, entry: int, gradients: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         """Gradients of what landed here without a message."""

@@ -172,11 +172,7 @@ def offsets_from_counts(counts: Sequence[int]) -> list[int]:
 
 
 def near_equal_split(length: int, parts: int) -> list[int]:
-    """Cut a range into parts whose lengths differ by at most one, the longer ones spread evenly.
-
-    Args:
-        length: of the range.
-        parts: how many, at least 1; where there are more parts than elements, some are empty.
+    """Cut a range into parts whose lengths differ by at most one, the longer ones spread evenly; some may be empty.
 
     Returns:
         [parts + 1] offsets: part k is ``length * k // parts .. length * (k + 1) // parts - 1``.

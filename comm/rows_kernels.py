@@ -114,13 +114,9 @@ def move_columns(
 
 @numba.njit(cache=True, nogil=True)
 def find_owners(ids: Longs, offsets: Longs, owner: Ints, counts: Longs) -> tuple[bool, int]:
-    """Find who owns each id, how many each rank owns, and whether the ids are grouped by owner.
+    """Find who owns each id, by `offsets` [ranks + 1] that never fall, and how many each rank owns.
 
-    Args:
-        ids: [n].
-        offsets: [ranks + 1], never falling.
-        owner: [n]; written.
-        counts: [ranks] of zeros; written.
+    Writes `owner` [n] and `counts` [ranks], which holds zeros.
 
     Returns:
         ``(grouped, bad_position)``: whether owners never fall, and the first position whose id nobody owns,
@@ -158,13 +154,7 @@ def find_owners(ids: Longs, offsets: Longs, owner: Ints, counts: Longs) -> tuple
 
 @numba.njit(cache=True, nogil=True)
 def sort_by_owner(owner: Ints, counts: Longs, order: Longs) -> None:
-    """Counting sort: the positions of rank 0's ids in order, then those of rank 1, and so on.
-
-    Args:
-        owner: [n] from `find_owners`.
-        counts: [ranks] from `find_owners`.
-        order: [n]; written.
-    """
+    """Counting sort by what `find_owners` wrote: positions of rank 0's ids, then of rank 1's, into `order` [n]."""
     cursor = np.zeros(counts.size, np.int64)
     for rank in range(1, counts.size):
         cursor[rank] = cursor[rank - 1] + counts[rank - 1]

@@ -116,10 +116,7 @@ class Pending(Generic[T]):
         return self._request is None
 
     def wait(self) -> T:
-        """Wait for the result.
-
-        Returns:
-            The collective's result, the same object at every call.
+        """Wait for the collective's result, the same object at every call.
 
         Raises:
             DeadlineError: the world's deadline passed; names rank, stage and the peers that are missing.
@@ -163,19 +160,9 @@ class Pending(Generic[T]):
 
 
 def to_transport(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on the device it travels from.
-
-    Args:
-        tensor: any contiguous tensor.
-        device: from `World.transport_device`.
-
-    Returns:
-        `tensor` itself where it already is there; else a copy, in page-locked memory when it comes from a GPU
-        (twice the copy bandwidth, and the driver need not stage it again). The copy is finished on return.
-    """
-    if tensor.device == device:
-        return tensor
+    """A contiguous tensor on the device it travels from: itself where it is there, else a copy, finished on return."""
     if tensor.is_cuda and device.type == "cpu":
+        # Page-locked: twice the copy bandwidth, and the driver need not stage it again.
         pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         return pinned.copy_(tensor)
     return tensor.to(device)
@@ -194,14 +181,7 @@ def as_bytes(tensor: Tensor) -> Tensor:
 
 
 def chunk_bounds(length: int, limit: int) -> list[tuple[int, int]]:
-    """Cut a range into the fewest chunks that are not longer than a limit.
-
-    Args:
-        length: of the range, in any unit (bytes, elements).
-        limit: the longest chunk, at least 1, in the same unit.
-
-    Returns:
-        ``(start, stop)`` of each chunk, in order; none for length 0. All but the last have length `limit`.
+    """Cut a range into chunks, ``(start, stop)`` of each in order, of which all but the last have length `limit`.
 
     Raises:
         ValueError: the limit is below 1, or the length is negative.

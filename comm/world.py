@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from windrow.comm.meter import Meter
     from windrow.comm.wire import Codec
 
-__all__ = ["World"]
+__all__ = ["World", "exchange_with"]
 
 T = TypeVar("T")
 
@@ -117,10 +117,8 @@ class World(ABC):
         return torch.device("cpu")
 
     def background_progress(self) -> contextlib.AbstractContextManager[None]:
-        """While the ``with`` block runs, let messages in flight move on although this rank computes.
-
-        Not collective. Where the backend has threads of its own, as here, nothing needs to be done.
-        """
+        """While the ``with`` block runs, let messages in flight move on although this rank computes. Not collective."""
+        # Where the backend has threads of its own nothing needs to be done.
         return contextlib.nullcontext()
 
     def close(self) -> None:  # noqa: B027  # not every backend holds something
@@ -166,45 +164,35 @@ class World(ABC):
     ) -> Pending[None]:
         """Start one message to and from every peer, sizes known on both ends.
 
-        Messages between two ranks stay in order, and that is all that is asked for: a rank that has nothing for
-        another and expects nothing from it need not call, so this is not a collective and debug mode does not
-        check it.
+        Messages between two ranks stay in order. A rank that has nothing for another and expects nothing from it need
+        not call, so this is not a collective and debug mode does not check it.
 
         Args:
             sends: one contiguous tensor per rank; entry ``rank`` is ignored; empty means no message.
-            receives: one contiguous tensor per rank to be filled; entry ``rank`` is ignored. Rank p's
-                ``receives[q]`` must have the byte count of rank q's ``sends[p]``.
+            receives: the same, to be filled. Rank p's ``receives[q]`` must have the byte count of rank q's
+                ``sends[p]``.
             stage: what this traffic is for, named in errors and in the meter; must agree.
-            gives_way: whether what is posted later may overtake it, where the backend can arrange that: for what
-                is needed later than that. Must agree between sender and receiver.
-            num_rows: rows in what is sent to, and in what comes from, each rank, for the meter; None where tensors are
-                rows first.
+            gives_way: whether what is posted later may overtake it, where the backend can arrange that. Must agree
+                between sender and receiver.
+            num_rows: rows to and from each rank, for the meter; None where tensors are rows first.
 
         Returns:
             A handle; the buffers belong to the world until it is done.
         """
         meter = self.meter
-        sizes: list[tuple[int, int, int, int, int]] = []
-        if meter is not None:
-            rows_sent, rows_received = num_rows or (list(map(len, sends)), list(map(len, receives)))
-            sizes = [
-                (peer, rows_sent[peer], sent.nbytes, rows_received[peer], received.nbytes)
-                for peer, (sent, received) in enumerate(zip(sends, receives, strict=True))
-                if peer != self.rank
-            ]
+        others = [peer for peer in range(self.size) if peer != self.rank]
+        rows_sent, rows_received = num_rows or (list(map(len, sends)), list(map(len, receives)))
         nothing = torch.empty(0)
         outgoing = [nothing if p == self.rank else self._outgoing(t) for p, t in enumerate(sends)]
         incoming = [nothing if p == self.rank else self._incoming(t) for p, t in enumerate(receives)]
 
         def finish() -> None:
-            for peer, (transport, wanted) in enumerate(zip(incoming, receives, strict=True)):
-                if peer != self.rank:
-                    from_transport(transport, wanted)
-            # Counted at the end: what is under way when a checkpoint is written is sent again after it.
-            if meter is not None:
-                for peer, sent_to, bytes_sent, received_from, bytes_received in sizes:
-                    meter.record_sent(stage, self.ranks[peer], sent_to, bytes_sent)
-                    meter.record_received(stage, self.ranks[peer], received_from, bytes_received)
+            for peer in others:
+                from_transport(incoming[peer], receives[peer])
+                # Counted at the end: what is under way when a checkpoint is written is sent again after it.
+                if meter is not None:
+                    meter.record_sent(stage, self.ranks[peer], rows_sent[peer], outgoing[peer].nbytes)
+                    meter.record_received(stage, self.ranks[peer], rows_received[peer], incoming[peer].nbytes)
 
         end = self._recorded(finish, "exchange", stage, outgoing, incoming)
         return self._pending(self.post_exchange(outgoing, incoming, gives_way=gives_way), end, "exchange", stage)
@@ -221,11 +209,10 @@ class World(ABC):
         """Start a ragged all-to-all of rows. Collective.
 
         Args:
-            send: [sum(send_counts), ...] rows grouped by the rank they go to; contiguous, any dtype and device.
-                Row shape and dtype must agree on all ranks.
+            send: [sum(send_counts), ...] rows grouped by the rank they go to; any dtype and device. Row shape and dtype
+                must agree on all ranks.
             send_counts: rows for each rank.
-            receive_counts: rows from each rank; rank p's ``receive_counts[q]`` is rank q's ``send_counts[p]``
-                (`all_to_all_counts` tells).
+            receive_counts: rows from each rank, which `all_to_all_counts` tells.
             stage: what this traffic is for; must agree.
             out: [sum(receive_counts), ...] buffer to receive into; a new one if None.
 
@@ -263,15 +250,7 @@ class World(ABC):
         return self.start_all_to_all(send, send_counts, receive_counts, stage=stage, out=out).wait()
 
     def start_all_to_all_counts(self, counts: Sequence[int], *, stage: str) -> Pending[list[int]]:
-        """Start telling every rank one number. Collective.
-
-        Args:
-            counts: one non-negative number for each rank.
-            stage: what the numbers are for; must agree.
-
-        Returns:
-            A handle whose result is the number that each rank had for this one.
-        """
+        """Start telling every rank one number; the handle's result is what each rank had for this one. Collective."""
         ones = [1] * self.size
         started = self.start_all_to_all(torch.tensor(counts, dtype=torch.int64), ones, ones, stage=stage)
         return started.then(lambda received: [int(count) for count in received.tolist()])
@@ -294,8 +273,7 @@ class World(ABC):
                 all-reduce.
 
         Returns:
-            A handle whose result is `tensor`, the same on every rank: with a codec bit for bit. (MPI only advises its
-            libraries to make it so; those tried here do.)
+            A handle whose result is `tensor`, the same on every rank (MPI only advises its libraries so).
 
         Raises:
             TypeError: a dtype that MPI cannot add (convert to float32 first), or a codec for anything but a float32
@@ -330,15 +308,14 @@ class World(ABC):
         return self.start_all_reduce(tensor, stage=stage, op=op, codec=codec).wait()
 
     def all_gather(self, tensor: Tensor, *, stage: str) -> list[Tensor]:
-        """Give every rank the rows of all ranks. Collective.
+        """Give every rank the rows of all ranks. Collective. Cost: each rank sends its rows size - 1 times.
 
         Args:
             tensor: [n, ...] with any n on each rank; row shape and dtype must agree.
             stage: what the rows are for; must agree.
 
         Returns:
-            One tensor per rank, in rank order; that of this rank shares memory with `tensor`. Cost: each rank
-            sends its rows size - 1 times.
+            One tensor per rank, in rank order; that of this rank shares memory with `tensor`.
         """
         self._agree("all_gather", stage, row_shape=tuple(tensor.shape[1:]), dtype=str(tensor.dtype))
         counts = self.all_to_all_counts([len(tensor)] * self.size, stage=stage)
@@ -353,12 +330,11 @@ class World(ABC):
 
     def all_gather_object(self, value: T, *, stage: str) -> list[T]:
         """Give every rank the (small, picklable) objects of all ranks, in rank order. Collective."""
-        payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        return [pickle.loads(part.numpy().tobytes()) for part in self.all_gather(payload, stage=stage)]
+        return [pickle.loads(part.numpy().tobytes()) for part in self.all_gather(_pickled(value), stage=stage)]
 
     def gather_object(self, value: T, *, root: int, stage: str) -> list[T]:
         """Give the root the (picklable) objects of all ranks, in rank order; other ranks get none. Collective."""
-        payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        payload = _pickled(value)
         sizes = [len(payload) if peer == root else 0 for peer in range(self.size)]
         arriving = self.all_to_all_counts(sizes, stage=stage)
         received = self.all_to_all(payload, sizes, arriving, stage=stage)
@@ -410,9 +386,8 @@ class World(ABC):
         device = self.transport_device(tensor.device)
         if tensor.device == device:
             return tensor
-        return torch.empty(
-            tensor.shape, dtype=tensor.dtype, device=device, pin_memory=tensor.is_cuda and device.type == "cpu"
-        )
+        pinned = tensor.is_cuda and device.type == "cpu"
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device=device, pin_memory=pinned)
 
     def _agree(self, operation: str, stage: str, **must_agree: object) -> None:
         if self.debug and self.size > 1:
@@ -428,7 +403,7 @@ class World(ABC):
             self.meter, self.tracer, self.debug = meter, tracer, debug
         if all(other == calls[0] for other in calls):
             return
-        lines = "\n".join(f"  rank {rank}: {_describe(other)}" for rank, other in zip(self.ranks, calls, strict=True))
+        lines = "\n".join(f"  rank {rank}: {_described(other)}" for rank, other in zip(self.ranks, calls, strict=True))
         raise CollectiveMismatchError(
             f"ranks issued collectives that do not agree:\n{lines}\n"
             "Every rank must issue the same collectives in the same order; look for a branch that depends on the rank."
@@ -436,22 +411,35 @@ class World(ABC):
 
     def _check_counts(self, send: Tensor, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
         if len(send_counts) != self.size or len(receive_counts) != self.size:
-            raise ValueError(
-                f"expected one count for each of {self.size} ranks, got {len(send_counts)} to send "
-                f"and {len(receive_counts)} to receive"
-            )
+            got = f"{len(send_counts)} to send and {len(receive_counts)} to receive"
+            raise ValueError(f"expected one count for each of {self.size} ranks, got {got}")
         if send_counts[self.rank] != receive_counts[self.rank]:
             raise ValueError(
                 f"rank {self.rank} sends itself {send_counts[self.rank]} rows but is to receive "
                 f"{receive_counts[self.rank]}: they are the same rows"
             )
-        if sum(send_counts) != len(send) or min(send_counts) < 0 or min(receive_counts) < 0:
+        if sum(send_counts) != len(send) or min(*send_counts, *receive_counts) < 0:
             raise ValueError(
                 f"send_counts {list(send_counts)} must be non-negative and add up to the {len(send)} rows to send, "
                 f"and receive_counts {list(receive_counts)} be non-negative"
             )
 
 
-def _describe(call: Mapping[str, object]) -> str:
+def exchange_with(
+    world: World, peer: int, *, send: Tensor | None = None, receive: Tensor | None = None, stage: str
+) -> None:
+    """Send a tensor to one rank, fill one with what it sends, or both, and wait for it."""
+    nothing = torch.empty(0)
+    sends, receives = [nothing] * world.size, [nothing] * world.size
+    sends[peer] = nothing if send is None else send
+    receives[peer] = nothing if receive is None else receive
+    world.start_exchange(sends, receives, stage=stage).wait()
+
+
+def _pickled(value: object) -> Tensor:
+    return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+
+
+def _described(call: Mapping[str, object]) -> str:
     details = ", ".join(f"{key}={value}" for key, value in call.items() if key != "operation")
     return f"{call['operation']}({details})"
