@@ -173,10 +173,7 @@ def read_edge_list_and_names(options: GraphOptions) -> tuple[Graph, npt.NDArray[
 def _read_edges(
     path: Path, options: EdgeListOptions, table: _VertexTable | None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.generic], npt.NDArray[np.float32]]:
-    """Return (sources, destinations, names, edge rows).
-
-    The first two are vertex numbers, the last is float32 [E, columns]: the weight, where there is one, then features.
-    """
+    """Sources and destinations as numbers, names, and [E, columns]: the weight, where there is one, then features."""
     file = TableFile(path=path, delimiter=options.delimiter, has_header=options.has_header, skip_rows=options.skip_rows)
     ends = _end_columns(file, options)
     types: dict[str, ColumnType] = dict.fromkeys(ends, _id_type(options))
@@ -214,8 +211,7 @@ def _number_names(
 ) -> tuple[Any, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Number every name that an edge mentions, in the order of the edges, source before destination, or "sorted".
 
-    Returns:
-        (names: a ``pyarrow.Array``, entry i the name of vertex i; sources and destinations as numbers, int64 [E]).
+    Returns the names, a ``pyarrow.Array`` by number, and sources and destinations as numbers, int64 [E].
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -237,11 +233,7 @@ def _number_names(
 
 
 def _look_up(names: Any, wanted: Any, place: str) -> npt.NDArray[np.int64]:
-    """Find the number of each name; `names` is a ``pyarrow.Array``, entry i the name of vertex i.
-
-    Raises:
-        DataError: a name is not there; the message names it and its row, of which the first is 1, in `place`.
-    """
+    """The number of each name, int64; DataError where it is not among `names`, with its row, from 1, in `place`."""
     import pyarrow.compute as pc
 
     found = pc.index_in(wanted, value_set=names)
