@@ -19,14 +19,7 @@ Longs = npt.NDArray[np.int64]
 def relabel(indptr: Entries, indices: Entries, order: Entries, place: Entries) -> tuple[Longs, Entries]:
     """Write a graph down in another vertex order, in which each list keeps its own.
 
-    Args:
-        indptr: int64 [N + 1].
-        indices: int32 or int64 [E].
-        order: int64 [N]: ``order[i]`` is the vertex that becomes vertex i.
-        place: int64 [N]: the inverse of `order`.
-
-    Returns:
-        int64 [N + 1], and [E] with the dtype of `indices`.
+    ``order[i]``, int64 [N], is the vertex that becomes vertex i, `place` its inverse; dtypes stay.
     """
     new_indptr = np.zeros(len(indptr), np.int64)
     new_indices = np.empty_like(indices)

@@ -80,11 +80,7 @@ def _check_csc(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer]) 
 
 
 def _random_assignment(roles: npt.NDArray[np.integer], num_parts: int, *, seed: int) -> npt.NDArray[np.int32]:
-    """Deal vertices out to the parts like cards, role by role, in random order.
-
-    Each part's number of vertices, and of vertices of each role, differs by at most 1 between parts.
-    Cost O(N log N) time, 25 N bytes.
-    """
+    """Deal vertices out to the parts like cards, role by role, in random order. Cost O(N log N), 25 N bytes."""
     draw = hash_ids(stream_key(seed, Stream.PARTITION), np.arange(len(roles)))
     order = np.lexsort((draw, roles))
     assignment = np.empty(len(roles), np.int32)
@@ -117,8 +113,7 @@ def _fennel_assignment(
     partitioning, KDD 2013); the tolerance starts at ``imbalance * 2 ** (passes - 1)`` and halves in each, since tight
     limits from the start freeze early choices.
 
-    A directed graph is scored by its in-neighbours; `indices` may be memory-mapped.
-    Cost per pass O(E + N P C) time; memory beyond the arguments 4 N + 8 P C bytes.
+    A directed graph is scored by its in-neighbours; `indices` may be memory-mapped. A pass costs O(E + N P C).
     """
     num_vertices, num_parts, passes = len(indptr) - 1, options.num_parts, options.stream_passes
     assignment = np.full(num_vertices, -1, np.int32)

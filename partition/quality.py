@@ -58,8 +58,7 @@ def measure_quality(
 ) -> PartitionQuality:
     """Measure a partition: `assignment` int32 [N] is each vertex's part. Cost O(N log N + E).
 
-    The graph and its split are as for `windrow.partition.partition_graph`; `balance` are the constraints to report,
-    names of `windrow.partition.constraints.CONSTRAINTS`.
+    The graph and its split are as for `windrow.partition.partition_graph`, `balance` as in `PartitionOptions`.
     """
     weights = vertex_weights(indptr, train_ids=train_ids, validation_ids=validation_ids, balance=balance)
     sums = weigh_parts(np.stack(list(weights.values()), axis=1), assignment, num_parts)

@@ -178,8 +178,9 @@ def _v_cycle(
 
 def contract(graph: Adjacency, coarse: npt.NDArray[np.int32], num_coarse: int) -> Adjacency:
     """Merge the vertices with the same coarse id; parallel edges add up, inner edges vanish."""
-    to_coarse = _edges_into(graph, coarse, num_coarse)
-    return _without_diagonal(_membership(coarse, num_coarse).T @ to_coarse)
+    merged = _membership(coarse, num_coarse).T @ _edges_into(graph, coarse, num_coarse)
+    merged.sort_indices()
+    return _without_diagonal(merged)
 
 
 def _edges_into(graph: Adjacency, groups: npt.NDArray[np.int32], num_groups: int) -> Any:

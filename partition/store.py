@@ -65,7 +65,7 @@ def write_store(
     Raises:
         StoreError: the folder exists and `overwrite` is false.
         DataError: a name is taken or malformed, an array holds objects, or rows of a sharded array are missing.
-        OSError: the disk is full, or the like; nothing is left half-written.
+        OSError: the disk is full, or the like.
 
     Memory: one chunk (16 MiB, or as large as the iterator's chunks) beyond the arguments.
     """
@@ -174,13 +174,10 @@ class PartitionStore:
 
     @classmethod
     def open(cls, path: Path, *, expect_parts: int | None = None, verify: bool = True) -> Self:
-        """Open a store and check that it is whole.
+        """Open a store and check that it is whole, and has `expect_parts` parts where that is given.
 
-        Args:
-            path: the store's folder.
-            expect_parts: number of parts that the caller needs, the world size of a training run.
-            verify: also read every file and compare checksums. Ranks of one run may pass False and call
-                `PartitionStore.verify` for their own part, so that each file is read once.
+        With `verify` every file is read and its checksum compared. Ranks of one run may pass False and call
+        `PartitionStore.verify` for their own part, so that each file is read once.
 
         Raises:
             StoreError: no store, another version, another number of parts, a file missing, truncated or altered.
@@ -218,17 +215,12 @@ class PartitionStore:
         if self.manifest.quality is None:
             return None
         # JSON has lists for tuples.
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in self.manifest.quality.items()
-        }
+        found = self.manifest.quality.items()
+        fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found}
         return PartitionQuality(**fields)
 
     def shared(self, name: str) -> Array:
-        """Map a shared array, by its name in `write_store`: all of it, read-only.
-
-        Raises:
-            StoreError: the store has no such array, or its file is damaged.
-        """
+        """Map a shared array, by its name in `write_store`, read-only; StoreError where there is none, or damaged."""
         return _load(self.path, self.manifest, f"shared/{name}.npy")
 
     def sharded(self, name: str, part: int) -> Array:
@@ -243,20 +235,15 @@ class PartitionStore:
         return _load(self.path, self.manifest, f"{part_folder(part)}/{name}.npy")
 
     def verify(self, *, part: int | None = None, shared: bool = True) -> None:
-        """Read files and compare their checksums.
-
-        Args:
-            part: only this part's files; None for all parts.
-            shared: also the shared files.
+        """Read the files of one part, None for all, and the shared ones, and compare their checksums.
 
         Raises:
             StoreError: a file was altered; the message holds the checksum expected and found.
         """
         parts = "parts/" if part is None else f"{part_folder(part)}/"
         for name, entry in self.manifest.files.items():
-            if not (name.startswith(parts) or (shared and name.startswith("shared/"))):
-                continue
-            check_file(self.path / name, num_bytes=entry.num_bytes, sha256=entry.sha256, cure=CURE)
+            if name.startswith(parts) or (shared and name.startswith("shared/")):
+                check_file(self.path / name, num_bytes=entry.num_bytes, sha256=entry.sha256, cure=CURE)
 
 
 def _load(path: Path, manifest: Manifest, name: str) -> Array:

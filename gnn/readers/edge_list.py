@@ -31,15 +31,13 @@ SPLIT_WORDS = {"train": 0, "validation": 1, "valid": 1, "val": 1, "test": 2, "":
 
 
 class _VertexTable(NamedTuple):
-    """What a vertex file says; row i belongs to vertex i, and None is what no column holds."""
+    """What a vertex file says; row i belongs to vertex i."""
 
     num_vertices: int
-    names: Any = None
+    names: Any
     """``pyarrow.Array`` of the ids [N]; None where a vertex's id is its number."""
-    features: npt.NDArray[np.float32] | None = None
-    labels: npt.NDArray[np.float64] | None = None
-    """[N, columns], NaN where a cell is empty."""
-    split: VertexSplit | None = None
+    data: dict[str, Any]
+    """What there is of features float32 [N, F], labels float64 [N, columns], NaN where a cell is empty, and split."""
 
 
 def _read_vertex_table(options: EdgeListOptions) -> _VertexTable:
@@ -66,13 +64,14 @@ def _read_vertex_table(options: EdgeListOptions) -> _VertexTable:
         if options.ids == "rows":
             order = _order_of_rows(file.path, names.to_numpy())
             names = None
-    return _VertexTable(
-        num_vertices=num_vertices,
-        names=names,
-        features=_matrix(columns, features, np.float32)[order] if features else None,
-        labels=_matrix(columns, options.label_columns, np.float64)[order] if options.label_columns else None,
-        split=_split(file.path, columns[options.split_column], order) if options.split_column else None,
-    )
+    data: dict[str, Any] = {}
+    for key, chosen, dtype in (("features", features, np.float32), ("labels", options.label_columns, np.float64)):
+        if chosen:
+            matrix = np.stack([columns[name].to_numpy() for name in chosen], axis=1)
+            data[key] = matrix.astype(dtype, copy=False)[order]
+    if options.split_column:
+        data["split"] = _split(file.path, columns[options.split_column], order)
+    return _VertexTable(num_vertices, names, data)
 
 
 def _vertex_file(options: EdgeListOptions) -> TableFile:
@@ -97,10 +96,6 @@ def read_vertex_ids(options: EdgeListOptions) -> Any:
         return None
     file, name = _vertex_file(options), options.vertex_id_column
     return _checked_ids(file.path, file.read({name: _id_type(options)}, missing_allowed=True)[name])
-
-
-def _matrix(columns: dict[str, Any], names: tuple[str, ...], dtype: type[np.floating]) -> npt.NDArray[Any]:
-    return np.stack([columns[name].to_numpy() for name in names], axis=1).astype(dtype, copy=False)
 
 
 def _checked_ids(path: Path, column: Any) -> Any:
@@ -166,9 +161,7 @@ def read_edge_list_and_names(options: GraphOptions) -> tuple[Graph, npt.NDArray[
         sources,
         destinations,
         len(names),
-        features=None if table is None else table.features,
-        labels=None if table is None else table.labels,
-        split=None if table is None else table.split,
+        **({} if table is None else table.data),
         edge_weight=edge_rows[:, 0] if columns.weight_column else None,
         edge_attr=edge_rows[:, bool(columns.weight_column) :] if columns.edge_feature_columns else None,
         describe_edge=lambda edge: f"{options.path}, row {edge + 1}",
@@ -180,10 +173,7 @@ def read_edge_list_and_names(options: GraphOptions) -> tuple[Graph, npt.NDArray[
 def _read_edges(
     path: Path, options: EdgeListOptions, table: _VertexTable | None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.generic], npt.NDArray[np.float32]]:
-    """Return (sources, destinations, names, edge rows).
-
-    The first two are vertex numbers, the last is float32 [E, columns]: the weight, where there is one, then features.
-    """
+    """Sources and destinations as numbers, names, and [E, columns]: the weight, where there is one, then features."""
     file = TableFile(path=path, delimiter=options.delimiter, has_header=options.has_header, skip_rows=options.skip_rows)
     ends = _end_columns(file, options)
     types: dict[str, ColumnType] = dict.fromkeys(ends, _id_type(options))
@@ -221,8 +211,7 @@ def _number_names(
 ) -> tuple[Any, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Number every name that an edge mentions, in the order of the edges, source before destination, or "sorted".
 
-    Returns:
-        (names: a ``pyarrow.Array``, entry i the name of vertex i; sources and destinations as numbers, int64 [E]).
+    Returns the names, a ``pyarrow.Array`` by number, and sources and destinations as numbers, int64 [E].
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -244,11 +233,7 @@ def _number_names(
 
 
 def _look_up(names: Any, wanted: Any, place: str) -> npt.NDArray[np.int64]:
-    """Find the number of each name; `names` is a ``pyarrow.Array``, entry i the name of vertex i.
-
-    Raises:
-        DataError: a name is not there; the message names it and its row, of which the first is 1, in `place`.
-    """
+    """The number of each name, int64; DataError where it is not among `names`, with its row, from 1, in `place`."""
     import pyarrow.compute as pc
 
     found = pc.index_in(wanted, value_set=names)

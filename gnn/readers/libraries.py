@@ -28,7 +28,7 @@ def from_dgl(
     random_split: SplitOptions | None = None,
     split_seed: int = 0,
 ) -> Graph:
-    """Take over a DGL graph; by default with exactly its edges, repeated ones included.
+    """Take over a DGL graph, onto the CPU; by default with exactly its edges, repeated ones included.
 
     Args:
         graph: a homogeneous ``dgl.DGLGraph`` on any device, with what it has of feat, label, train_mask, val_mask and
@@ -39,9 +39,6 @@ def from_dgl(
         task: what the labels mean.
         random_split: how a split is drawn where the graph has no masks; None for the defaults.
         split_seed: seed of that split.
-
-    Returns:
-        A validated graph on the CPU.
 
     Raises:
         DataError: the graph is heterogeneous, has only some of the masks, or breaks a law.
@@ -100,7 +97,7 @@ def from_pyg(
     random_split: SplitOptions | None = None,
     split_seed: int = 0,
 ) -> Graph:
-    """Take over a ``torch_geometric.data.Data``; by default with exactly its edges, repeated ones included.
+    """Take over a ``torch_geometric.data.Data``, onto the CPU; by default with exactly its edges, also repeated ones.
 
     A ``Data`` saved by ``torch.save`` is a pickle, which can run any code when loaded; windrow therefore
     reads none. Load it yourself where you trust it, and pass the object.
@@ -115,9 +112,6 @@ def from_pyg(
         task: what the labels mean.
         random_split: how a split is drawn where there are no masks; None for the defaults.
         split_seed: seed of that split.
-
-    Returns:
-        A validated graph on the CPU.
 
     Raises:
         DataError: ``edge_index`` is missing or misshapen, some masks are missing, or a law is broken.

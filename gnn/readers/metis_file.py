@@ -46,12 +46,8 @@ def read_metis(options: GraphOptions) -> Graph:
             _refuse(path, line_number, f"{text.strip()!r} is no list of whole numbers; correct it.")
         entries = numbers[weights_before:]
         if len(numbers) < weights_before or len(entries) % step:
-            _refuse(
-                path,
-                line_number,
-                f"{len(numbers)} numbers do not make {weights_before} vertex weights and {step} numbers per "
-                "neighbour; correct the line or the header's format.",
-            )
+            asked = f"{weights_before} vertex weights and {step} numbers per neighbour"
+            _refuse(path, line_number, f"{len(numbers)} numbers do not make {asked}; correct the line or the header.")
         neighbours.extend(entries[::step])
         counts.append(len(entries) // step)
         line_numbers.append(line_number)

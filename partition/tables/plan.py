@@ -108,12 +108,11 @@ def shard_bytes(spec: TableSpec, num_rows: int, num_columns: int) -> int:
 
 def specs_by_name(specs: Sequence[TableSpec]) -> dict[str, TableSpec]:
     """The tables by name, in their order; PlanError where two have the same."""
-    named: dict[str, TableSpec] = {}
-    for spec in specs:
-        if spec.name in named:
-            raise PlanError(f"two tables are named {spec.name!r}: give each table a name of its own")
-        named[spec.name] = spec
-    return named
+    names = [spec.name for spec in specs]
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated:
+        raise PlanError(f"two tables are named {repeated[0]!r}: give each table a name of its own")
+    return dict(zip(names, specs, strict=True))
 
 
 COLUMN_MULTIPLE = 4
@@ -225,52 +224,37 @@ def check_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int, rank_mem
     if world_size < 1:
         raise PlanError(f"a plan needs at least 1 rank, got {world_size}")
     named = specs_by_name(specs)
-    _check_tables(plan, named)
-    for shard in plan.shards:
-        _check_shard(shard, named[shard.table], world_size)
-    for replica in plan.replicated:
-        _check_range(replica, "rows", replica.rows, named[replica.table].rows)
-    for table in named:
-        _check_tiling([*plan.shards_of(table), *plan.replicas_of(table)], named[table])
+    pieces: list[Shard | Replica] = [*plan.shards, *plan.replicated]
+    for piece in pieces:
+        if piece.table not in named:
+            raise PlanError(f"the plan names a table {piece.table!r}, but the tables are {', '.join(named)}")
+        _check_piece(piece, named[piece.table], world_size)
+    for table, spec in named.items():
+        _check_tiling([*plan.shards_of(table), *plan.replicas_of(table)], spec)
     if rank_memory_bytes is not None:
         _check_memory(rank_bytes(plan, specs, world_size), rank_memory_bytes)
 
 
-def _check_tables(plan: Plan, named: dict[str, TableSpec]) -> None:
-    placed = [shard.table for shard in plan.shards] + [replica.table for replica in plan.replicated]
-    for table in placed:
-        if table not in named:
-            raise PlanError(f"the plan names a table {table!r}, but the tables are {', '.join(named)}")
-    for table in named:
-        if table not in placed:
-            raise PlanError(f"the plan misses table {table!r}: give it a rank, shards, or replicate it")
-
-
-def _check_shard(shard: Shard, spec: TableSpec, world_size: int) -> None:
-    if not 0 <= shard.rank < world_size:
+def _check_piece(piece: Shard | Replica, spec: TableSpec, world_size: int) -> None:
+    place = f"table {spec.name!r}: {piece}: "
+    columns = piece.columns if isinstance(piece, Shard) else (0, spec.dim)
+    if isinstance(piece, Shard) and not 0 <= piece.rank < world_size:
         raise PlanError(
-            f"table {spec.name!r}: {shard}: there is no rank {shard.rank} among {world_size} "
-            f"(0 to {world_size - 1}): start more ranks, or place the piece elsewhere"
+            f"{place}there is no rank {piece.rank} among {world_size} (0 to {world_size - 1}): start more ranks, or "
+            "place the piece elsewhere"
         )
-    _check_range(shard, "rows", shard.rows, spec.rows)
-    _check_range(shard, "columns", shard.columns, spec.dim)
-    for column in shard.columns:
+    for what, (start, stop), length in (("rows", piece.rows, spec.rows), ("columns", columns, spec.dim)):
+        if not 0 <= start < stop <= length:
+            raise PlanError(f"{place}{what} [{start}, {stop}) are not a range inside [0, {length})")
+    for column in columns:
         if column % COLUMN_MULTIPLE and column != spec.dim:
-            raise PlanError(
-                f"table {spec.name!r}: {shard}: columns are cut at {column}, which is no multiple of {COLUMN_MULTIPLE}"
-            )
-
-
-def _check_range(piece: Shard | Replica, what: str, bounds: Range, length: int) -> None:
-    start, stop = bounds
-    if not 0 <= start < stop <= length:
-        raise PlanError(
-            f"table {piece.table!r}: {piece}: {what} [{start}, {stop}) are not a range inside [0, {length})"
-        )
+            raise PlanError(f"{place}columns are cut at {column}, which is no multiple of {COLUMN_MULTIPLE}")
 
 
 def _check_tiling(pieces: Sequence[Shard | Replica], spec: TableSpec) -> None:
     """Look for a cell between the cuts that is not covered once."""
+    if not pieces:
+        raise PlanError(f"the plan misses table {spec.name!r}: give it a rank, shards, or replicate it")
     held = [
         (f"rank {piece.rank}", piece.rows, piece.columns)
         if isinstance(piece, Shard)
@@ -312,14 +296,11 @@ def _shown(bounds: Range) -> str:
 def table_placement(tables: Iterable[tuple[TableSpec, Plan]], world_size: int) -> dict[str, Any]:
     """Where embedding tables, each with a plan that holds it, live on so many ranks, for placement.json.
 
-    Returns:
-        With a shard on each rank for a replicated table::
+    Bytes are those of weights and optimiser state; a replicated table has a shard on each rank::
 
-            {"kind": "log", "world_size": 4, "tables": [
-                {"name": "t", "rows": 10, "dim": 8, "bytes": 320, "plan": "row-wise", "shards": [
-                    {"rank": 0, "first_row": 0, "rows": 5, "first_column": 0, "columns": 8, "bytes": 160}, ...]}, ...]}
-
-        Bytes are those of weights and optimiser state.
+        {"kind": "log", "world_size": 4, "tables": [
+            {"name": "t", "rows": 10, "dim": 8, "bytes": 320, "plan": "row-wise", "shards": [
+                {"rank": 0, "first_row": 0, "rows": 5, "first_column": 0, "columns": 8, "bytes": 160}, ...]}, ...]}
     """
 
     def shards(spec: TableSpec, plan: Plan) -> Iterator[Shard]:

@@ -70,12 +70,7 @@ def read_plan(path: Path, specs: Sequence[TableSpec]) -> Plan:
 
 
 def write_plan(path: Path, plan: Plan, specs: Sequence[TableSpec]) -> None:
-    """Write a plan that covers these tables so that `read_plan` gives it back; tables come in their own order.
-
-    Raises:
-        PlanError: the plan misses a table.
-        OSError: the file cannot be written.
-    """
+    """Write a plan so that `read_plan` gives it back, tables in their own order; PlanError where it misses one."""
     sections = ["# Where each embedding table lives. Ranges are first and one after the last.\n"]
     for spec in specs:
         lines = "\n".join(_body(plan, spec))

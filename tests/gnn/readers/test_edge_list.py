@@ -161,25 +161,25 @@ def test_rows_are_sorted_by_id(tmp_path):
     columns = {"vertex_id_column": "id", "label_columns": ("class",), "split_column": "part"}
     table = _read_vertex_table(vertex_options(tmp_path, text, **columns))
     assert (table.num_vertices, table.names) == (3, None)
-    assert np.allclose(table.features, [[0.0, 1], [0.1, 1], [0.2, 1]])
-    assert table.features.dtype == np.float32
-    assert np.array_equal(table.labels, [[1], [np.nan], [0]], equal_nan=True)
-    assert (table.split.train_ids.tolist(), table.split.test_ids.tolist()) == ([0], [1])
-    assert table.split.validation_ids.tolist() == []
+    assert np.allclose(table.data["features"], [[0.0, 1], [0.1, 1], [0.2, 1]])
+    assert table.data["features"].dtype == np.float32
+    assert np.array_equal(table.data["labels"], [[1], [np.nan], [0]], equal_nan=True)
+    assert (table.data["split"].train_ids.tolist(), table.data["split"].test_ids.tolist()) == ([0], [1])
+    assert table.data["split"].validation_ids.tolist() == []
 
 
 def test_chosen_columns_only(tmp_path):
     columns = {"feature_columns": ("y",), "label_columns": ("z", "x")}
     table = _read_vertex_table(vertex_options(tmp_path, "x,y,z,p\n1,2,0,a\n4,5,1,b\n", **columns))
-    assert table.features.tolist() == [[2], [5]]
-    assert table.labels.tolist() == [[0, 1], [1, 4]]
-    assert table.split is None
+    assert table.data["features"].tolist() == [[2], [5]]
+    assert table.data["labels"].tolist() == [[0, 1], [1, 4]]
+    assert "split" not in table.data
 
 
 def test_three_words_for_validation(tmp_path):
     text = "x,part\n1,validation\n1,valid\n1,val\n"
     table = _read_vertex_table(vertex_options(tmp_path, text, split_column="part"))
-    assert table.split.validation_ids.tolist() == [0, 1, 2]
+    assert table.data["split"].validation_ids.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
