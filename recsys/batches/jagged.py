@@ -197,7 +197,8 @@ class Deduplicated(Generic[Array]):
         if inverse is None:
             return self.jagged
         rows = [inverse + feature * self.num_rows for feature in range(self.num_features)]
-        return self.jagged.select(torch.cat(rows) if isinstance(inverse, Tensor) else np.concatenate(rows))
+        together: Any = torch.cat(rows) if isinstance(inverse, Tensor) else np.concatenate(rows)
+        return self.jagged.select(together)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
