@@ -196,9 +196,9 @@ class Deduplicated(Generic[Array]):
         inverse: Any = self.inverse
         if inverse is None:
             return self.jagged
-        of_features = [inverse + feature * self.num_rows for feature in range(self.num_features)]
-        rows: Any = torch.cat(of_features) if isinstance(inverse, Tensor) else np.concatenate(of_features)
-        return self.jagged.select(rows)
+        rows = [inverse + feature * self.num_rows for feature in range(self.num_features)]
+        together: Any = torch.cat(rows) if isinstance(inverse, Tensor) else np.concatenate(rows)
+        return self.jagged.select(together)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -130,26 +130,15 @@ class Transforms:
         for name, steps in options.items():
             _check(name, steps, {feature.name: feature for feature in features}, dense)
         self._dense_index = {name: list(dense).index(steps.dense) for name, steps in options.items() if steps.dense}
-        self.features: tuple[FeatureEntry, ...] = (
-            *(
-                replace(feature, rows=options[feature.name].table_rows(feature.rows))
-                if feature.name in options
-                else feature
-                for feature in features
-            ),
-            *(
-                FeatureEntry(
-                    name=name,
-                    table=name,
-                    rows=options[name].table_rows(0),
-                    multi_hot=False,
-                    weighted=False,
-                    ids="rows",
-                    counts={},
-                )
-                for name in self._dense_index
-            ),
-        )
+        changed = [
+            replace(feature, rows=options[feature.name].table_rows(feature.rows))
+            if feature.name in options
+            else feature
+            for feature in features
+        ]
+        made = FeatureEntry(name="", table="", rows=0, multi_hot=False, weighted=False, ids="rows", counts={})
+        new = [replace(made, name=name, table=name, rows=options[name].table_rows(0)) for name in self._dense_index]
+        self.features: tuple[FeatureEntry, ...] = (*changed, *new)
         _check_tables(self.features, options)
 
     def changes(self, feature: str) -> bool:
