@@ -1,15 +1,8 @@
-"""Rows in order written as Parquet files, one for each shard, whose row groups are full, or hold whole sessions.
-
-rows       a a a b b c c c c d      at most 4 rows to a row group
-groups     a a a | b b | c c c c | d
-"""
+"""Rows in order written as Parquet files, one for each shard, in full row groups."""
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
-
-import numpy as np
-import numpy.typing as npt
 
 __all__ = ["ShardWriter"]
 
@@ -20,21 +13,18 @@ class ShardWriter:
     Args:
         folder: to write to; made with the first file.
         shard_rows: rows of each shard, perhaps without end; one without rows has no file.
-        row_group_rows: the most rows of a row group.
-        by: column of sessions, none of which is cut between row groups unless it is larger than one; empty to cut
-            anywhere.
+        row_group_rows: rows of a row group; the last one of a file may have fewer.
 
     Attributes:
         written: files so far, and the rows of each.
         row_groups: how many were written.
     """
 
-    def __init__(self, folder: Path, *, shard_rows: Iterable[int], row_group_rows: int, by: str = "") -> None:
+    def __init__(self, folder: Path, *, shard_rows: Iterable[int], row_group_rows: int) -> None:
         self._folder = folder
         self._shards = enumerate(shard_rows)
         self._row_group_rows = row_group_rows
-        self._by = by
-        self._shard = self._left = 0
+        self._shard = self._left = self._waiting_rows = 0
         self._waiting: list[Any] = []
         self._writer: Any = None
         self.written: list[tuple[Path, int]] = []
@@ -54,9 +44,8 @@ class ShardWriter:
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None and self._waiting:
-            self._flush(to_end=True)
-        elif self._writer is not None:
-            self._writer.close()
+            self._write_group()
+        self._close()
 
     def write(self, batch: Any) -> None:
         """Add the next rows.
@@ -67,60 +56,33 @@ class ShardWriter:
         while batch.num_rows:
             while not self._left:
                 self._shard, self._left = next(self._shards)
-            part = batch.slice(0, self._left)
+            part = batch.slice(0, min(self._left, self._row_group_rows - self._waiting_rows))
             self._waiting.append(part)
+            self._waiting_rows += part.num_rows
             self._left -= part.num_rows
-            self._flush(to_end=self._left == 0)
+            if not self._left or self._waiting_rows == self._row_group_rows:
+                self._write_group()
+            if not self._left:
+                self._close()
             batch = batch.slice(part.num_rows)
 
-    def _flush(self, *, to_end: bool) -> None:
-        """Write the row groups that are known to be full; at the end of a shard all of them, and end the file."""
-        rows = sum(batch.num_rows for batch in self._waiting)
-        # A group is full when the row after it is known: it tells whether a session ends with the group.
-        if rows > self._row_group_rows or to_end:
-            import pyarrow as pa
-
-            waiting = pa.Table.from_batches(self._waiting)
-            starts = _session_starts(waiting.column(self._by)) if self._by else np.arange(rows)
-            first = 0
-            while rows - first > self._row_group_rows or (to_end and first < rows):
-                end = self._end(starts, first, rows)
-                self._write_group(waiting.slice(first, end - first))
-                first = end
-            self._waiting = waiting.slice(first).to_batches() if first < rows else []
-        if to_end:
-            self._writer.close()
-            self._writer = None
-
-    def _end(self, starts: npt.NDArray[np.int64], first: int, rows: int) -> int:
-        """Where the row group that begins at row `first` ends."""
-        most = first + self._row_group_rows
-        if most >= rows:
-            return rows
-        end = int(starts[np.searchsorted(starts, most, side="right") - 1])
-        # One session may fill the group and go on behind it.
-        return end if end > first else most
-
-    def _write_group(self, rows: Any) -> None:
+    def _write_group(self) -> None:
+        import pyarrow as pa
         from pyarrow import parquet
 
-        stored = self._stored(rows)
+        stored = self._stored(pa.Table.from_batches(self._waiting))
         if self._writer is None:
             path = self._folder / f"part-{self._shard:05d}.parquet"
             path.parent.mkdir(exist_ok=True)
             self._writer = parquet.ParquetWriter(path, stored.schema, **self._options(stored.schema))
             self.written.append((path, 0))
-        self._writer.write_table(stored, row_group_size=rows.num_rows)
+        self._writer.write_table(stored, row_group_size=self._waiting_rows)
         path, before = self.written[-1]
-        self.written[-1] = (path, before + rows.num_rows)
+        self.written[-1] = (path, before + self._waiting_rows)
         self.row_groups += 1
+        self._waiting, self._waiting_rows = [], 0
 
-
-def _session_starts(sessions: Any) -> npt.NDArray[np.int64]:
-    """Rows at which a session begins, where those of a session stand together; each null is a session of its own."""
-    from pyarrow import compute
-
-    plain = sessions.combine_chunks()
-    differs = compute.not_equal(plain.slice(1), plain.slice(0, max(len(plain) - 1, 0)))
-    changes = differs.fill_null(fill_value=True).to_numpy(zero_copy_only=False)
-    return np.concatenate([[0], np.flatnonzero(changes) + 1])
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import pydantic
 from pydantic import BeforeValidator, ConfigDict, ValidationError
 
-from windrow.comm.errors import StoreError
+from windrow.comm.errors import RecipeError, StoreError
 from windrow.partition.manifest import check_file, checksum, read_document, write_document
 from windrow.recsys.batches.arrow_columns import leave_out_repeats
-from windrow.recsys.log.options import FeatureOptions, LabelKind, LogOptions
+from windrow.recsys.log.options import LabelKind, LogOptions
 from windrow.recsys.log.shard_writer import ShardWriter
 
 if TYPE_CHECKING:
@@ -350,14 +350,8 @@ class LogStore:
             StoreError: they are those of another version.
         """
         try:
-            rules = dict(self.manifest.origin["log"])
-            features = {name: FeatureOptions(**options) for name, options in rules.pop("features").items()}
-            label = rules.pop("label")
-            for name in ("dense", "optional"):
-                rules[name] = tuple(rules[name])
-            rules |= {"paths": paths, "vocabularies_from": None}
-            return LogOptions(features=features, label=label if isinstance(label, str) else tuple(label), **rules)
-        except (KeyError, TypeError) as error:
+            return LogOptions(**{**self.manifest.origin["log"], "paths": paths, "vocabularies_from": None})
+        except (KeyError, RecipeError) as error:
             raise StoreError(f"{self.path} was prepared by another version of windrow ({error}): {CURE}") from error
 
     def tables(self, *, dim: int) -> "list[EmbeddingBagConfig]":

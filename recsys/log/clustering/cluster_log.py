@@ -164,7 +164,6 @@ def _cluster(
         log.schema,
         shard_rows=[counts.get((0, shard), 0) for shard in range(shards)],
         row_group_rows=row_group_rows,
-        by=options.by if options.time else "",
     )
     done = 0
     with writer:

@@ -24,7 +24,7 @@ def test_a_log_is_clustered(log: Path, tmp_path: Path, capsys: pytest.CaptureFix
     options = ["--time", "at", "--files", "1", "--memory", "0.25GiB", "--row-group-rows", "2"]
     assert main([*command, *options]) == 0
     said = capsys.readouterr().out
-    assert "1 files, 4 row groups" in said
+    assert "1 files, 3 row groups" in said
     assert "6 rows of 3 sessions, 2.00 rows to a session" in said
     assert "times larger" in said
     assert "clustered in" in said
