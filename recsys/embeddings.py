@@ -30,7 +30,7 @@ On CPUs compiled loops copy and add; other devices use PyTorch's operations, who
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,10 +38,7 @@ from torch.autograd.function import once_differentiable
 
 from windrow.comm.errors import DataError
 from windrow.comm.rows import Runs, join_runs, move_columns
-from windrow.recsys.batches.jagged import Deduplicated, Jagged, is_compiled
-
-if TYPE_CHECKING:
-    from windrow.recsys.torchrec_adapter import JaggedTensor
+from windrow.recsys.batches.jagged import Deduplicated, is_compiled
 
 __all__ = ["Embeddings", "PooledRows", "expand_rows"]
 
@@ -149,21 +146,11 @@ class Embeddings:
 
     @staticmethod
     def of(
-        pooled: Tensor, dims: Mapping[str, int], sequences: "Mapping[str, JaggedTensor] | None" = None
+        pooled: Tensor, dims: Mapping[str, int], sequences: Mapping[str, Deduplicated[Tensor]] | None = None
     ) -> "Embeddings":
-        """Take embeddings that hold a row, and a list, for each sample.
-
-        Args:
-            pooled: [B, sum of dims] float32.
-            dims: feature -> columns, in the order of the columns.
-            sequences: TorchRec's containers by feature; None for none.
-        """
+        """Take pooled embeddings [B, sum of dims] float32, a row for each sample; `dims` by feature, in order."""
         names = tuple(dims)
-        return Embeddings(
-            [PooledRows(names, tuple(dims.values()), pooled, None)],
-            names,
-            {name: Deduplicated(Jagged(rows.values(), rows.offsets())) for name, rows in (sequences or {}).items()},
-        )
+        return Embeddings([PooledRows(names, tuple(dims.values()), pooled, None)], names, sequences or {})
 
     @property
     def num_samples(self) -> int:
@@ -209,8 +196,7 @@ class Embeddings:
     def expanded(self) -> "Embeddings":
         """The same with a row for each sample in one group; sequences stay as they are."""
         dims = {name: dim for group in self.groups for name, dim in zip(group.names, group.dims, strict=True)}
-        ordered = tuple(dims[name] for name in self.order)
-        return Embeddings([PooledRows(self.order, ordered, self.pooled(), None)], self.order, self.sequences)
+        return Embeddings.of(self.pooled(), {name: dims[name] for name in self.order}, self.sequences)
 
 
 def _runs(groups: Sequence[PooledRows], order: tuple[str, ...]) -> list[Runs]:

@@ -164,8 +164,7 @@ def measure_real(world: World, predictions: Tensor, labels: Tensor, *, split: st
     errors = predictions.double() - labels
     sums = _sums_of_finite(world, predictions, split, errors.square(), errors.abs(), labels, labels.square())
     count, squared, absolute, total, squares = sums
-    if not count:
-        raise DataError(f"no samples to measure {split} on: give the split some, in [split], or leave it out")
+    _check_not_empty(split, int(count))
     variance = squares / count - (total / count) ** 2
     mean_squared = squared / count
     return {
@@ -199,13 +198,17 @@ def check_split_can_be_scored(split: str, num_samples: int, num_clicks: int) -> 
     Raises:
         DataError: there are no samples, or they all have the same label.
     """
-    if num_samples == 0:
-        raise DataError(f"no samples to measure {split} on: give the split some, in [split], or leave it out")
+    _check_not_empty(split, num_samples)
     if num_clicks in {0, num_samples}:
         raise DataError(
             f"AUC and normalised entropy have no meaning on {split}, whose {num_samples} samples all have the label "
             f"{int(num_clicks > 0)}: make the split larger, or split by hash"
         )
+
+
+def _check_not_empty(split: str, num_samples: int) -> None:
+    if num_samples == 0:
+        raise DataError(f"no samples to measure {split} on: give the split some, in [split], or leave it out")
 
 
 def measure_clicks(world: World, logits: Tensor, labels: Tensor, *, split: str = "the split") -> dict[str, float]:

@@ -10,7 +10,6 @@ from windrow.comm.errors import DataError
 from windrow.recsys import embeddings as expansion
 from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.embeddings import Embeddings, PooledRows, expand_rows
-from windrow.recsys.torchrec_adapter import JaggedTensor
 
 DIMS = {"a": 2, "b": 1, "c": 3, "d": 4}
 
@@ -78,15 +77,6 @@ def test_rows_without_columns_have_samples_too() -> None:
     assert Embeddings([], ()).num_samples == 0
     lists = Deduplicated(Jagged(torch.ones(2, 4), torch.tensor([0, 2, 2])), torch.tensor([0, 1, 1]))
     assert Embeddings([], (), {"seen": lists}).pooled().shape == (3, 0)
-
-
-def test_lists_of_samples() -> None:
-    items = torch.arange(6.0).view(3, 2)
-    container = JaggedTensor(items, lengths=torch.tensor([1, 2]))
-    given_ = Embeddings.of(torch.ones(2, 1), {"a": 1}, {"seen": container}).sequences["seen"]
-    assert given_.jagged.values is items
-    assert given_.jagged.lengths.tolist() == [1, 2]
-    assert given_.num_samples == 2
 
 
 def test_a_feature_that_is_not_there() -> None:

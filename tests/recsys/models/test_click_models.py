@@ -5,11 +5,12 @@ from torch.nn import functional
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.recsys.batches.batch import Batch
+from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.click_models import DCN, DLRM, MLP, ClickModel, CrossNetwork, PairwiseDots
 from windrow.recsys.models.options import ModelOptions, Structure
-from windrow.recsys.torchrec_adapter import JaggedTensor, KeyedJaggedTensor
+from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 from windrow.training.dropout import DropoutContext
 
 OPTIONS = [
@@ -61,7 +62,7 @@ class Inputs:
     def run(self, model: ClickModel, context: DropoutContext | None = None, rows: slice = slice(None)) -> Tensor:
         starts = [0, *self.lengths.cumsum(0).tolist()]
         start, stop, _ = rows.indices(len(self.lengths))
-        history = JaggedTensor(self.items[starts[start] : starts[stop]], lengths=self.lengths[rows])
+        history = Deduplicated(Jagged.of_lengths(self.items[starts[start] : starts[stop]], self.lengths[rows]))
         embeddings = Embeddings.of(self.pooled[rows], {"user": DIM, "item": DIM}, {"history": history})
         logits: Tensor = model(self.dense[rows], embeddings, context)
         return logits

@@ -10,7 +10,6 @@ from windrow.recsys.models.attention import AttentionPooling
 from windrow.recsys.models.click_models import DCN
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.models.towers import FeatureMLPModel, SequenceModel
-from windrow.recsys.torchrec_adapter import JaggedTensor
 
 DIMS = {"user": 3, "item": 4}
 DEEP = ModelOptions(kind="dcn", deep=(5,))
@@ -44,9 +43,10 @@ def test_model_inside_sees_one_more_embedding() -> None:
     pooled = torch.randn(2, 7, generator=generator)
     items = torch.randn(3, 4, generator=generator)
     lengths = torch.tensor([3, 0])
-    embeddings = Embeddings.of(pooled, DIMS, {"seen": JaggedTensor(items, lengths=lengths)})
+    lists = Deduplicated(Jagged.of_lengths(items, lengths))
+    embeddings = Embeddings.of(pooled, DIMS, {"seen": lists})
     logits = model(torch.ones(2, 0), embeddings)
-    attended = tower(Deduplicated(Jagged.of_lengths(items, lengths)), pooled[:, 3:])
+    attended = tower(lists, pooled[:, 3:])
     assert not attended[1].any()
     together = Embeddings.of(torch.cat([pooled, attended], 1), {**DIMS, "seen": 4})
     torch.testing.assert_close(logits, model.model(torch.ones(2, 0), together))
