@@ -1,7 +1,6 @@
 """What a rank does, measured: bytes and rows counted, time by stage, and spans of time for a timeline of the run.
 
-A world counts into its `Meter` when it has one (``world.meter = Meter()``), and a world and a stopwatch record into
-their `Tracer` when they have one (``world.tracer = Tracer()``); they do nothing otherwise.
+A world counts into its `Meter` and records into its `Tracer` when it has one (``world.meter = Meter()``).
 
 All claims about traffic come from here. What stays on a rank is never traffic; of the rows that a minibatch needs,
 those found there are counted too, so that both add up to what was asked for.
@@ -139,14 +138,11 @@ class Meter:
 
 
 class Stopwatch:
-    """Seconds spent in each stage of a rank's work.
+    """Seconds spent in each stage of a rank's work; its `tracer`, where one is set, records a span for each.
 
     Stages may nest: the outer one includes the inner one. A stage inside itself counts once. Threads may
     measure at the same time: their seconds add up, so stages that overlap can exceed the time that passed. What a
     stage queues on a GPU is not waited for.
-
-    Attributes:
-        tracer: records a span of time for each stage when set; None costs nothing.
     """
 
     def __init__(self) -> None:
@@ -211,12 +207,9 @@ class Span(NamedTuple):
 
 
 class Tracer:
-    """Keeps the spans of one rank, up to a limit; later ones are counted and forgotten.
+    """Keeps the spans of one rank, up to `capacity`; later ones are counted and forgotten.
 
     Threads may record at the same time. A span is kept when it ends, so those that enclose others come after them.
-
-    Args:
-        capacity: spans kept.
     """
 
     def __init__(self, *, capacity: int = SPANS_PER_RANK) -> None:
