@@ -8,7 +8,7 @@ those found there are counted too, so that both add up to what was asked for.
 
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -154,17 +154,16 @@ class Stopwatch:
     @contextmanager
     def measure(self, stage: str) -> Iterator[None]:
         """Add the time spent inside the ``with`` block, also where it ends by an exception."""
-        # How often the current thread is inside of each stage.
-        depth: Counter[str] = vars(self._open_here).setdefault("depth", Counter())
-        if depth[stage]:
+        open_here: set[str] = vars(self._open_here).setdefault("stages", set())
+        if stage in open_here:
             yield
             return
-        depth[stage] += 1
+        open_here.add(stage)
         start = time.perf_counter()
         try:
             yield
         finally:
-            depth[stage] -= 1
+            open_here.remove(stage)
             end = time.perf_counter()
             with self._adding:
                 self._seconds[stage] += end - start
