@@ -1,16 +1,5 @@
 """The one hierarchy of errors that windrow raises on purpose.
 
-    WindrowError
-    ├── DataError            a graph, a table or a file that the user brought is wrong
-    ├── RecipeError          an option is unknown, of the wrong type or contradicts another
-    ├── PlanError            embedding tables cannot be placed so: a row missing or twice, a rank too full
-    ├── StoreError           something windrow wrote earlier is damaged, too new, or belongs to another run
-    ├── ClusterError         hosts and links cannot be emulated here, or the links are not what they should be
-    └── CommunicationError   ranks disagree, are late or are gone
-        ├── CollectiveMismatchError
-        ├── DeadlineError
-        └── PeerFailedError
-
 Every message names the offending value and the cure.
 """
 

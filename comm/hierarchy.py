@@ -85,12 +85,10 @@ class _HierarchicalWorld(Subgroup):
         if links is None:
             return False
         if key not in self._sums_directly:
-            alone = [[rank] for rank in range(self.size)]
-            direct = (
-                predict_all_reduce_by_exchange(links, num_bytes, alone)
-                if encoded
-                else predict_all_reduce(links, num_bytes)
-            )
+            if encoded:
+                direct = predict_all_reduce_by_exchange(links, num_bytes, [[rank] for rank in range(self.size)])
+            else:
+                direct = predict_all_reduce(links, num_bytes)
             in_steps = predict_all_reduce_by_exchange(links, num_bytes, self._groups)
             self._sums_directly[key] = in_steps > WORTHWHILE * direct
         return self._sums_directly[key]

@@ -60,11 +60,5 @@ def _prefetch(_typing_context: object, array: types.Array, _position: types.Inte
 
 
 prefetch = cast("Callable[[npt.NDArray[Any], int | np.integer], None]", intrinsic(_prefetch))
-"""Ask the processor to load an array entry into its caches; for use in compiled code only.
-
-It has no other effect: a position outside the array is not read, and nothing fails.
-
-Args:
-    array: one-dimensional contiguous array of any type.
-    position: entry that will be read soon.
-"""
+"""``prefetch(array, position)`` in compiled code: ask the processor to load an entry of a contiguous vector into its
+caches. It has no other effect: a position outside the array is not read, and nothing fails."""

@@ -97,13 +97,7 @@ class Loopback(World):
     def run(
         size: int, body: Callable[[World], T], *, deadline_s: float = DEFAULT_DEADLINE_S, debug: bool = False
     ) -> list[T]:
-        """Run ``body(world)`` once per rank, each in its own thread.
-
-        Args:
-            size: number of ranks, at least 1.
-            body: what each rank does.
-            deadline_s: seconds that any wait may take.
-            debug: agree before each collective.
+        """Run ``body(world)`` once per rank, each in its own thread; see `World` for the other arguments.
 
         Returns:
             What the bodies returned, in rank order.

@@ -1,7 +1,6 @@
 """What a rank does, measured: bytes and rows counted, time by stage, and spans of time for a timeline of the run.
 
-A world counts into its `Meter` when it has one (``world.meter = Meter()``), and a world and a stopwatch record into
-their `Tracer` when they have one (``world.tracer = Tracer()``); they do nothing otherwise.
+A world counts into its `Meter` and records into its `Tracer` when it has one (``world.meter = Meter()``).
 
 All claims about traffic come from here. What stays on a rank is never traffic; of the rows that a minibatch needs,
 those found there are counted too, so that both add up to what was asked for.
@@ -9,7 +8,7 @@ those found there are counted too, so that both add up to what was asked for.
 
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -139,14 +138,11 @@ class Meter:
 
 
 class Stopwatch:
-    """Seconds spent in each stage of a rank's work.
+    """Seconds spent in each stage of a rank's work; its `tracer`, where one is set, records a span for each.
 
     Stages may nest: the outer one includes the inner one. A stage inside itself counts once. Threads may
     measure at the same time: their seconds add up, so stages that overlap can exceed the time that passed. What a
     stage queues on a GPU is not waited for.
-
-    Attributes:
-        tracer: records a span of time for each stage when set; None costs nothing.
     """
 
     def __init__(self) -> None:
@@ -158,17 +154,16 @@ class Stopwatch:
     @contextmanager
     def measure(self, stage: str) -> Iterator[None]:
         """Add the time spent inside the ``with`` block, also where it ends by an exception."""
-        # How often the current thread is inside of each stage.
-        depth: Counter[str] = vars(self._open_here).setdefault("depth", Counter())
-        if depth[stage]:
+        open_here: set[str] = vars(self._open_here).setdefault("stages", set())
+        if stage in open_here:
             yield
             return
-        depth[stage] += 1
+        open_here.add(stage)
         start = time.perf_counter()
         try:
             yield
         finally:
-            depth[stage] -= 1
+            open_here.remove(stage)
             end = time.perf_counter()
             with self._adding:
                 self._seconds[stage] += end - start
@@ -211,12 +206,9 @@ class Span(NamedTuple):
 
 
 class Tracer:
-    """Keeps the spans of one rank, up to a limit; later ones are counted and forgotten.
+    """Keeps the spans of one rank, up to `capacity`; later ones are counted and forgotten.
 
     Threads may record at the same time. A span is kept when it ends, so those that enclose others come after them.
-
-    Args:
-        capacity: spans kept.
     """
 
     def __init__(self, *, capacity: int = SPANS_PER_RANK) -> None:

@@ -20,7 +20,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, Protocol, Self
+from typing import NoReturn, Self
 
 import torch
 from mpi4py import MPI
@@ -32,7 +32,7 @@ from windrow.comm.transfer import Request, Tensors, as_bytes, chunk_bounds
 from windrow.comm.wire import Codec
 from windrow.comm.world import World
 
-__all__ = ["BackgroundProgress", "MPIWorld", "PacedMessage", "PacedSends", "SendRequest", "mpi_rendezvous"]
+__all__ = ["BackgroundProgress", "MPIWorld", "PacedMessage", "PacedSends", "mpi_rendezvous"]
 
 INTERVAL_S = 1e-3
 """Between the first two looks after something was posted."""
@@ -89,13 +89,6 @@ FEWEST = 2
 """Pieces on their way to a peer, at least: while one arrives, the next is announced."""
 
 
-class SendRequest(Protocol):
-    """A piece on its way; `mpi4py.MPI.Request` is one."""
-
-    def Test(self) -> bool:  # noqa: N802 - MPI's name
-        """Whether the peer has it, or is about to."""
-
-
 @dataclass
 class PacedMessage:
     """What one call has to send, to any number of peers."""
@@ -117,7 +110,7 @@ class _Channel:
     """The way to one peer."""
 
     waiting: deque[tuple[object, PacedMessage]] = field(default_factory=deque)
-    under_way: deque[tuple[SendRequest, float, PacedMessage]] = field(default_factory=deque)
+    under_way: deque[tuple[MPI.Request, float, PacedMessage]] = field(default_factory=deque)
     limit: int = FEWEST
     """Pieces that may be on their way."""
 
@@ -130,7 +123,7 @@ class PacedSends:
     """
 
     def __init__(
-        self, post: Callable[[object, int], SendRequest], *, clock: Callable[[], float] = time.monotonic
+        self, post: Callable[[object, int], MPI.Request], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._post = post
         self._clock = clock
@@ -257,8 +250,6 @@ class _Requests(Request):
 
 class MPIWorld(World):
     """The ranks of an MPI job, on a duplicate of its communicator, so that others' traffic cannot mix with ours.
-
-    Messages are point-to-point: a late peer can be named, and chunking is per message.
 
     Args:
         deadline_s: seconds that any wait may take.

@@ -146,13 +146,7 @@ def sections_field(kind: Any) -> str | None:
 
 
 def refusal(error: ValidationError, kind: type, source: str = "") -> RecipeError:
-    """What pydantic found, in the words of the file: one line for each value that is refused.
-
-    Args:
-        error: raised while ``kind`` was made.
-        kind: a class of options.
-        source: file that the values came from; empty for none.
-    """
+    """What pydantic found while a class of options was made from a file: one line for each value that is refused."""
     document = TypeAdapter(kind).json_schema()
     # A list is also too short for pydantic where its members are refused.
     errors = [found for found in error.errors(include_url=False) if found["type"] != "too_short" or not found["input"]]

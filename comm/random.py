@@ -74,15 +74,7 @@ def permuted(key: int, places: npt.NDArray[np.int64], size: int) -> npt.NDArray[
 
     A Feistel network (Luby, Rackoff: How to Construct Pseudorandom Permutations, SIAM J. Comput. 1988) permutes the
     numbers of an even number of bits; one that is not below `size` is permuted again until it is, fewer than four times
-    on average.
-
-    Args:
-        key: from `stream_key`.
-        places: int64 [n], from 0 to size - 1.
-        size: of the whole order, at least 1.
-
-    Returns:
-        int64 [n]; the places 0 to size - 1 give each number once.
+    on average. `places` are int64 [n], from 0 to size - 1, and so is the result: all places give each number once.
     """
     half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
     mask = np.uint64((1 << int(half)) - 1)

@@ -86,40 +86,28 @@ class Landing:
     they stand."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """Which rows go to each rank, and where what comes from each rank belongs.
+    """Which rows go to each rank, and where what comes from each rank belongs."""
 
-    Args:
-        wire: how they travel.
-        outgoing: for each rank the blocks of the sources that go there, itself included. One more entry, if given:
-            blocks of what `Transfer.finish` gets as ``local``, which land here as well.
-        landings: for each entry of `outgoing` of the other end, where it lands here: rank p's blocks for this rank.
-        arriving: for each rank the shapes of the blocks that come from it; none of this rank's own.
-    """
-
-    def __init__(
-        self,
-        wire: Wire,
-        outgoing: Sequence[Sequence[Block]],
-        landings: Sequence[Sequence[Landing]],
-        arriving: Sequence[Sequence[Shape]],
-    ) -> None:
-        self.wire = wire
-        self.outgoing = outgoing
-        self.landings = landings
-        self.arriving = arriving
+    wire: Wire
+    """How they travel."""
+    outgoing: Sequence[Sequence[Block]]
+    """For each rank the blocks of the sources that go there, itself included. One more entry, if given: blocks of what
+    `Transfer.finish` gets as ``local``, which land here as well."""
+    landings: Sequence[Sequence[Landing]]
+    """For each entry of `outgoing` of the other end, where it lands here: rank p's blocks for this rank."""
+    arriving: Sequence[Sequence[Shape]]
+    """For each rank the shapes of the blocks that come from it; none of this rank's own."""
 
     @classmethod
     def of_rows(
         cls, wire: Wire, positions: Sequence[Tensor], places: Sequence[Rows], row_shape: Sequence[int]
     ) -> "Route":
-        """Whole rows of one source, by position, to places of one target.
+        """Whole rows of one source to places of one target.
 
-        Args:
-            wire: how they travel.
-            positions: for each rank, int64 [n] positions among the rows of the source that go there.
-            places: for each rank where its rows belong; no two equal.
-            row_shape: shape of a row.
+        For each rank int64 [n] positions among the rows of the source that go there, and where its own rows belong, no
+        two of them in the same place.
         """
         targets = [Block(0, rows) for rows in places]
         return cls(

@@ -1,4 +1,4 @@
-"""Rows and their ids: fast copies from and to random places, owners of ids, splits of a length, distinct ids.
+"""Rows and their ids: fast copies from and to random places, owners of ids, splits of a length.
 
 PyTorch's `index_copy_` reaches a quarter of the bandwidth that the loops for copies do; they ask for each row some
 steps before it is copied, so that many travel at once.
@@ -62,11 +62,9 @@ def move_rows(rows: Tensor, positions: Tensor | None, out: Tensor, places: Tenso
 
     Args:
         rows: [n, ...], any dtype and device.
-        positions: [m] int64 on the device of `rows`, 0 <= position < n, which is not checked; None: all rows, as they
-            stand.
+        positions: [m] int64 on the device of `rows`, 0 <= position < n, not checked; None: all rows, as they stand.
         out: [k, ...] contiguous, on the device of `rows`, of any dtype that rows convert to.
-        places: [m] int64 on the same device, 0 <= place < k, no two equal; neither is checked. None: all places, as
-            they stand.
+        places: [m] int64 there, 0 <= place < k, no two equal, not checked. None: all places, as they stand.
     """
     count = len(rows) if positions is None else len(positions)
     if count == 0 or out.numel() == 0:
@@ -98,8 +96,7 @@ def move_columns(
         runs: from `rows` to `out`.
         index: [m] int64 on the CPU, as `rows` and `out` are then, of one dtype: which of the rows each row of `out` is;
             not checked. None: n = m, row by row.
-        back: the transpose: the same runs and index from `out`'s place to that of `rows`. What runs say of adding does
-            not count then.
+        back: the transpose: the same runs and index from `out`'s place to that of `rows`, added if `add`.
         add: whether `back` adds.
     """
     count = len(rows if back else out)
@@ -174,8 +171,7 @@ def offsets_from_counts(counts: Sequence[int]) -> list[int]:
 def near_equal_split(length: int, parts: int) -> list[int]:
     """Cut a range into parts whose lengths differ by at most one, the longer ones spread evenly; some may be empty.
 
-    Returns:
-        [parts + 1] offsets: part k is ``length * k // parts .. length * (k + 1) // parts - 1``.
+    Returns [parts + 1] offsets: part k is ``length * k // parts .. length * (k + 1) // parts - 1``.
 
     Raises:
         ValueError: no parts, or a negative length.
@@ -193,8 +189,8 @@ def group_by_owner(ids: Tensor, offsets: Sequence[int]) -> tuple[Tensor | None, 
         offsets: [ranks + 1] never falling; rank r owns offsets[r] .. offsets[r + 1] - 1.
 
     Returns:
-        ``(order, counts)``: ``ids[order]`` holds counts[0] ids of rank 0, then counts[1] of rank 1, and so
-        on. ``order`` is [n] int64, or None where the ids are grouped already (sorted ids are).
+        ``(order, counts)``: ``ids[order]`` holds counts[0] ids of rank 0, then counts[1] of rank 1, and so on.
+        ``order`` is [n] int64, or None where the ids are grouped already (sorted ids are).
 
     Raises:
         DataError: nobody owns an id; names the first such id and its position.

@@ -86,15 +86,13 @@ class _GlooWorks(_Works):
 
 
 class TorchWorld(World):
-    """The ranks of the default torch.distributed process group, which it opens and closes.
+    """The ranks of the default torch.distributed process group, which it opens and closes: one at a time. Collective.
 
     Args:
         backend: "gloo" for CPU tensors, "nccl" for CUDA tensors; tensors elsewhere are copied there and back.
         rendezvous: where the ranks meet.
         deadline_s: seconds that any wait may take.
         debug: agree before each collective.
-
-    Opening is collective. One per process at a time: torch.distributed has one default group.
     """
 
     _kept_works: ClassVar[tuple[dist.Work, ...]] = ()
@@ -130,19 +128,17 @@ class TorchWorld(World):
                 operations.append(dist.P2POp(dist.isend, as_bytes(sends[target]), target, tag=channels[target]))
         works = dist.batch_isend_irecv(operations) if operations else []
         # NCCL returns one handle for the whole batch.
-        peers: list[int | None] = [op.peer for op in operations]
-        if len(works) != len(operations):
-            peers = [None] * len(works)
-        return self._request(works, peers)
+        one_each = len(works) == len(operations)
+        return self._request(works, [op.peer for op in operations] if one_each else [None] * len(works))
 
     def post_all_reduce(self, tensor: Tensor, op: ReduceOp, codec: Codec | None = None) -> Request:
         """Leave it to the library where nothing is encoded."""
         if codec is not None:
             return super().post_all_reduce(tensor, op, codec)
         work = dist.all_reduce(tensor, op=OPERATIONS[op], async_op=True)
-        if work is not None:
-            self._latest_works.append(work)
-        return self._request([] if work is None else [work], [None] * (work is not None))
+        works = [] if work is None else [work]
+        self._latest_works.extend(works)
+        return self._request(works, [None] * len(works))
 
     def transport_device(self, device: torch.device) -> torch.device:
         """The CPU for gloo, this rank's GPU for NCCL."""

@@ -47,11 +47,9 @@ class Request(ABC):
 
 
 class Steps(Request):
-    """Transfers of which each is posted when the one before it has come.
+    """Transfers of which each is posted, and then yielded by `steps`, when the one before it has come.
 
-    Args:
-        steps: yields each transfer when it has posted it, and goes on when that one is complete.
-        only_waiting: whether `test` posts nothing, so that ranks post in the same order whatever they test.
+    With `only_waiting` `test` posts nothing, so that ranks post in the same order whatever they test.
     """
 
     def __init__(self, steps: Iterator[Request], *, only_waiting: bool = False) -> None:
@@ -87,9 +85,8 @@ class Steps(Request):
 class Pending(Generic[T]):
     """A collective in flight: `wait` for its result, or `test` whether it has come.
 
-    Created by `windrow.comm.World.start_*`. The buffers handed to the collective must stay untouched until
-    the handle is done, and so must the handle: wait for every one. Not thread safe: the thread that started it
-    finishes it. `on_waited` is told the seconds that each `wait` took.
+    Buffers must stay untouched until the handle is done; wait for every one, in the thread that started it. `on_waited`
+    is told the seconds that each `wait` took.
     """
 
     def __init__(

@@ -57,14 +57,9 @@ class Codec:
         self._shorter = SHORTER[name]
 
     def encode(self, rows: Tensor) -> Tensor:
-        """Turn rows into what travels.
+        """Turn rows [n, ...] into the wire: contiguous, of their shape and `wire_dtype`, on the same device.
 
-        Args:
-            rows: [n, ...] of a dtype that the codec takes, any device.
-
-        Returns:
-            The wire: contiguous, of the rows' shape and `wire_dtype`, on the same device. May share the memory
-            of `rows`, so neither may be written to before the message has gone.
+        It may share the memory of `rows`, so neither may be written to before the message has gone.
 
         Raises:
             TypeError: rows that rounding would spoil, since they are no floating-point numbers.
@@ -80,12 +75,7 @@ class Codec:
         return out.copy_(wire)
 
     def wire_row_bytes(self, row_shape: Sequence[int], dtype: torch.dtype) -> int:
-        """Bytes that one row takes on the wire, which depend on nothing else.
-
-        Args:
-            row_shape: shape of one row, without the leading dimension.
-            dtype: of the rows before encoding.
-        """
+        """Bytes that one row of this shape, and dtype before encoding, takes on the wire."""
         return torch.Size(row_shape).numel() * self.wire_dtype(dtype).itemsize
 
     def wire_dtype(self, dtype: torch.dtype) -> torch.dtype:
