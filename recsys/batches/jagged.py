@@ -372,12 +372,11 @@ def list_positions(starts: Array, lengths: Array) -> Array:
 def pack_windows(lists: Jagged[Tensor]) -> Windows[Tensor]:
     """Pack lists of ids, in their order.
 
-    A list that equals the one before has its window. Any other is looked for, by the failure function of Knuth, Morris
-    and Pratt, in the last values packed: as many as it or the list before has, whichever is longer. Where it stands
-    there whole, its window is the first such place. Else it begins at the longest beginning of it that is also the end
-    of the packed values, and only the rest is added. This is the partial variant of RecD's IKJT (Zhao et al., RecD:
-    Deduplication for End-to-End Deep Learning Recommendation Model Training Infrastructure, MLSys 2023, arXiv
-    2211.05239).
+    A list that equals the one before has its window. Any other is looked for in the last values packed: as many as it
+    or the list before has, whichever is longer. Where it stands there whole, its window is the first such place. Else
+    it begins at the longest beginning of it that is also the end of the packed values, and only the rest is added.
+    This is the partial variant of RecD's IKJT (Zhao et al., RecD: Deduplication for End-to-End Deep Learning
+    Recommendation Model Training Infrastructure, MLSys 2023, arXiv 2211.05239).
 
     Args:
         lists: int64 ids on the CPU, without weights.
@@ -386,15 +385,14 @@ def pack_windows(lists: Jagged[Tensor]) -> Windows[Tensor]:
         Windows whose `Windows.expand` is the input.
 
     Cost:
-        Each id is compared a bounded number of times, whatever repeats.
+        About one look at each id; up to the square of a list's length where it is nearly all one id.
     """
     from windrow.recsys.batches.jagged_kernels import pack_lists
 
     source = lists.to_numpy()
     lengths = source.lengths.astype(np.int64)
     packed, starts = np.empty(int(lengths.sum()), np.int64), np.empty(len(lengths), np.int64)
-    failures = np.empty(int(lengths.max(initial=0)), np.int64)
-    total = pack_lists(source.offsets, source.values, failures, packed, starts)
+    total = pack_lists(source.offsets, source.values, packed, starts)
     return Windows(torch.from_numpy(packed[:total].copy()), torch.from_numpy(starts), torch.from_numpy(lengths))
 
 

@@ -19,54 +19,37 @@ Longs = npt.NDArray[np.int64]
 
 
 @numba.njit(cache=True, nogil=True)
-def pack_lists(offsets: Integers, values: Longs, failures: Longs, packed: Longs, starts: Longs) -> int:
+def pack_lists(offsets: Integers, values: Longs, packed: Longs, starts: Longs) -> int:
     """Write lists behind one another so that each overlaps with what stands there already; how many values there are.
 
-    `failures` is as long as the longest list, `packed` as all lists together; `starts` [n] gets where each list begins.
+    `packed` is as long as all lists together; `starts` [n] gets where each list begins.
     """
     end, before, length_before = 0, 0, 0
     for row in range(starts.size):
-        length = offsets[row + 1] - offsets[row]
-        first = offsets[row]
-        matched = 0
-        if length == length_before:
-            while matched < length and packed[before + matched] == values[first + matched]:
-                matched += 1
-        if matched == length:
-            # The list of the sample before, or an empty one.
-            starts[row] = before
-            length_before = length
-            continue
-        _fill_failures(values, first, length, failures)
-        matched = 0
-        place = max(end - max(length, length_before), 0)
-        while place < end and matched < length:
-            while matched and packed[place] != values[first + matched]:
-                matched = failures[matched - 1]
-            if packed[place] == values[first + matched]:
-                matched += 1
+        first, length = offsets[row], offsets[row + 1] - offsets[row]
+        place = before if length == length_before else max(end - max(length, length_before), 0)
+        matched = _matched(packed, place, end, values, first, length)
+        if matched < length and length == length_before:
+            place = max(end - length, 0)
+            matched = _matched(packed, place, end, values, first, length)
+        # Found whole, or up to the end of what is packed.
+        while matched < length and place + matched < end:
             place += 1
-        # Found whole, it ends where the search stopped; else what was matched last is the end of what is packed.
-        before = place - matched
+            matched = _matched(packed, place, end, values, first, length)
         for index in range(matched, length):
             packed[end] = values[first + index]
             end += 1
-        starts[row], length_before = before, length
+        before, starts[row], length_before = place, place, length
     return end
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill_failures(values: Longs, first: int, length: int, failures: Longs) -> None:
-    """For each beginning of a list: how long its longest proper beginning is that is also its end."""
-    failures[0] = 0
+def _matched(packed: Longs, place: int, end: int, values: Longs, first: int, length: int) -> int:
+    """How many values of a list stand at a place of what is packed."""
     matched = 0
-    for index in range(1, length):
-        value = values[first + index]
-        while matched and value != values[first + matched]:
-            matched = failures[matched - 1]
-        if value == values[first + matched]:
-            matched += 1
-        failures[index] = matched
+    while matched < min(length, end - place) and packed[place + matched] == values[first + matched]:
+        matched += 1
+    return matched
 
 
 AHEAD = 8
