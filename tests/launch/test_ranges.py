@@ -52,7 +52,6 @@ TABLES: dict[str, list[Any]] = {
     "learning_rate": [0.0, math.inf],
     "eps": [0.0],
     "precision": ["bf16"],
-    "form": ["sparse"],
     "initial_scale": [0.0],
     "weight_decay": [-1.0],
 }
@@ -131,7 +130,6 @@ RANGES: dict[type, dict[str, list[Any]]] = {
     RecommendationEvaluationOptions: {
         "metric": ["acc"],
         "batch_size": [0],
-        "auc": ["sort"],
         "k": [0],
         "every_epochs": [0],
         "patience_epochs": [-1],

@@ -100,7 +100,6 @@ def test_sections_of_single_tables(prepared: Prepared) -> None:
     for tables, said in (
         ({"usr": {"dim": 8}}, r"tables.usr: there is no such table. Did you mean 'user'\?"),
         ({"user": {"dmi": 8}}, r"\[tables.user\] has no key 'dmi'. Did you mean 'dim'"),
-        ({"user": {"form": "robe"}}, r"\[tables.user\] form = 'robe' must be 'dense'"),
         ({"usr": 3}, r"\[tables\] has no key 'usr'"),
         ({"user": {"dim": 0}}, r"\[tables.user\] dim = 0 must be an integer of at least 1"),
     ):
