@@ -237,7 +237,7 @@ def test_pairs_of_users_and_items() -> None:
         ("0,3\n1,4\n", [], "so it is no header"),
         ("click,c\n0,x\n,y\n", [], "empty in 1 of the 2 rows"),
         ("click,c\n0,x\n1,x\n", [], "no column could become a sparse feature"),
-        ("user,item\n0,3\n0,3\n", [], "item 3 occurs twice; keep one"),
+        ("user,item\n0,3\n0,3\n", [], "item 3 occurs twice in train"),
     ],
 )
 def test_logs_that_are_not_understood(

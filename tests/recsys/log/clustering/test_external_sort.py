@@ -74,7 +74,7 @@ def test_rows_come_in_the_order_of_their_ranks(
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(external_sort, "RUN_SHARE", 1.0)
         patch.setattr(external_sort, "BUCKET_SHARE", 1.0)
-        options: Any = {"row_bytes": run_bytes / bucket_rows, "memory_bytes": run_bytes, "folder": Path(name)}
+        options: Any = {"row_bytes": run_bytes / (bucket_rows + 0.5), "memory_bytes": run_bytes, "folder": Path(name)}
         found = list(sort_rows(batches, kept, **options, advance=told.append))
         assert len(list(Path(name).iterdir())) == len(told)
     assert told[-1] == rows
