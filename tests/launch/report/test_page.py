@@ -112,7 +112,7 @@ def test_another_view_is_drawn_when_it_is_chosen(page: Path, browse: Callable[..
         "learning rate at the epoch's last step",
     ]
     traffic = browser.ask("return document.querySelector('#traffic select').dataset.plot")
-    cell = "return document.getElementById(arguments[0]).data[0].z[0][1]"
+    cell = "return document.getElementById(arguments[0]).calcdata[0][0].z[0][1]"
     found = [(browser.ask(choose, traffic, view), browser.ask(cell, traffic))[1] for view in range(2)]
     assert found == [2000, 1000]
     assert browser.complaints() == []
