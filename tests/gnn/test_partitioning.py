@@ -75,8 +75,8 @@ def test_the_store_holds_the_renumbered_graph(graph_file: Path, tmp_path: Path) 
     assert store.metadata["task"] == "binary"
     assert store.metadata["num_classes"] == 2
     assert store.metadata["fingerprint"] == graph.fingerprint()
-    assert store.quality is not None
-    assert sum(store.quality.part_sizes) == 60
+    assert store.manifest.quality is not None
+    assert sum(store.manifest.quality["part_sizes"]) == 60
 
 
 def test_the_vertices_that_a_part_needs_most_come_first(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_the_order_changes_neither_parts_nor_rows_nor_the_graph(tmp_path: Path) 
     assert not np.array_equal(vip.book.new_to_old, original.book.new_to_old)
     assert np.array_equal(vip.book.owner(vip.book.old_to_new), original.book.owner(original.book.old_to_new))
     assert vip.metadata["fingerprint"] == original.metadata["fingerprint"]
-    assert vip.quality == original.quality
+    assert vip.manifest.quality == original.manifest.quality
     assert graph.features is not None
     assert graph.labels is not None
     for store in (vip, original):
