@@ -20,17 +20,11 @@ from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.seed_order import SeedScheme, count_steps
 from windrow.gnn.task import TrainingOptions
-from windrow.partition import (
-    PartitionBook,
-    PartitionOptions,
-    PartitionQuality,
-    available_memory_bytes,
-    check_memory,
-    estimate_memory,
-    measure_quality,
-    partition_graph,
-    write_store,
-)
+from windrow.partition.book import PartitionBook
+from windrow.partition.options import PartitionOptions, available_memory_bytes, check_memory, estimate_memory
+from windrow.partition.partitioners import partition_graph
+from windrow.partition.quality import PartitionQuality, measure_quality
+from windrow.partition.store import write_store
 from windrow.training.terminal import Progress, duration
 
 __all__ = [
