@@ -1,4 +1,4 @@
-"""Which remote rows a rank keeps, and how many: cache options, capacity, expected traffic, knee of the curve.
+"""Which remote rows a rank keeps, and how many: cache options, capacity, expected traffic.
 
 A vertex that is among the input rows of a minibatch with probability p (`windrow.caching.vip`) is so in ``steps * p``
 minibatches of an epoch, in expectation. So the rows that travel are a sum over the remote vertices that are not kept::
@@ -26,7 +26,6 @@ __all__ = [
     "cache_capacity",
     "choose_cached",
     "expected_remote_rows",
-    "knee_of_curve",
     "least_that_suffices",
     "rows_that_fit",
     "rows_worth_keeping",
@@ -149,23 +148,6 @@ def expected_remote_rows(
         asked = asked + np.bincount(owners, weights=total[ids], minlength=num_parts)
         rows[kept == start] = asked
     return steps * rows
-
-
-def knee_of_curve(kept: npt.ArrayLike, cost: npt.ArrayLike) -> int:
-    """The point of a falling curve that lies furthest below the straight line from its first point to its last.
-
-    Left of it a kept row saves more than the average row does, right of it less (Satopaa et al.: Finding a "Kneedle"
-    in a Haystack, ICDCS Workshops 2011, without its smoothing). `kept` [n] rises, `cost` [n] never does. The position
-    is 0 where the cost never falls; the last where it falls in a straight line, or faster and faster.
-    """
-    x, y = np.asarray(kept, dtype=np.float64), np.asarray(cost, dtype=np.float64)
-    fall, width = y[0] - y[-1], x[-1] - x[0]
-    if fall <= 0 or width <= 0:
-        return 0
-    below_the_line = 1.0 - (x - x[0]) / width - (y - y[-1]) / fall
-    furthest = int(below_the_line.argmax())
-    # Rounding alone makes a straight line bend by some 1e-16.
-    return furthest if below_the_line[furthest] > 1e-9 else len(x) - 1
 
 
 def least_that_suffices(cost: npt.ArrayLike, *, tolerance: float) -> int:

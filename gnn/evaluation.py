@@ -1,6 +1,6 @@
 """Measure a model on the validation and test vertices, all ranks together."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Literal, get_args
@@ -12,7 +12,7 @@ from windrow.caching.cached_store import CachedStore
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.comm.world import World
-from windrow.gnn.inference import infer_exactly, infer_sampled, own_vertices
+from windrow.gnn.inference import Report, infer_exactly, infer_sampled, own_vertices
 from windrow.gnn.metrics import check_labels_can_be_scored, default_metric, evaluate_predictions
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, Split
@@ -138,19 +138,17 @@ class Evaluator:
         return values
 
     @torch.no_grad()
-    def infer(
-        self, ids: Tensor | None = None, *, hidden: bool = False, after_step: Callable[[], None] | None = None
-    ) -> Tensor:
+    def infer(self, ids: Tensor | None = None, *, hidden: bool = False, progress: Report = lambda *_: None) -> Tensor:
         """Outputs of this rank's vertices among these, ids of the partition; None: of all. Collective.
 
-        `after_step` is called after each piece of the work, to show progress.
+        `progress` is called with a stage name and the share done, 0 to 1.
 
         Raises:
             RecipeError: `hidden` rows are wanted, see `infer_exactly`, of a model that is not run layer by layer.
         """
         self.model.eval()
         if isinstance(self.model, GNN) and self._options.method == "exact":
-            rows = infer_exactly(self.world, self.graph, self.model, hidden=hidden, after_chunk=after_step)
+            rows = infer_exactly(self.world, self.graph, self.model, hidden=hidden, progress=progress)
             return rows if ids is None else rows[own_vertices(self.graph, ids) - self.graph.own_range[0]]
         if hidden:
             raise RecipeError(
@@ -168,7 +166,7 @@ class Evaluator:
             store=self.store,
             options=self.pipeline,
             batch_size=self._options.batch_size,
-            after_step=after_step,
+            progress=progress,
         )
 
 

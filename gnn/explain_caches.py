@@ -10,13 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from windrow.caching.selection import (
-    automatic_capacities,
-    cache_capacity,
-    knee_of_curve,
-    least_that_suffices,
-    rows_that_fit,
-)
+from windrow.caching.selection import automatic_capacities, cache_capacity, least_that_suffices, rows_that_fit
 from windrow.caching.vip import find_samplers
 from windrow.comm.links import Links
 from windrow.gnn.cache_choice import Sampling, rank_part, row_sizes
@@ -78,8 +72,7 @@ class Explanation:
     curve: tuple[SizeEstimate, ...]
     """Many alphas, up to the last that is worth its memory."""
     marks: Mapping[str, SizeEstimate]
-    """"knee": where more memory hardly helps any more: the least alpha whose epoch time is within 1 % of the shortest,
-    or where times are not known, the point at which the curve of rows lies furthest below a straight line. "auto": what
+    """"knee", where times are known: the least alpha whose epoch time is within 1 % of the shortest. "auto": what
     training keeps with ``cache.alpha = "auto"`` and the recipe's ``cache.memory_gib``. "all": every rank keeps every
     row. "recipe": what training keeps with the recipe as it is."""
 
@@ -152,9 +145,11 @@ def explain(
     if automatic_rows != remote:
         automatic = estimate(-2, max(automatic_rows) * parts / vertices)
     chosen = estimates[-1] if given else automatic
-    knee = _knee(curve, pipelined=pipelined)
-    marks = {"knee": knee, "auto": automatic, "all": everything, "recipe": chosen}
-    shown = {one.alpha: one for one in (*estimates[CURVE_POINTS:], everything, knee, automatic, chosen)}
+    marks = {"auto": automatic, "all": everything, "recipe": chosen}
+    seconds = [one.time.seconds(pipelined=pipelined) for one in curve if one.time is not None]
+    if seconds:
+        marks = {"knee": curve[least_that_suffices(seconds, tolerance=HARDLY_SLOWER)], **marks}
+    shown = {one.alpha: one for one in (*estimates[CURVE_POINTS:], *marks.values())}
     return Explanation(
         num_vertices=vertices,
         num_parts=parts,
@@ -167,13 +162,6 @@ def explain(
         curve=curve,
         marks=marks,
     )
-
-
-def _knee(curve: Sequence[SizeEstimate], *, pipelined: bool) -> SizeEstimate:
-    seconds = [one.time.seconds(pipelined=pipelined) for one in curve if one.time is not None]
-    if seconds:
-        return curve[least_that_suffices(seconds, tolerance=HARDLY_SLOWER)]
-    return curve[knee_of_curve([one.kept_rows for one in curve], [one.remote_rows for one in curve])]
 
 
 def describe_explanation(found: Explanation, sampling: Sampling, *, network: str, computed: str) -> str:
@@ -237,14 +225,18 @@ def write_explanation_plot(found: Explanation, path: Path, *, title: str) -> Non
             panels[1].plot(alphas, [time.seconds(pipelined=pipelined) for time in times], color=colour, label=label)
         panels[1].plot(alphas, [time.exchange_s for time in times], color="#888888", label="exchange of rows")
         panels[1].set(title="Time", ylabel="seconds of an epoch, without evaluation")
-    knee, automatic, everything = (found.marks[name].alpha for name in ("knee", "auto", "all"))
+    lines = (("knee", purple, ":"), ("auto", green, "--"))
     for axes in panels:
         # Most happens where caches are small; Matplotlib also asks about what is left of the axis.
         axes.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0.0)), np.square))
-        axes.set(xlim=(0, everything), xlabel="alpha: remote rows kept by a rank, as a share of N / ranks")
+        axes.set(
+            xlim=(0, found.marks["all"].alpha), xlabel="alpha: remote rows kept by a rank, as a share of N / ranks"
+        )
         axes.set_ylim(bottom=0)
-        axes.axvline(knee, color=purple, linestyle=":", label=f"knee, {knee:.3g}")
-        axes.axvline(automatic, color=green, linestyle="--", label=f"auto, {automatic:.3g}")
+        for name, colour, style in lines:
+            if name in found.marks:
+                alpha = found.marks[name].alpha
+                axes.axvline(alpha, color=colour, linestyle=style, label=f"{name}, {alpha:.3g}")
         axes.legend(edgecolor="none")
     figure.suptitle(title, weight="bold")
     figure.savefig(path, format="png")

@@ -37,7 +37,7 @@ from windrow.gnn.pipeline import MinibatchPipeline, PipelineOptions, SeedTask
 from windrow.gnn.sampler import NeighborSampler
 
 __all__ = [
-    "exact_chunks",
+    "Report",
     "gather_predictions",
     "infer_exactly",
     "infer_sampled",
@@ -51,11 +51,8 @@ CHUNK_VERTICES = 1 << 16
 """Vertices whose layer output is computed at a time: bounds the memory for their sources' rows."""
 
 
-def exact_chunks(
-    graph: PartitionedGraph, model: GNN, *, hidden: bool = False, chunk_vertices: int = CHUNK_VERTICES
-) -> int:
-    """How many chunks `infer_exactly` goes through, over all layers, with the same arguments."""
-    return _num_layers(model, hidden=hidden) * -(-_largest_part(graph) // chunk_vertices)
+Report = Callable[[str, float], None]
+"""Called with what is being done and the share of it that is done, 0 to 1, to show progress."""
 
 
 @torch.no_grad()
@@ -66,7 +63,7 @@ def infer_exactly(
     *,
     hidden: bool = False,
     chunk_vertices: int = CHUNK_VERTICES,
-    after_chunk: Callable[[], None] | None = None,
+    progress: Report = lambda *_: None,
 ) -> Tensor:
     """Compute the outputs of this rank's vertices with all neighbours, without dropout. Collective.
 
@@ -76,7 +73,7 @@ def infer_exactly(
         model: on any device; the rows of this part and of one chunk's sources are there at a time.
         hidden: stop at the last hidden rows, those that outputs are made of; RecipeError where there are none.
         chunk_vertices: vertices computed at a time.
-        after_chunk: called after each, to show progress.
+        progress: called after each.
 
     Returns:
         [rows of this part, outputs], or [rows of this part, hidden], in the order of the partition.
@@ -89,24 +86,21 @@ def infer_exactly(
     device = next(model.parameters()).device
     rows = model.embed(graph.features.to(device, torch.float32))
     wire = Wire(world, stage="inference", dtype=rows.dtype, device=rows.device)
-    for layer in range(_num_layers(model, hidden=hidden)):
+    if hidden and model.num_hidden_layers == 0:
+        raise RecipeError("model.num_layers = 1: a model of one layer has no hidden vectors")
+    num_layers = model.num_hidden_layers if hidden else model.options.num_layers
+    # Every rank goes through as many chunks as the largest part needs, so that all fetch together.
+    firsts = range(0, _largest_part(graph), chunk_vertices)
+    for layer in range(num_layers):
         chunks = []
-        # Every rank goes through as many chunks as the largest part needs, so that all fetch together.
-        for first in range(0, _largest_part(graph), chunk_vertices):
+        for number, first in enumerate(firsts, start=1):
             last = min(start + first + chunk_vertices, stop)
             block, sources = _chunk(graph, degrees, edge_weight, min(start + first, stop), last)
             of_sources = fetch_rows(wire, graph.offsets, rows, sources)
             chunks.append(model.layer_forward(layer, block.to(device), of_sources))
-            if after_chunk is not None:
-                after_chunk()
+            progress("layers", (layer + number / len(firsts)) / num_layers)
         rows = torch.cat(chunks)
     return rows if hidden else model.readout(rows)
-
-
-def _num_layers(model: GNN, *, hidden: bool) -> int:
-    if hidden and model.num_hidden_layers == 0:
-        raise RecipeError("model.num_layers = 1: a model of one layer has no hidden vectors")
-    return model.num_hidden_layers if hidden else model.options.num_layers
 
 
 def _largest_part(graph: PartitionedGraph) -> int:
@@ -174,7 +168,7 @@ def infer_sampled(
     store: CachedStore,
     options: PipelineOptions,
     batch_size: int,
-    after_step: Callable[[], None] | None = None,
+    progress: Report = lambda *_: None,
 ) -> Tensor:
     """Compute the outputs of this rank's vertices from sampled neighbours, without dropout. Collective.
 
@@ -187,7 +181,7 @@ def infer_sampled(
         store: where rows of features are.
         options: how far ahead minibatches are made.
         batch_size: vertices of a minibatch, over all ranks.
-        after_step: called after each minibatch, to show progress.
+        progress: called after each minibatch.
 
     Returns:
         float32 [own vertices, outputs] on the CPU, in the order of `own_vertices`.
@@ -203,14 +197,13 @@ def infer_sampled(
     # One key for all steps: what a vertex samples then does not depend on which seeds share its step.
     tasks = (SeedTask(seeds=own[first:last], epoch=0, step=0) for first, last in bounds)
     with contextlib.closing(pipeline):
-        for (first, last), loaded in zip(bounds, pipeline.run(tasks), strict=True):
+        for step, ((first, last), loaded) in enumerate(zip(bounds, pipeline.run(tasks), strict=True), start=1):
             if first < last:
                 found: Tensor = model(loaded.minibatch.blocks, loaded.rows)
                 if outputs is None:
                     outputs = torch.empty((len(own), *found.shape[1:]))
                 outputs[first:last] = found
-            if after_step is not None:
-                after_step()
+            progress("minibatches", step / steps)
     # A rank without a vertex has seen no output, and a model of the user's may have others than there are labels.
     shapes = world.all_gather_object(None if outputs is None else outputs.shape[1:], stage="shape of outputs")
     if outputs is None:

@@ -224,17 +224,12 @@ def aggregate(block: Block, x: Tensor, *, edge_weights: Tensor | None = None) ->
         [num_dst, features] or [num_dst, heads, features], differentiable in `x` and `edge_weights`; zeros for a
         destination without edges. Cost: edges x features multiply-adds, the same again for each gradient.
     """
-    total: Tensor
-    if edge_weights is None:
-        total = _Sum.apply(x.flatten(1), block)  # type: ignore[no-untyped-call]
-        return total.view(block.num_dst, *x.shape[1:])
-    edge_weights = edge_weights.to(x.dtype)  # Under autocast only one of the two may be short.
-    if edge_weights.dim() > 1:
-        total = _WeightedSum.apply(x, edge_weights, block)  # type: ignore[no-untyped-call]
-        return total
-    one_head, weights = x.unsqueeze(1), edge_weights.unsqueeze(1)
-    total = _WeightedSum.apply(one_head, weights, block)  # type: ignore[no-untyped-call]
-    return total.squeeze(1)
+    rows, weights = x.flatten(1).unsqueeze(1), None
+    if edge_weights is not None:
+        weights = edge_weights.to(x.dtype)  # Under autocast only one of the two may be short.
+        rows, weights = (x, weights) if weights.dim() > 1 else (rows, weights.unsqueeze(1))
+    total: Tensor = _Sum.apply(rows, weights, block)  # type: ignore[no-untyped-call]
+    return total.view(block.num_dst, *x.shape[1:])
 
 
 def divide_by_degrees(block: Block, rows: Tensor) -> Tensor:
@@ -279,34 +274,23 @@ def edge_softmax(block: Block, scores: Tensor) -> Tensor:
 
 
 class _Sum(torch.autograd.Function):
+    """Of rows [num_src, heads, features], each head with its weights [edges, heads] or all without."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, block: Block) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weights: Tensor | None, block: Block) -> Tensor:
         ctx.block = block
-        return sum_over_bags(x, block.indptr, block.indices)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        transpose = ctx.block.transpose
-        return sum_over_bags(upstream.contiguous(), transpose.indptr, transpose.indices), None
-
-
-class _WeightedSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weights: Tensor, block: Block) -> Tensor:
-        ctx.block = block
-        ctx.save_for_backward(x, weights)
-        return _weighted_bag_sum(x, weights, block.indptr, block.indices)
+        ctx.save_for_backward(*(() if weights is None else (x, weights)))
+        return _bag_sums(x, weights, block.indptr, block.indices)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        x, weights = ctx.saved_tensors
+        x, weights = ctx.saved_tensors or (upstream, None)  # Without weights nobody asks for x.
         x_gradient = weights_gradient = None
         if ctx.needs_input_grad[0]:
             transpose = ctx.block.transpose
-            by_source = weights.index_select(0, transpose.edge_ids)
-            x_gradient = _weighted_bag_sum(upstream, by_source, transpose.indptr, transpose.indices)
+            by_source = None if weights is None else weights.index_select(0, transpose.edge_ids)
+            x_gradient = _bag_sums(upstream, by_source, transpose.indptr, transpose.indices)
         if ctx.needs_input_grad[1]:
             weights_gradient = _edge_dot(ctx.block, x.detach().contiguous(), upstream.contiguous())
         return x_gradient, weights_gradient, None
@@ -363,13 +347,17 @@ class _EdgeSoftmax(torch.autograd.Function):
         return product - weights * _edge_sum(block, product).index_select(0, block.edge_destinations), None
 
 
-def _weighted_bag_sum(rows: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
-    total = rows.new_empty(indptr.shape[0] - 1, *rows.shape[1:])
-    for head in range(rows.shape[1]):
-        total[:, head] = sum_over_bags(
-            rows[:, head].contiguous(), indptr, indices, weights.detach()[:, head].contiguous()
+def _bag_sums(rows: Tensor, weights: Tensor | None, indptr: Tensor, indices: Tensor) -> Tensor:
+    sums = [
+        sum_over_bags(
+            rows[:, head].contiguous(),
+            indptr,
+            indices,
+            None if weights is None else weights.detach()[:, head].contiguous(),
         )
-    return total
+        for head in range(rows.shape[1])
+    ]
+    return torch.stack(sums, 1) if len(sums) > 1 else sums[0].unsqueeze(1)
 
 
 def _edge_dot(block: Block, sources: Tensor, destinations: Tensor) -> Tensor:

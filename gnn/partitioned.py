@@ -5,7 +5,7 @@ features travel. Ids are those of the partition, in which each part is one conti
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -20,7 +20,7 @@ from windrow.comm.wire import CodecName, make_codec
 from windrow.comm.world import World
 from windrow.gnn.graph import EDGE_ARRAYS, Graph, GraphData, Task
 from windrow.gnn.sampler import NeighborSampler
-from windrow.partition.book import PartitionBook, VertexOrder, order_from_metadata
+from windrow.partition.book import PartitionBook
 from windrow.partition.options import PartitionOptions
 from windrow.partition.partitioners import partition_graph
 from windrow.partition.store import PartitionStore
@@ -47,17 +47,13 @@ class PartitionedGraph(GraphData):
     """Floating point [rows of this part, F]."""
     fingerprint: str
     """Digest of the user's graph, to tell a changed one from the one that a checkpoint was made with."""
-    order: VertexOrder | None = None
-    """What the order of vertices inside parts was made for; None for the user's order."""
+    order: Mapping[str, Any] | None = None
+    """What the order of vertices inside parts was made for, as the store says; None: it does not, see
+    `windrow.gnn.partitioning.vertex_order`."""
 
     @staticmethod
-    def from_graph(
-        graph: Graph, book: PartitionBook, rank: int, *, order: VertexOrder | None = None
-    ) -> "PartitionedGraph":
-        """Cut one rank's view out of a graph in memory, in the user's order: DataError where there are no features.
-
-        `order` says what the order inside the parts of `book` was made for; None for the user's order.
-        """
+    def from_graph(graph: Graph, book: PartitionBook, rank: int) -> "PartitionedGraph":
+        """Cut one rank's view out of a graph in memory, in the user's order: DataError where there are no features."""
         if graph.features is None:
             raise DataError("the graph has no features: a model needs them")
         relabelled = graph.relabel(book)
@@ -68,7 +64,6 @@ class PartitionedGraph(GraphData):
             original_ids=torch.from_numpy(book.new_to_old),
             features=relabelled.features[slice(*book.part_range(rank))].clone(),
             fingerprint=graph.fingerprint(),
-            order=order,
             **{field.name: getattr(relabelled, field.name) for field in fields(GraphData)},
         )
 
@@ -106,7 +101,7 @@ class PartitionedGraph(GraphData):
             task=cast("Task", store.metadata["task"]),
             num_classes=int(store.metadata["num_classes"]),
             fingerprint=str(store.metadata["fingerprint"]),
-            order=order_from_metadata(store.metadata, store=path),
+            order=store.metadata.get("order"),
             **shared,
             **optional,
         )

@@ -2,10 +2,11 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,28 +18,23 @@ from windrow.comm.options import PathOption, checked_dataclass
 from windrow.gnn.graph import EDGE_ARRAYS, Graph
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.sampler import SamplerOptions
-from windrow.gnn.seed_order import count_steps
+from windrow.gnn.seed_order import SeedScheme, count_steps
 from windrow.gnn.task import TrainingOptions
-from windrow.partition import (
-    PartitionBook,
-    PartitionOptions,
-    PartitionQuality,
-    available_memory_bytes,
-    check_memory,
-    estimate_memory,
-    measure_quality,
-    partition_graph,
-    write_store,
-)
-from windrow.partition.book import ORDER_KEY, VertexOrder, order_to_metadata
+from windrow.partition.book import PartitionBook
+from windrow.partition.options import PartitionOptions, available_memory_bytes, check_memory, estimate_memory
+from windrow.partition.partitioners import partition_graph
+from windrow.partition.quality import PartitionQuality, measure_quality
+from windrow.partition.store import write_store
 from windrow.training.terminal import Progress, duration
 
 __all__ = [
     "PartitionJob",
     "bytes_for_priorities",
+    "check_vertex_order",
     "graph_to_store",
     "partition_to_store",
     "store_arrays",
+    "vertex_order",
     "vertex_priorities",
 ]
 
@@ -123,11 +119,11 @@ def graph_to_store(
     _check_place(store, overwrite=overwrite)
     start = time.perf_counter()
     sampler, training = sampler or SamplerOptions(), training or TrainingOptions()
-    order = None
+    order: dict[str, Any] = {"by": "original"}
     needed = estimate_memory(graph.num_vertices, graph.num_edges, options)
     if options.order != "original" and graph.labels is not None and graph.train_ids.numel():
-        order = VertexOrder(fanouts=sampler.fanouts, batch_size=training.batch_size, seed_order=sampler.order)
-        needed["vertex order"] = bytes_for_priorities(graph, order)
+        order = vertex_order(sampler, training.batch_size)
+        needed["vertex order"] = bytes_for_priorities(graph, sampler.fanouts)
     progress.write(f"{graph.num_vertices:,} vertices, {graph.num_edges:,} stored edges")
     told = check_memory(needed, available_memory_bytes())
     progress.write(f"partitioning into {options.num_parts} parts by {options.method} takes about {told}")
@@ -144,8 +140,10 @@ def graph_to_store(
         indptr, indices, assignment, options.num_parts, train_ids=train_ids, validation_ids=validation_ids
     )
     priority = None
-    if order is not None:
-        priority = vertex_priorities(graph, assignment, options.num_parts, order, progress=stages)
+    if order["by"] == "vip":
+        priority = vertex_priorities(
+            graph, assignment, options.num_parts, sampler.fanouts, training.batch_size, progress=stages
+        )
     book = PartitionBook.from_assignment(assignment, options.num_parts, priority)
     shared, sharded = store_arrays(graph, book)
     try:
@@ -159,7 +157,7 @@ def graph_to_store(
                 "num_classes": graph.num_classes,
                 "fingerprint": graph.fingerprint(),
                 "graph": dict(origin or {}),
-                ORDER_KEY: order_to_metadata(order),
+                "order": order,
             },
             quality=quality,
             options=options,
@@ -206,27 +204,29 @@ def vertex_priorities(
     graph: Graph,
     assignment: npt.NDArray[np.integer],
     num_parts: int,
-    order: VertexOrder,
+    fanouts: Sequence[int],
+    batch_size: int,
     *,
     progress: Callable[[str, float], None] | None = None,
 ) -> npt.NDArray[np.float64]:
     """The probability of each vertex to be needed in a minibatch of the rank that owns it, float64 [N].
 
     A part without training vertices has zeros. `assignment` integer [N] is each vertex's part, in the user's numbering
-    as the graph; `progress` is called with a stage name and the share done, 0 to 1.
+    as the graph, `batch_size` the seeds of a step over all ranks; `progress` is called with a stage name and the share
+    done, 0 to 1.
 
     Cost: a pass over the edges for each part and hop, one part after another; memory: see `bytes_for_priorities`.
     """
     indptr, indices = graph.indptr.numpy(), graph.indices.numpy()
     train_ids = graph.train_ids.numpy()
     parts_of_seeds = assignment[train_ids]
-    steps = count_steps(len(train_ids), order.batch_size)
+    steps = count_steps(len(train_ids), batch_size)
     priorities = np.zeros(graph.num_vertices)
     report = progress or (lambda *_: None)
     report(PRIORITY_STAGE, 0.0)
     samplers = find_samplers(indptr, indices)
     # Parts are no ranges before vertices are renumbered; probabilities do not ask who owns a vertex.
-    known = partial(Demand, indptr=indptr, indices=indices, own=(0, 0), steps=steps, fanouts=order.fanouts)
+    known = partial(Demand, indptr=indptr, indices=indices, own=(0, 0), steps=steps, fanouts=tuple(fanouts))
     for part in range(num_parts):
         seeds = train_ids[parts_of_seeds == part]
         if len(seeds):
@@ -236,10 +236,33 @@ def vertex_priorities(
     return priorities
 
 
-def bytes_for_priorities(graph: Graph, order: VertexOrder) -> int:
+def bytes_for_priorities(graph: Graph, fanouts: Sequence[int]) -> int:
     """Estimate the peak memory of `vertex_priorities` beyond the graph, in bytes; less where it is undirected."""
     lists = graph.num_edges * (graph.indices.element_size() + 1)
-    return lists + graph.num_vertices * 8 * (VECTORS_BESIDE_HOPS + VECTORS_PER_HOP * len(order.fanouts))
+    return lists + graph.num_vertices * 8 * (VECTORS_BESIDE_HOPS + VECTORS_PER_HOP * len(fanouts))
+
+
+def vertex_order(sampler: SamplerOptions, batch_size: int) -> dict[str, Any]:
+    """What a store keeps of an order made for such minibatches; {"by": "original"} is the user's order."""
+    return {"by": "vip", "fanouts": list(sampler.fanouts), "batch_size": batch_size, "seed_order": sampler.order}
+
+
+def check_vertex_order(found: Mapping[str, Any] | None, job: PartitionJob, *, gpu_share: float) -> None:
+    """Refuse the store, of order `found`, where it was ordered for other minibatches than those of the job: StoreError.
+
+    The order counts where the first rows of each part alone are in GPU memory, a share `gpu_share` of them; elsewhere,
+    and where the job wants "original", it is only a matter of layout.
+    """
+    wanted = vertex_order(job.sampler, job.training.batch_size)
+    # Probabilities are the same however seeds are shuffled.
+    fits = any(found == {**wanted, "seed_order": scheme} for scheme in get_args(SeedScheme))
+    if 0 < gpu_share < 1 and job.partition.order == "vip" and not fits:
+        raise StoreError(
+            f"{job.store} is ordered for {found or 'no minibatches'}, but cache.gpu_share = {gpu_share} keeps the "
+            f"rows in GPU memory that are needed most with {wanted}: run `windrow partition` again with this recipe "
+            'and --overwrite, or set cache.gpu_share to 0 or 1, or partition.order = "original" to take the first rows '
+            "whatever they are"
+        )
 
 
 def _check_place(store: Path, *, overwrite: bool) -> None:

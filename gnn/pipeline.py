@@ -13,20 +13,15 @@ travels while the caller computes. The queue of a stage therefore holds what its
 and all ranks issue the same exchanges in the same order, whatever the timing (Kaler et al., Communication-Efficient
 Graph Neural Networks with Probabilistic Neighborhood Expansion Analysis and Caching, MLSys 2023, section 5).
 
-Rows of two minibatches are on the wire, so that it does not fall idle while those that have come are put in their
-places and those for the next are gathered. They give way to sums of gradients, which minibatch i waits for.
+Rows of two minibatches are on the wire, so that it does not fall idle between them. They give way to sums of
+gradients, which minibatch i waits for. A depth of 3 has rows of one minibatch on the wire, of 2 sends ids and rows in
+one go, of 1 counts too; beyond 4 rows are longer on their way. With 0, all stages of a minibatch follow one another.
 
-A depth of 3 has rows of one minibatch on the wire, of 2 sends ids and rows in one go, of 1 counts too. Beyond 4 the
-rows are the longer on their way. With 0, all stages of a minibatch follow one another, and sampling too: what the
-pipeline is measured against.
+A thread samples a whole minibatch and works out where each row will come from; it holds the interpreter lock only
+between its compiled loops. At most `threads + 1` minibatches are under way or waiting, so memory is bounded.
 
-A thread samples a whole minibatch from end to end, works out where each row will come from, and holds the interpreter
-lock only between its compiled loops. At most `threads + 1` minibatches are under way or waiting, so memory is bounded
-and nobody samples far ahead of training.
-
-On a GPU the copy of minibatch i + 1 runs beside the computing of i, so all but computing are a minibatch further on. A
-stream does its work in order, so copies need one of their own. What they made is used by another stream than the one
-that its memory belongs to: that stream waits for the copies, and the allocator for that stream.
+On a GPU the copy of minibatch i + 1 runs beside the computing of i, on a stream of its own, so all but computing are a
+minibatch further on. The stream that computes waits for the copies, and the allocator for that stream.
 """
 
 import contextlib

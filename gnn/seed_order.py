@@ -26,7 +26,7 @@ from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.comm.rows import group_by_owner, near_equal_split
 
-__all__ = ["SeedOrder", "count_steps"]
+__all__ = ["SeedOrder", "SeedScheme", "count_steps"]
 
 SeedScheme = Literal["global", "local"]
 """Whether all training vertices are shuffled together, or those of each rank apart."""

@@ -35,7 +35,7 @@ from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.world import World
 from windrow.gnn.cache_choice import choose_inference_cache
 from windrow.gnn.evaluation import Evaluator, check_width, measure_split, metrics_of
-from windrow.gnn.inference import exact_chunks, own_vertices, rows_in_users_order, sampled_steps, wanted_vertices
+from windrow.gnn.inference import own_vertices, rows_in_users_order, wanted_vertices
 from windrow.gnn.metrics import check_finite, prediction_columns
 from windrow.gnn.models import GNN, build_model
 from windrow.gnn.partitioned import PartitionedGraph, Split, open_store, partition
@@ -191,15 +191,13 @@ def _infer(
     hidden: bool,
 ) -> Tensor:
     """Outputs of this rank's vertices, ascending, on the CPU. Collective."""
-    batch_size, store = recipe.evaluation.batch_size, None
+    store = None
     if recipe.evaluation.method == "sampled":
+        batch_size = recipe.evaluation.batch_size
         cached_ids = choose_inference_cache(
             world, part, ids, recipe.cache, fanouts=_fanouts(recipe), batch_size=batch_size
         )
         store = CachedStore(world, part.offsets, part.features, cached_ids=cached_ids, stage="features")
-        progress.start("minibatches", sampled_steps(part, ids, batch_size))
-    else:
-        progress.start("layers", exact_chunks(part, model, hidden=hidden))
     evaluator = Evaluator(
         world,
         part,
@@ -211,7 +209,7 @@ def _infer(
         pipeline=recipe.pipeline,
         store=store,
     )
-    outputs = evaluator.infer(ids, hidden=hidden, after_step=progress.advance).cpu()
+    outputs = evaluator.infer(ids, hidden=hidden, progress=progress.report).cpu()
     progress.finish()
     return outputs
 

@@ -9,11 +9,11 @@ import torch
 from windrow.comm.world import World
 from windrow.gnn.models import build_model
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.partitioning import check_vertex_order
 from windrow.gnn.task import NodeTask
 from windrow.launch.known_links import world_of_sums
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import AnyRecipe, Recipe
-from windrow.partition.book import check_vertex_order
 from windrow.training.callbacks import TensorBoard
 from windrow.training.checkpoint import CheckpointOptions
 from windrow.training.journal import TrainingResult
@@ -89,14 +89,8 @@ def make_trainer(world: World, recipe: AnyRecipe, device: torch.device) -> Train
 
 def _graph(world: World, recipe: Recipe, device: torch.device) -> tuple[torch.nn.Module, NodeTask]:
     graph = PartitionedGraph.open(recipe.store, rank=world.rank, size=world.size)
-    check_vertex_order(
-        graph.order,
-        store=recipe.store,
-        wanted=recipe.partition.order,
-        fanouts=recipe.sampler.fanouts,
-        batch_size=recipe.training.batch_size,
-        gpu_share=recipe.cache.gpu_share if device.type == "cuda" else 1.0,
-    )
+    if device.type == "cuda":
+        check_vertex_order(graph.order, recipe, gpu_share=recipe.cache.gpu_share)
     task = NodeTask(
         graph.stored_as(recipe.sampler.storage),
         recipe.sampler.fanouts,

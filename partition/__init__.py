@@ -8,35 +8,31 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from windrow.partition.book import PartitionBook
-    from windrow.partition.options import PartitionOptions, available_memory_bytes, check_memory, estimate_memory
+    from windrow.partition.options import PartitionOptions
     from windrow.partition.partitioners import partition_graph
     from windrow.partition.quality import PartitionQuality, measure_quality
-    from windrow.partition.store import PartitionStore, write_store
+    from windrow.partition.store import PartitionStore
 
 __all__ = [
     "PartitionBook",
     "PartitionOptions",
     "PartitionQuality",
     "PartitionStore",
-    "available_memory_bytes",
-    "check_memory",
-    "estimate_memory",
     "measure_quality",
     "partition_graph",
-    "write_store",
 ]
 
-_MODULES = {
-    "book": ("PartitionBook",),
-    "options": ("PartitionOptions", "available_memory_bytes", "check_memory", "estimate_memory"),
-    "partitioners": ("partition_graph",),
-    "quality": ("PartitionQuality", "measure_quality"),
-    "store": ("PartitionStore", "write_store"),
+_LAZY = {
+    "PartitionBook": "book",
+    "PartitionOptions": "options",
+    "PartitionQuality": "quality",
+    "PartitionStore": "store",
+    "measure_quality": "quality",
+    "partition_graph": "partitioners",
 }
 
 
 def __getattr__(name: str) -> object:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"windrow.partition.{module}"), name)
+    if name in _LAZY:
+        return getattr(import_module(f"windrow.partition.{_LAZY[name]}"), name)
     raise AttributeError(f"module 'windrow.partition' has no attribute {name!r}")

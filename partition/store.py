@@ -209,16 +209,6 @@ class PartitionStore:
         """What the writer passed as metadata."""
         return self.manifest.metadata
 
-    @property
-    def quality(self) -> PartitionQuality | None:
-        """The report on the partition, where the writer had one."""
-        if self.manifest.quality is None:
-            return None
-        # JSON has lists for tuples.
-        found = self.manifest.quality.items()
-        fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found}
-        return PartitionQuality(**fields)
-
     def shared(self, name: str) -> Array:
         """Map a shared array, by its name in `write_store`, read-only; StoreError where there is none, or damaged."""
         return _load(self.path, self.manifest, f"shared/{name}.npy")

@@ -12,7 +12,7 @@ Columns of the edge list may hold weights and features of edges; those that no o
 """
 
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -187,7 +187,7 @@ def _read_edges(
         sources, destinations = (_look_up(table.names, columns[name], f"{path}, column {name!r}") for name in ends)
         return sources, destinations, table.names.to_numpy(zero_copy_only=False), edge_rows
     if options.ids != "rows":
-        names, sources, destinations = _number_names(source, destination, options.order)
+        names, sources, destinations = _number_names(source, destination)
         return sources, destinations, names.to_numpy(zero_copy_only=False), edge_rows
     sources, destinations = (np.array(end.to_numpy()) for end in (source, destination))
     largest = max(sources.max(initial=-1), destinations.max(initial=-1))
@@ -206,10 +206,8 @@ def _end_columns(file: TableFile, options: EdgeListOptions) -> tuple[str, str]:
     return source, destination
 
 
-def _number_names(
-    sources: Any, destinations: Any, order: Literal["first-appearance", "sorted"]
-) -> tuple[Any, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Number every name that an edge mentions, in the order of the edges, source before destination, or "sorted".
+def _number_names(sources: Any, destinations: Any) -> tuple[Any, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Number every name that an edge mentions, in the order of the edges, source before destination.
 
     Returns the names, a ``pyarrow.Array`` by number, and sources and destinations as numbers, int64 [E].
     """
@@ -219,17 +217,14 @@ def _number_names(
     ends = pa.chunked_array([*sources.chunks, *destinations.chunks], sources.type)
     names = ends.unique()
     numbers = pc.index_in(ends, value_set=names).to_numpy().reshape(2, -1)
-    if order == "sorted":
-        ascending = pc.sort_indices(names).to_numpy()
-    else:
-        met = numbers.T.reshape(-1)
-        first = np.empty(len(names), np.int64)
-        # Of equal numbers the last one written counts: backwards, the first.
-        first[met[::-1]] = np.arange(met.size)[::-1]
-        ascending = np.argsort(first)
+    met = numbers.T.reshape(-1)
+    first = np.empty(len(names), np.int64)
+    # Of equal numbers the last one written counts: backwards, the first.
+    first[met[::-1]] = np.arange(met.size)[::-1]
+    order = np.argsort(first)
     place = np.empty(len(names), np.int64)
-    place[ascending] = np.arange(len(names))
-    return names.take(pa.array(ascending)), place[numbers[0]], place[numbers[1]]
+    place[order] = np.arange(len(names))
+    return names.take(pa.array(order)), place[numbers[0]], place[numbers[1]]
 
 
 def _look_up(names: Any, wanted: Any, place: str) -> npt.NDArray[np.int64]:

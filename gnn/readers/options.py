@@ -32,10 +32,8 @@ class EdgeListOptions:
     """Columns of features of edges; empty for none."""
     ids: Literal["rows", "integers", "names"] = "rows"
     """What the two columns hold: "rows" numbers 0 to N - 1; "integers" any whole numbers; "names" any text.
-    The last two are numbered by `order`, or by their row in the vertex file."""
-    order: Literal["first-appearance", "sorted"] = "first-appearance"
-    """How "integers" and "names" are numbered without a vertex file: as met reading the rows, source before
-    destination; or ascending."""
+    The last two are numbered by their row in the vertex file, or without one as met reading the rows, source before
+    destination."""
     vertex_file: str = ""
     """CSV or Parquet file with one row per vertex; empty for none."""
     vertex_id_column: str = ""

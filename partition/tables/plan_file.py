@@ -87,16 +87,8 @@ def _body(plan: Plan, spec: TableSpec) -> list[str]:
         return [*lines, f"rank = {shards[0].rank}"]
     if not shards:
         return lines
-    return [*lines, "shards = [", *(f"  {_inline(shard, spec)}," for shard in shards), "]"]
-
-
-def _inline(shard: Shard, spec: TableSpec) -> str:
-    parts = [f"rank = {shard.rank}"]
-    if shard.rows != (0, spec.rows):
-        parts.append(f"rows = {list(shard.rows)}")
-    if shard.columns != (0, spec.dim):
-        parts.append(f"columns = {list(shard.columns)}")
-    return f"{{{', '.join(parts)}}}"
+    pieces = (f"{{rank = {s.rank}, rows = {list(s.rows)}, columns = {list(s.columns)}}}" for s in shards)
+    return [*lines, "shards = [", *(f"  {piece}," for piece in pieces), "]"]
 
 
 def _key(name: str) -> str:

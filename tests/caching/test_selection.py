@@ -1,4 +1,4 @@
-"""Which remote rows are kept, how many, and what still travels; the knee of the curve."""
+"""Which remote rows are kept, how many, and what still travels."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ from windrow.caching.selection import (
     cache_capacity,
     choose_cached,
     expected_remote_rows,
-    knee_of_curve,
     least_that_suffices,
     rows_that_fit,
     rows_worth_keeping,
@@ -141,36 +140,6 @@ def test_nothing_at_all_is_asked_for_where_everything_is_kept():
     remote = np.array([8, 0, 7, 1, 6, 2])
     rows = expected_remote_rows(total, remote, OFFSETS, 1, [6, 100, 5], steps=7)
     assert rows[0].tolist() == rows[1].tolist() == [0.0] * 4
-
-
-def test_the_corner_of_a_hinge_is_its_knee():
-    kept = np.arange(11)
-    cost = np.where(kept <= 3, 100 - 30 * kept, 10 - (kept - 3))
-    assert knee_of_curve(kept, cost) == 3
-
-
-def test_a_power_law_has_its_knee_where_its_slope_is_that_of_the_line():
-    kept = np.linspace(1, 100, 1000)
-    knee = knee_of_curve(kept, 1 / kept)
-    # The slope -1 / x**2 is that of the line from (1, 1) to (100, 1/100) at x = 10.
-    assert kept[knee] == pytest.approx(10, abs=0.1)
-
-
-@pytest.mark.parametrize(
-    ("cost", "knee"), [([5, 5, 5], 0), ([6, 4, 2], 2), ([6, 5, 0], 2), ([3], 0), ([0.3, 0.2, 0.1], 2), ([4, 0, 0], 1)]
-)
-def test_curves_without_a_bend(cost, knee):
-    assert knee_of_curve(range(len(cost)), cost) == knee
-
-
-# Whole numbers, such as rows or bytes: the least floating-point numbers are 0 in another unit.
-@given(st.lists(st.integers(0, 10**6), min_size=2, max_size=20), st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
-def test_units_do_not_matter(costs, of_kept, of_cost):
-    cost = np.sort(np.array(costs))[::-1]
-    kept = np.arange(len(cost))
-    below = 1 - kept / kept[-1] - (cost - cost[-1]) / max(cost[0] - cost[-1], 1)
-    one, other = knee_of_curve(kept, cost), knee_of_curve(kept * of_kept, cost * of_cost)
-    assert below[one] == pytest.approx(below[other], abs=1e-6)
 
 
 def test_the_first_that_is_nearly_as_good_as_the_best():

@@ -15,7 +15,7 @@ from windrow.gnn.partitioning import bytes_for_priorities, vertex_priorities
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.seed_order import SeedOrder
 from windrow.gnn.synthetic import community_graph
-from windrow.partition.book import PartitionBook, VertexOrder
+from windrow.partition.book import PartitionBook
 
 
 def test_each_part_has_its_own_training_vertices():
@@ -87,7 +87,7 @@ def test_analysis_predicts_the_counts(graph):
 
 
 PARTS = 3
-ORDER = VertexOrder(fanouts=(4, 3), batch_size=20, seed_order="global")
+FANOUTS, BATCH_SIZE = (4, 3), 20
 
 
 @pytest.fixture(scope="module")
@@ -102,20 +102,20 @@ def assignment():
 
 def test_each_vertex_has_the_probability_of_its_owner(graph, assignment):
     """The same from the graph once it is renumbered, where parts are ranges."""
-    every = VertexOrder(fanouts=(-1, -1), batch_size=20, seed_order="global")
-    found = vertex_priorities(graph, assignment, PARTS, every)
+    every = (-1, -1)
+    found = vertex_priorities(graph, assignment, PARTS, every, BATCH_SIZE)
     book = PartitionBook.from_assignment(assignment, PARTS)
     steps = -(-len(graph.train_ids) // 20)
     for part in range(PARTS):
         view = PartitionedGraph.from_graph(graph, book, part)
         start, stop = view.own_range
-        expected = inclusion_probabilities(demand_of(view, part, every.fanouts, steps))[-1][start:stop]
+        expected = inclusion_probabilities(demand_of(view, part, every, steps))[-1][start:stop]
         # How far lists overlap is estimated by draws that go by a vertex's number.
         assert found[book.new_to_old[start:stop]] == pytest.approx(expected, abs=0.05)
 
 
 def test_what_comes_first_is_what_minibatches_draw_most(graph, assignment):
-    priorities = vertex_priorities(graph, assignment, PARTS, ORDER)
+    priorities = vertex_priorities(graph, assignment, PARTS, FANOUTS, BATCH_SIZE)
     plain = PartitionBook.from_assignment(assignment, PARTS)
     ordered = PartitionBook.from_assignment(assignment, PARTS, priorities)
     for rank in range(PARTS):
@@ -133,9 +133,9 @@ def test_what_comes_first_is_what_minibatches_draw_most(graph, assignment):
 def accesses(graph, book, rank, epochs=30):
     """How often each vertex is an input of a minibatch of a rank, by id of the partition."""
     view = PartitionedGraph.from_graph(graph, book, rank)
-    options = {"offsets": view.offsets, "rank": rank, "batch_size": ORDER.batch_size, "seed": 1}
+    options = {"offsets": view.offsets, "rank": rank, "batch_size": BATCH_SIZE, "seed": 1}
     order = SeedOrder(view.train_ids, view.original_ids, **options)
-    sampler = NeighborSampler(view.indptr, view.indices, ORDER.fanouts, seed=1, original_ids=view.original_ids)
+    sampler = NeighborSampler(view.indptr, view.indices, FANOUTS, seed=1, original_ids=view.original_ids)
     return count_accesses(sampler, order, range(epochs))
 
 
@@ -143,7 +143,7 @@ def test_progress_and_a_part_without_training_vertices(graph):
     assignment = np.zeros(400, np.int32)
     assignment[graph.test_ids.numpy()] = 1
     told: list[tuple[str, float]] = []
-    found = vertex_priorities(graph, assignment, 2, ORDER, progress=lambda *report: told.append(report))
+    found = vertex_priorities(graph, assignment, 2, FANOUTS, BATCH_SIZE, progress=lambda *report: told.append(report))
     assert told == [("ordering vertices", share) for share in (0.0, 0.5, 1.0)]
     assert not found[assignment == 1].any()
     assert (found[graph.train_ids.numpy()] > 0).all()
@@ -157,12 +157,12 @@ def test_memory_is_what_was_estimated():
     turned[0] = (turned[0] + 7) % 20_000
     directed = dataclasses.replace(undirected, indices=turned)
     assignment = (np.arange(20_000) % 4).astype(np.int32)
-    wide = dataclasses.replace(ORDER, fanouts=(15, 10, 5))
-    vertex_priorities(directed, assignment, 4, wide)  # compiles, which takes memory too
+    wide = (15, 10, 5)
+    vertex_priorities(directed, assignment, 4, wide, BATCH_SIZE)  # compiles, which takes memory too
     peaks = []
     for graph in (undirected, directed):
         tracemalloc.start()
-        vertex_priorities(graph, assignment, 4, wide)
+        vertex_priorities(graph, assignment, 4, wide, BATCH_SIZE)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     estimate = bytes_for_priorities(directed, wide)

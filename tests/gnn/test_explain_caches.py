@@ -66,7 +66,7 @@ def test_rows_bytes_and_memory_without_a_network(graph: PartitionedGraph) -> Non
     assert (found.marks["all"].alpha, found.marks["all"].remote_rows) == (PARTS - 1, 0)
     assert found.marks["auto"].kept_rows == 100
     assert found.marks["recipe"] is found.marks["auto"]
-    assert 0 < found.marks["knee"].alpha < found.marks["all"].alpha
+    assert "knee" not in found.marks, "there are no times"
 
 
 def test_short_wires_make_short_copies(graph: PartitionedGraph) -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.loopback import Loopback
 from windrow.gnn.inference import (
-    exact_chunks,
     gather_predictions,
     infer_exactly,
     infer_sampled,
@@ -64,8 +63,8 @@ def test_predictions_equal_the_whole_graph_in_one_piece(spmd, kind):
 def test_chunks_change_nothing():
     part = make_part(Loopback.single())
     done = []
-    small = infer_exactly(Loopback.single(), part, make_model(), chunk_vertices=7, after_chunk=lambda: done.append(1))
-    assert len(done) == exact_chunks(part, make_model(), chunk_vertices=7) == 2 * 13
+    small = infer_exactly(Loopback.single(), part, make_model(), chunk_vertices=7, progress=lambda *it: done.append(it))
+    assert done == [("layers", pytest.approx(number / 26)) for number in range(1, 27)]
     torch.testing.assert_close(small, infer_exactly(Loopback.single(), part, make_model()), rtol=1e-5, atol=1e-6)
 
 
@@ -102,9 +101,11 @@ def infer(world, part, wanted, *, kind="graphsage", batch_size=16, depth=3, cach
         store=CachedStore(world, part.offsets, part.features, cached_ids=cached_ids),
         options=PipelineOptions(depth=depth, sampler_threads=2),
         batch_size=batch_size,
-        after_step=lambda: steps.append(1),
+        progress=lambda _, share: steps.append(share),
     )
     assert len(steps) == sampled_steps(part, ids, batch_size)
+    assert steps == sorted(steps)
+    assert steps[-1:] in ([], [1.0])
     return part.original_ids[own_vertices(part, ids)], outputs, len(steps)
 
 

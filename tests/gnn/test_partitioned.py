@@ -7,10 +7,11 @@ import torch
 
 from windrow.comm.errors import DataError, StoreError
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.partitioning import store_arrays
+from windrow.gnn.partitioning import store_arrays, vertex_order
+from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.task import NodeTask
-from windrow.partition.book import PartitionBook, VertexOrder, order_to_metadata
+from windrow.partition.book import PartitionBook
 from windrow.partition.store import write_store
 
 
@@ -67,10 +68,9 @@ def test_what_is_opened_is_what_was_cut(tmp_path):
 def test_the_order_of_the_store_is_kept(tmp_path):
     graph = make_graph()
     book = make_book(graph)
-    order = VertexOrder(fanouts=(3, 2), batch_size=8, seed_order="global")
-    path = written_store(tmp_path / "store", graph, book, order=order_to_metadata(order))
+    order = vertex_order(SamplerOptions(fanouts=(3, 2)), 8)
+    path = written_store(tmp_path / "store", graph, book, order=order)
     assert PartitionedGraph.open(path, rank=1, size=2).order == order
-    assert PartitionedGraph.from_graph(graph, book, 1, order=order).order == order
     # Stores of older versions do not say: theirs is the user's order.
     old = written_store(tmp_path / "old", graph, book)
     assert PartitionedGraph.open(old, rank=1, size=2).order is None

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +13,20 @@ import torch
 from windrow.comm.errors import DataError, StoreError
 from windrow.gnn import partitioning
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.partitioning import PartitionJob, graph_to_store, partition_to_store, store_arrays, vertex_priorities
+from windrow.gnn.partitioning import (
+    PartitionJob,
+    check_vertex_order,
+    graph_to_store,
+    partition_to_store,
+    store_arrays,
+    vertex_order,
+    vertex_priorities,
+)
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.sampler import NeighborSampler, SamplerOptions
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.task import TrainingOptions
 from windrow.partition import PartitionBook, PartitionOptions, PartitionStore
-from windrow.partition.book import order_from_metadata
 from windrow.training.terminal import LineProgress, Progress
 
 RANDOM = PartitionOptions(num_parts=3, method="random")
@@ -67,17 +75,17 @@ def test_the_store_holds_the_renumbered_graph(graph_file: Path, tmp_path: Path) 
     assert store.metadata["task"] == "binary"
     assert store.metadata["num_classes"] == 2
     assert store.metadata["fingerprint"] == graph.fingerprint()
-    assert store.quality is not None
-    assert sum(store.quality.part_sizes) == 60
+    assert store.manifest.quality is not None
+    assert sum(store.manifest.quality["part_sizes"]) == 60
 
 
 def test_the_vertices_that_a_part_needs_most_come_first(tmp_path: Path) -> None:
     graph = community_graph(300, 3, seed=4, num_features=5)
     graph_to_store(graph, tmp_path / "store", RANDOM, sampler=SAMPLER, training=TRAINING)
     store = PartitionStore.open(tmp_path / "store")
-    order = order_from_metadata(store.metadata, store=store.path)
-    assert order is not None
-    priorities = vertex_priorities(graph, store.book.owner(store.book.old_to_new), 3, order)
+    assert store.metadata["order"] == vertex_order(SAMPLER, TRAINING.batch_size)
+    owners = store.book.owner(store.book.old_to_new)
+    priorities = vertex_priorities(graph, owners, 3, SAMPLER.fanouts, TRAINING.batch_size)
     for part in range(3):
         start, stop = store.book.part_range(part)
         falling = priorities[store.book.new_to_old[start:stop]]
@@ -94,7 +102,7 @@ def test_the_order_changes_neither_parts_nor_rows_nor_the_graph(tmp_path: Path) 
     assert not np.array_equal(vip.book.new_to_old, original.book.new_to_old)
     assert np.array_equal(vip.book.owner(vip.book.old_to_new), original.book.owner(original.book.old_to_new))
     assert vip.metadata["fingerprint"] == original.metadata["fingerprint"]
-    assert vip.quality == original.quality
+    assert vip.manifest.quality == original.manifest.quality
     assert graph.features is not None
     assert graph.labels is not None
     for store in (vip, original):
@@ -113,7 +121,7 @@ def test_predictions_do_not_depend_on_the_order(tmp_path: Path) -> None:
     for options in (RANDOM, ORIGINAL):
         graph_to_store(graph, tmp_path / options.order, options)
         views = [PartitionedGraph.open(tmp_path / options.order, rank=rank, size=3) for rank in range(3)]
-        assert (views[0].order is None) == (options.order == "original")
+        assert (views[0].order == {"by": "original"}) == (options.order == "original")
         features = torch.cat([view.features for view in views])
         ids = views[0].original_ids
         sampler = NeighborSampler(views[0].indptr, views[0].indices, (3, 2), seed=1, original_ids=ids)
@@ -191,3 +199,26 @@ def test_a_full_disk_leaves_nothing(graph_file: Path, tmp_path: Path, monkeypatc
     with pytest.raises(StoreError, match="No space left on device"):
         partition(graph_file, tmp_path / "store")
     assert [entry.name for entry in tmp_path.iterdir()] == ["ring.npz"]
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({"fanouts": [3]}, r"'fanouts': \[3\].*'fanouts': \[2, 1\].*--overwrite"),
+        ({"batch_size": 512}, r"'batch_size': 512.*--overwrite"),
+        ({"by": "original"}, "'original'.*gpu_share = 0.5"),
+        (None, "mine is ordered for no minibatches"),
+    ],
+)
+def test_other_minibatches_are_refused_where_a_share_is_kept_near(found: dict[str, Any] | None, words: str) -> None:
+    job = PartitionJob(store=Path("mine"), graph=GraphOptions(path="g.npz"), sampler=SAMPLER, training=TRAINING)
+    order = vertex_order(SAMPLER, TRAINING.batch_size)
+    for gpu_share in (0, 0.5, 1):
+        check_vertex_order(order, job, gpu_share=gpu_share)
+        check_vertex_order({**order, "seed_order": "local"}, job, gpu_share=gpu_share)
+    other = None if found is None else {**order, **found}
+    with pytest.raises(StoreError, match=words):
+        check_vertex_order(other, job, gpu_share=0.5)
+    for gpu_share in (0, 1):
+        check_vertex_order(other, job, gpu_share=gpu_share)
+    check_vertex_order(other, dataclasses.replace(job, partition=ORIGINAL), gpu_share=0.5)

@@ -63,7 +63,7 @@ RANGES: dict[type, dict[str, list[Any]]] = {
         "gpu_share": [-0.1, 1.1],
     },
     ClusterOptions: {"files": [0, 100_001], "row_group_rows": [0], "memory_bytes": [(256 << 20) - 1]},
-    EdgeListOptions: {"ids": ["strings"], "order": ["random"], "delimiter": ["::"], "skip_rows": [-1]},
+    EdgeListOptions: {"ids": ["strings"], "delimiter": ["::"], "skip_rows": [-1]},
     EvaluationOptions: {
         "metric": ["auc"],
         "method": ["guess"],

@@ -1,22 +1,12 @@
-"""Who owns a vertex and what it is called; what a manifest says of the order, and when a run refuses it."""
-
-import json
-from pathlib import Path
+"""Who owns a vertex and what it is called."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.comm.errors import DataError, StoreError
-from windrow.partition.book import (
-    ORDER_KEY,
-    PartitionBook,
-    VertexOrder,
-    check_vertex_order,
-    order_from_metadata,
-    order_to_metadata,
-)
+from windrow.comm.errors import DataError
+from windrow.partition.book import PartitionBook
 
 ASSIGNMENTS = st.integers(1, 5).flatmap(
     lambda parts: st.tuples(st.just(parts), st.lists(st.integers(0, parts - 1), max_size=40))
@@ -71,64 +61,3 @@ def test_bad_input_is_refused():
     ):
         with pytest.raises(DataError, match=message):
             PartitionBook.from_assignment(np.array(assignment), 2, None if priority is None else np.array(priority))
-
-
-STORE = Path("stores/mine")
-ORDER = VertexOrder(fanouts=(15, 10, 5), batch_size=1024, seed_order="global")
-ORDERS = st.builds(
-    VertexOrder,
-    fanouts=st.lists(st.integers(-1, 50), max_size=4).map(tuple),
-    batch_size=st.integers(1, 10**6),
-    seed_order=st.sampled_from(["global", "local"]),
-)
-
-
-@given(st.none() | ORDERS)
-def test_a_manifest_keeps_it(order):
-    metadata = json.loads(json.dumps({ORDER_KEY: order_to_metadata(order)}))
-    assert order_from_metadata(metadata, store=STORE) == order
-
-
-def test_a_manifest_by_example():
-    written = {"by": "vip", "fanouts": [15, 10, 5], "batch_size": 1024, "seed_order": "global"}
-    assert order_to_metadata(ORDER) == written
-    assert order_to_metadata(None) == {"by": "original"}
-    assert order_from_metadata({"task": "binary"}, store=STORE) is None, "so it was in older stores"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"by": "degree"}, {"fanouts": 5}, {"fanouts": ["5"]}, {"batch_size": "1"}, {"seed_order": 1}, {"more": 1}],
-)
-def test_an_entry_that_is_none_is_refused(change):
-    for entry in (None, "vip", {}, change, {**order_to_metadata(ORDER), **change}):
-        with pytest.raises(StoreError, match=r"stores/mine names an order.*windrow partition"):
-            order_from_metadata({ORDER_KEY: entry}, store=STORE)
-
-
-def check_order(found, **changes):
-    usual = {"wanted": "vip", "fanouts": (15, 10, 5), "batch_size": 1024, "gpu_share": 0.5}
-    check_vertex_order(found, store=STORE, **{**usual, **changes})
-
-
-def test_the_same_minibatches_are_accepted_however_seeds_are_shuffled():
-    check_order(ORDER)
-    check_order(ORDER, fanouts=[15, 10, 5])
-    check_order(VertexOrder(fanouts=(15, 10, 5), batch_size=1024, seed_order="local"))
-
-
-@pytest.mark.parametrize(
-    ("found", "changes", "words"),
-    [
-        (ORDER, {"fanouts": (15, 10)}, r"fanouts = \[15, 10, 5\].*fanouts = \[15, 10\].*--overwrite"),
-        (ORDER, {"fanouts": (15, 10, 6)}, r"\[15, 10, 6\]"),
-        (ORDER, {"batch_size": 512}, r"batch_size = 1024.*batch_size = 512.*--overwrite"),
-        (None, {}, r"stores/mine is in the user's order.*gpu_share = 0.5.*--overwrite"),
-    ],
-)
-def test_other_minibatches_are_refused_where_a_share_is_kept_near(found, changes, words):
-    with pytest.raises(StoreError, match=words):
-        check_order(found, **changes)
-    for gpu_share in (0, 0.0, 1, 1.0):
-        check_order(found, **changes, gpu_share=gpu_share)
-    check_order(found, **changes, wanted="original")

@@ -54,7 +54,7 @@ def test_round_trip(whole):
     store = PartitionStore.open(str(whole), expect_parts=3)
     assert store.path == whole
     assert store.metadata == {"task": "binary", "classes": ["a", "b"]}
-    assert store.quality == QUALITY
+    assert store.manifest.quality == json.loads(json.dumps(asdict(QUALITY)))
     assert store.manifest.options == {**asdict(OPTIONS), "balance": list(OPTIONS.balance)}
     for name in ("offsets", "new_to_old", "old_to_new"):
         assert getattr(store.book, name).tolist() == getattr(BOOK, name).tolist()
@@ -343,7 +343,7 @@ def test_an_existing_store_is_kept_unless_told(tmp_path):
     check_untouched(path, existed=True)
     write(path, metadata={"version": "new"}, overwrite=True)
     store = PartitionStore.open(path)
-    assert (store.metadata, store.quality, store.manifest.options) == ({"version": "new"}, None, {})
+    assert (store.metadata, store.manifest.quality, store.manifest.options) == ({"version": "new"}, None, {})
 
 
 @pytest.mark.parametrize("value", [float("nan"), object(), np.int64(3)])

@@ -50,18 +50,17 @@ def test_a_tab_separated_file_with_comments(tmp_path):
     assert edge_set(graph) == {(0, 1), (1, 2)}
 
 
-@pytest.mark.parametrize(("order", "expected"), [("first-appearance", ["b", "c", "a"]), ("sorted", ["a", "b", "c"])])
-def test_names_are_numbered_and_kept(tmp_path, order, expected):
-    graph, names = read_edge_list_and_names(options(tmp_path, "s,d\nb,c\na,b\n", ids="names", order=order))
-    assert names.tolist() == expected
+def test_names_are_numbered_and_kept(tmp_path):
+    graph, names = read_edge_list_and_names(options(tmp_path, "s,d\nb,c\na,b\n", ids="names"))
+    assert names.tolist() == ["b", "c", "a"]
     assert {(names[s], names[d]) for s, d in edge_set(graph)} == {("b", "c"), ("a", "b")}
 
 
 def test_any_integers(tmp_path):
-    chosen = options(tmp_path, "s,d\n900,-5\n7,900\n", ids="integers", order="sorted")
+    chosen = options(tmp_path, "s,d\n900,-5\n7,900\n", ids="integers")
     graph, names = read_edge_list_and_names(chosen)
-    assert names.tolist() == [-5, 7, 900]
-    assert edge_set(graph) == {(2, 0), (1, 2)}
+    assert names.tolist() == [900, -5, 7]
+    assert edge_set(graph) == {(0, 1), (2, 0)}
 
 
 @pytest.mark.parametrize("ids", ["rows", "names"])
@@ -136,16 +135,15 @@ def test_no_edges(tmp_path):
 EDGES = st.lists(st.tuples(st.text("abc", max_size=3), st.text("abc", max_size=3)), max_size=30)
 
 
-@given(EDGES, st.integers(1, 7), st.sampled_from(["first-appearance", "sorted"]))
-def test_numbering_equals_a_dictionary(edges, batch, order):
+@given(EDGES, st.integers(1, 7))
+def test_numbering_equals_a_dictionary(edges, batch):
     starts = range(0, len(edges), batch)
     chunks = [edges[start : start + batch] for start in starts]
     sources, destinations = (
         pa.chunked_array([[edge[end] for edge in chunk] for chunk in chunks], pa.string()) for end in (0, 1)
     )
-    names, source_numbers, destination_numbers = _number_names(sources, destinations, order)
-    met = list(dict.fromkeys(name for edge in edges for name in edge))
-    expected = sorted(met) if order == "sorted" else met
+    names, source_numbers, destination_numbers = _number_names(sources, destinations)
+    expected = list(dict.fromkeys(name for edge in edges for name in edge))
     assert names.to_pylist() == expected
     assert source_numbers.tolist() == [expected.index(edge[0]) for edge in edges]
     assert destination_numbers.tolist() == [expected.index(edge[1]) for edge in edges]

@@ -43,7 +43,10 @@ def test_a_plan_written_by_hand(tmp_path: Path) -> None:
     )
     write_plan(path, plan, SPECS)
     assert read_plan(path, SPECS) == plan
-    assert "[item_id]  # 8 rows x 16, grid\nshards = [\n  {rank = 0, rows = [0, 4]},\n" in path.read_text()
+    assert (
+        "[item_id]  # 8 rows x 16, grid\nshards = [\n  {rank = 0, rows = [0, 4], columns = [0, 16]},\n"
+        in path.read_text()
+    )
 
 
 def test_rows_on_every_rank(tmp_path: Path) -> None:
