@@ -171,11 +171,7 @@ class PrefetchedModel:
         self._takes_dropout = takes_dropout(module)
 
     def start(self, batch: Batch, stopwatch: Stopwatch | None = None) -> Lookups:
-        """Send the counts of a batch. Collective.
-
-        Args:
-            batch: on the model's device.
-            stopwatch: measures the stages.
+        """Send the counts of a batch, which is on the model's device. Collective.
 
         Raises:
             DataError: ids, lengths, inverses or windows are not valid.

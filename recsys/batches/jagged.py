@@ -353,12 +353,7 @@ class _SelectVectors(torch.autograd.Function):
 
 
 def list_positions(starts: Array, lengths: Array) -> Array:
-    """Positions of the values of lists, list after list: int64, on the same device.
-
-    Args:
-        starts: [n] integers where each begins.
-        lengths: [n] integers.
-    """
+    """Positions of the values of lists with [n] integer starts and lengths, list after list: int64, on their device."""
     if not isinstance(lengths, Tensor):
         places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
         places += np.arange(len(places))
@@ -397,12 +392,7 @@ def pack_windows(lists: Jagged[Tensor]) -> Windows[Tensor]:
 
 
 def check_lists(lists: Jagged[Any], source: str, where: Callable[[int], str]) -> None:
-    """Refuse lists that break a law.
-
-    Args:
-        lists: NumPy's or torch's, from outside.
-        source: where they come from, as the error has it.
-        where: from the number of a list to what it is called.
+    """Refuse lists, NumPy's or torch's, that break a law; `where` tells what the list of a number is called.
 
     Raises:
         DataError: an array is no vector, or of another type; offsets that do not start at 0, go down, or do not end at
@@ -456,13 +446,7 @@ def _check_weights(lists: Jagged[Any], source: str) -> None:
 
 
 def check_inverse(inverse: Tensor, *, num_unique: int, num_samples: int, name: str) -> None:
-    """Refuse an inverse that names rows which are not there: compiled loops would read foreign memory.
-
-    Args:
-        inverse: which row each sample has.
-        num_unique: rows.
-        num_samples: of the batch.
-        name: of the group, as the error has it.
+    """Refuse the inverse of a group that names rows which are not there: compiled loops would read foreign memory.
 
     Raises:
         DataError: it is not int64 [num_samples], or has a number that is negative or no row's.

@@ -70,11 +70,7 @@ def file_labels(files: Sequence[Path]) -> dict[Path, str]:
 def check_replaceable(folder: Path, *, overwrite: bool, what: str, marker: str) -> None:
     """Refuse to write where something else is: a mistaken path must not cost a folder of the user's own.
 
-    Args:
-        folder: to write.
-        overwrite: whether what is there may be replaced.
-        what: is written, for messages: "prepared log".
-        marker: name of a file that every such folder has.
+    For messages `what` is written: "prepared log"; every such folder has the file `marker`.
 
     Raises:
         StoreError: it exists and is not to be overwritten, or is neither empty nor what is written.

@@ -46,10 +46,7 @@ class LogFiles:
 
     @classmethod
     def open(cls, inputs: Sequence[Path]) -> Self:
-        """Find the files of a log and read their footers.
-
-        Args:
-            inputs: files, patterns or folders.
+        """Find the files of a log, by files, patterns or folders, and read their footers.
 
         Raises:
             DataError: there are none, one cannot be read, they differ in their columns, or have no rows.
