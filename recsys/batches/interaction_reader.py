@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from windrow.comm.errors import RecipeError
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.batch import Batch
@@ -51,14 +50,9 @@ class NeighbourSampler:
         column_counts: [columns] in how many rows each column is.
         limit: the most columns in a sample; 0 for none, None for all.
         seed: of the order in which columns stand.
-
-    Raises:
-        RecipeError: the limit is negative.
     """
 
     def __init__(self, lists: Lists, column_counts: IntArray, limit: int | None, *, seed: int) -> None:
-        if limit is not None and limit < 0:
-            raise RecipeError(f"a neighbourhood of {limit}: expected at least 0")
         self._indptr, self._counts = lists.offsets, lists.lengths
         self._limit = len(column_counts) if limit is None else limit
         self._column_factors = 1 / np.sqrt(np.maximum(column_counts, 1))

@@ -365,16 +365,13 @@ def list_positions(starts: Array, lengths: Array) -> Array:
 
 
 def pack_windows(lists: Jagged[Tensor]) -> Windows[Tensor]:
-    """Pack lists of ids, in their order.
+    """Pack lists of int64 ids on the CPU, without weights, in their order.
 
     A list that equals the one before has its window. Any other is looked for in the last values packed: as many as it
     or the list before has, whichever is longer. Where it stands there whole, its window is the first such place. Else
     it begins at the longest beginning of it that is also the end of the packed values, and only the rest is added.
     This is the partial variant of RecD's IKJT (Zhao et al., RecD: Deduplication for End-to-End Deep Learning
     Recommendation Model Training Infrastructure, MLSys 2023, arXiv 2211.05239).
-
-    Args:
-        lists: int64 ids on the CPU, without weights.
 
     Returns:
         Windows whose `Windows.expand` is the input.

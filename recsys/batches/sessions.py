@@ -134,11 +134,7 @@ class Sessions:
 
 
 def load_sessions(path: Path, *, max_history: int = 50) -> Sessions:
-    """Read sessions from an archive of NumPy's.
-
-    Args:
-        path: of a file with the arrays `items` and `offsets`, whole numbers, as `Sessions` has them.
-        max_history: the most items in a history.
+    """Read sessions from an archive of NumPy's with the arrays `items` and `offsets`, as `Sessions` has them.
 
     Raises:
         DataError: the file cannot be read, or does not hold sessions.

@@ -10,13 +10,9 @@ __all__ = ["check_replaceable", "file_labels", "repeated_files", "resolve_files"
 
 
 def resolve_files(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Turn paths and patterns into files.
+    """Turn paths and patterns with ``*``, ``?`` and ``**`` into files: those of one pattern by path.
 
-    Args:
-        paths: files, or patterns with ``*``, ``?`` and ``**``. A folder is no file: write ``folder/*.parquet``.
-
-    Returns:
-        The files, patterns replaced by the files that they match, by path.
+    A folder is no file: write ``folder/*.parquet``.
 
     Raises:
         DataError: a file is not there, cannot be looked up or is empty, a pattern matches nothing, a path is a folder,

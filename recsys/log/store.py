@@ -247,9 +247,7 @@ class LogStore:
     def open(cls, path: Path, *, verify: bool = False) -> Self:
         """Open a prepared log and check that its files are there in full length.
 
-        Args:
-            path: the folder.
-            verify: also read every file and compare checksums.
+        With `verify` every file is read and checksums are compared.
 
         Raises:
             StoreError: no store, another version, a file missing, truncated or altered.

@@ -221,11 +221,7 @@ def survey_log(
 
 
 def choose_sessions(store: LogStore, *, max_rows: int = SAMPLE_ROWS) -> tuple[Rows, Rows, bool]:
-    """Choose sessions out of the middle of the training split: at least one, each whole.
-
-    Args:
-        store: prepared with sessions.
-        max_rows: about the most samples; all of the split where it has no more.
+    """Choose sessions out of the middle of the training split: at least one, each whole, about `max_rows` samples.
 
     Returns:
         Numbers of their samples in the split, session after session, in order of time (else of the log); sessions in

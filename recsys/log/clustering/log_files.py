@@ -80,10 +80,7 @@ class LogFiles:
         )
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Read all rows in their order.
-
-        Args:
-            columns: to read; all of them by default, in the order of the first file.
+        """Read all rows in their order: of some columns; all of them by default, in the order of the first file.
 
         Yields:
             ``pyarrow.RecordBatch`` of some MB, columns in the order asked for and of the types of `schema`, with
