@@ -44,14 +44,9 @@ __all__ = ["Embeddings", "PooledRows", "expand_rows"]
 
 
 def expand_rows(rows: Tensor, inverse: Tensor | None) -> Tensor:
-    """Give each sample its row.
+    """Give each sample its row of `rows` [U, width] floating: [B, width], differentiable once.
 
-    Args:
-        rows: [U, width] floating.
-        inverse: [B] int64 row of each sample, or None: `rows` themselves are given back.
-
-    Returns:
-        [B, width], differentiable once in `rows`.
+    `inverse` is the [B] int64 row of each sample; None: `rows` themselves are given back.
     """
     if inverse is None:
         return rows

@@ -146,13 +146,7 @@ class ClickEvaluator:
 
 
 def measure_real(world: World, predictions: Tensor, labels: Tensor, *, split: str = "the split") -> dict[str, float]:
-    """Measure predictions of real labels, of the samples of all ranks. Collective.
-
-    Args:
-        world: its ranks hold the samples.
-        predictions: [n] floating, of this rank's samples, on the CPU.
-        labels: [n].
-        split: name of what is measured, for messages.
+    """Measure predictions [n] of real labels [n], floating, of this rank's samples, on the CPU. Collective.
 
     Returns:
         rmse, mae and r2, the same on every rank.
@@ -190,11 +184,6 @@ def _sums_of_finite(world: World, predictions: Tensor, split: str, *values: Tens
 def check_split_can_be_scored(split: str, num_samples: int, num_clicks: int) -> None:
     """Refuse samples for which the metrics mean nothing; call it on each split before training starts.
 
-    Args:
-        split: its name, for the message.
-        num_samples: samples in it.
-        num_clicks: those with label 1.
-
     Raises:
         DataError: there are no samples, or they all have the same label.
     """
@@ -212,13 +201,7 @@ def _check_not_empty(split: str, num_samples: int) -> None:
 
 
 def measure_clicks(world: World, logits: Tensor, labels: Tensor, *, split: str = "the split") -> dict[str, float]:
-    """Measure logits of binary labels, of the samples of all ranks. Collective.
-
-    Args:
-        world: its ranks hold the samples.
-        logits: [n] floating, of this rank's samples, on the CPU.
-        labels: [n], 0 or 1.
-        split: name of what is measured, for messages.
+    """Measure logits [n] of labels [n], 0 or 1, floating, of this rank's samples, on the CPU. Collective.
 
     Returns:
         log_loss, normalised_entropy, calibration and auc, the same on every rank. Numbers are added in double
@@ -247,12 +230,8 @@ def exact_auc(world: World, logits: Tensor, clicked: Tensor) -> float:
     """Share of pairs (a click, another sample) in which the click has the larger logit; a tie counts one half.
 
     Every rank gets the logits of the rarer kind of samples, and compares its own of the other kind with them. All
-    counts are integers, so the area is the same bit for bit on any number of ranks. Collective.
-
-    Args:
-        world: its ranks hold the samples.
-        logits: [n] float32 in CPU memory, finite; any n on each rank.
-        clicked: [n] bool.
+    counts are integers, so the area is the same bit for bit on any number of ranks. Collective: each rank has any
+    number n of logits, [n] float32 in CPU memory, finite, and `clicked` [n] bool.
 
     Returns:
         Between 0 and 1, the same on every rank; NaN where no sample, or every one, is a click. Exact for fewer than

@@ -8,25 +8,21 @@ terminal.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from windrow.comm.errors import RecipeError
-from windrow.partition.tables.plan import Cost
+from windrow.partition.tables.plan import Cost, Plan
 from windrow.recsys.batches.deduplication.options import INVERSE_BYTES, WORTHWHILE_FACTOR
 from windrow.recsys.batches.deduplication.survey import LogSurvey
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.log_survey import groups_for
-from windrow.recsys.log_tables import bag_configs, log_transforms, plan_of, plan_tables, sequence_configs
+from windrow.recsys.log_tables import log_transforms, plan_of, plan_tables, table_configs
 from windrow.recsys.recipe_sections import RecommendationSections
 from windrow.recsys.sharded.layout import make_layout
 from windrow.recsys.sharded.packing import MessageFormat
 from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
 from windrow.training.terminal import byte_size, count, table
-
-if TYPE_CHECKING:
-    from windrow.recsys.tables.options import TableConfig
 
 __all__ = [
     "DeduplicationExplanation",
@@ -131,8 +127,8 @@ def explain_deduplication(
         raise RecipeError(
             f"deduplication.groups names {unknown[0]!r}, but the features are {', '.join(found.features)}: name these"
         )
-    counter = _StepCounter(recipe, store, found, ranks, groups)
-    plain, once = counter.count(deduplicated=False), counter.count(deduplicated=True)
+    plan = plan_tables(recipe, store, ranks)
+    plain, left = (_amounts(recipe, store, found, plan, ranks, groups, once=once) for once in (False, True))
     batch_size = found.batch_size * ranks
     return DeduplicationExplanation(
         groups=tuple(groups),
@@ -140,82 +136,57 @@ def explain_deduplication(
         ranks=ranks,
         batch_size=batch_size,
         steps=found.split_samples / batch_size,
-        savings=tuple(Saving(*figure, plain[figure[2]], once[figure[2]]) for figure in FIGURES if plain[figure[2]]),
+        savings=tuple(Saving(*figure, plain[figure[2]], left[figure[2]]) for figure in FIGURES if plain[figure[2]]),
         factors={name: found.counted_factor([name]) for name in found.features},
         predicted_factors={name: found.predicted_factor([name]) for name in found.features},
     )
 
 
-class _StepCounter:
-    """Counts `FIGURES` in clustered batches of a log for a recipe, of all ranks; their batches are taken to be alike.
-
-    Raises:
-        PlanError: the tables do not fit, or the plan's file is not right.
-    """
-
-    def __init__(
-        self,
-        recipe: RecommendationSections,
-        store: LogStore,
-        found: LogSurvey,
-        ranks: int,
-        groups: Sequence[Sequence[str]],
-    ) -> None:
-        self._found = found
-        self._ranks = ranks
-        self._groups = groups
-        transforms = log_transforms(recipe, store)
-        self._entries = {feature.name: feature for feature in transforms.features}
-        self._weighted = any(feature.weighted for feature in transforms.features)
-        self._plan = plan_tables(recipe, store, ranks)
-        self._collections: list[tuple[Sequence[TableConfig], bool]] = [
-            (bag_configs(recipe, store), True),
-            (sequence_configs(recipe, store), False),
-        ]
-        grouped = [name for group in groups for name in group]
-        self._changed = [name for name in grouped if transforms.changes(name)]
-        self._sequences = [name for name in grouped if name in recipe.model.sequences]
-
-    def count(self, *, deduplicated: bool) -> dict[str, float]:
-        """What there is in a step, with groups held once or not."""
-        found, groups = self._found, self._groups if deduplicated else ()
-        num_samples = found.counted_samples()
-        loads = {
-            name: FeatureLoad(num_samples, found.counted_ids(name), not entry.multi_hot)
-            for name, entry in self._entries.items()
-        }
-        group_rows = 0.0 if deduplicated else num_samples * len(self._groups)
-        for group in groups:
-            rows, ids = found.distinct(group)
-            group_rows += rows
-            loads |= {name: FeatureLoad(rows, ids[name], loads[name].one_each) for name in group}
-        id_bytes = HELD_BYTES + VALUE_BYTES * self._weighted
-        held = sum(id_bytes * load.ids + HELD_BYTES * load.rows for load in loads.values())
-        traffic = self._traffic(loads, groups)
-        return {
-            "lists that readers hold": self._ranks * (held + INVERSE_BYTES * num_samples * len(groups)),
-            "ids transformed": self._ranks * sum(loads[name].ids for name in self._changed),
-            "ids on the wire": traffic.id_bytes,
-            "rows looked up": traffic.lookups,
-            "vectors on the wire": traffic.forward_bytes,
-            "gradients on the wire": traffic.backward_bytes,
-            "items of sequence towers": self._ranks * sum(loads[name].ids for name in self._sequences),
-            "rows computed of groups": self._ranks * group_rows,
-        }
-
-    def _traffic(self, loads: Mapping[str, FeatureLoad], groups: Sequence[Sequence[str]]) -> Cost:
-        total = Cost()
-        for tables, pooled in self._collections:
-            if not tables:
-                continue
-            held = {name for table in tables for name in table.feature_names}
-            here = [kept for group in groups if (kept := [name for name in group if name in held])]
-            layout = make_layout(tables, plan_of(self._plan, {table.name for table in tables}), self._ranks, here)
-            form = MessageFormat(
-                np.int64 if layout.wide_ids else np.int32, weighted=self._weighted and pooled, with_lengths=pooled
-            )
-            total += expected_traffic(layout, form, loads, self._found.id_share)
-        return total
+def _amounts(
+    recipe: RecommendationSections,
+    store: LogStore,
+    found: LogSurvey,
+    plan: Plan,
+    ranks: int,
+    groups: Sequence[Sequence[str]],
+    *,
+    once: bool,
+) -> dict[str, float]:
+    """What there is of `FIGURES` in a step of all ranks, taken to be alike; groups are held once or not."""
+    transforms = log_transforms(recipe, store)
+    num_samples = found.counted_samples()
+    loads = {
+        feature.name: FeatureLoad(num_samples, found.counted_ids(feature.name), not feature.multi_hot)
+        for feature in transforms.features
+    }
+    rows_computed = 0.0 if once else num_samples * len(groups)
+    for group in groups if once else ():
+        rows, ids = found.distinct(group)
+        rows_computed += rows
+        loads |= {name: FeatureLoad(rows, ids[name], loads[name].one_each) for name in group}
+    is_weighted = any(feature.weighted for feature in transforms.features)
+    id_bytes = HELD_BYTES + VALUE_BYTES * is_weighted
+    held = sum(id_bytes * load.ids + HELD_BYTES * load.rows for load in loads.values())
+    traffic = Cost()
+    for tables, pooled in zip(table_configs(recipe, store), (True, False), strict=True):
+        if tables:
+            features = {name for table in tables for name in table.feature_names}
+            here = [kept for group in groups if once and (kept := [name for name in group if name in features])]
+            layout = make_layout(tables, plan_of(plan, {table.name for table in tables}), ranks, here)
+            id_type = np.int64 if layout.wide_ids else np.int32
+            form = MessageFormat(id_type, weighted=is_weighted and pooled, with_lengths=pooled)
+            traffic += expected_traffic(layout, form, loads, found.id_share)
+    grouped = [name for group in groups for name in group]
+    return {
+        "lists that readers hold": ranks * (held + INVERSE_BYTES * num_samples * len(groups) * once),
+        "ids transformed": ranks * sum(loads[name].ids for name in grouped if transforms.changes(name)),
+        "ids on the wire": traffic.id_bytes,
+        "rows looked up": traffic.lookups,
+        "vectors on the wire": traffic.forward_bytes,
+        "gradients on the wire": traffic.backward_bytes,
+        "items of sequence towers": ranks * sum(loads[name].ids for name in grouped if name in recipe.model.sequences),
+        "rows computed of groups": ranks * rows_computed,
+    }
 
 
 def describe_deduplication(

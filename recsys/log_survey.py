@@ -18,10 +18,7 @@ def open_and_survey(
 ) -> tuple[LogStore, LogSurvey]:
     """Open the prepared log of a recipe and look at it, as so many ranks would train from it.
 
-    Args:
-        recipe: as it would be trained.
-        ranks: how many would train.
-        max_rows: about the most samples to look at; None for as many as rates need to be right within 1 %.
+    About `max_rows` samples are looked at; None for as many as rates need to be right within 1 %.
 
     Raises:
         RecipeError: a number is out of range, more ranks than shards, or a recipe without a store.

@@ -1,6 +1,6 @@
 """From a recipe and its prepared log to embedding tables: which there are, and where they live."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,15 +19,14 @@ if TYPE_CHECKING:
     from windrow.recsys.tables.table import TableBatch
 
 __all__ = [
-    "bag_configs",
     "check_store",
     "log_table_specs",
     "log_transforms",
     "plan_of",
     "plan_tables",
-    "sequence_configs",
     "sequence_tables",
     "set_first_values",
+    "table_configs",
 ]
 
 OWN_COPY = "_sequence"
@@ -77,30 +76,28 @@ def log_transforms(recipe: RecommendationSections, store: LogStore) -> Transform
     return Transforms(recipe.transforms, store.features, store.dense)
 
 
-def bag_configs(recipe: RecommendationSections, store: LogStore) -> list[EmbeddingBagConfig]:
-    """The tables whose rows are pooled, in the order in which features name them."""
-    return [
-        EmbeddingBagConfig(
-            name=table, num_embeddings=rows, embedding_dim=recipe.tables.of(table).dim, feature_names=chosen
-        )
-        for table, (rows, features) in _features_by_table(recipe, store).items()
-        if (chosen := [name for name in features if name not in recipe.model.sequences])
-    ]
+def table_configs(
+    recipe: RecommendationSections, store: LogStore
+) -> tuple[Sequence[EmbeddingBagConfig], Sequence[EmbeddingConfig]]:
+    """The tables whose rows are pooled, and those whose rows come one by one, in the order in which features name them.
 
-
-def sequence_configs(recipe: RecommendationSections, store: LogStore) -> list[EmbeddingConfig]:
-    """The tables whose rows come one by one; with the same vocabulary as a pooled one, a table has its own weights."""
-    pooled = {config.name for config in bag_configs(recipe, store)}
-    return [
-        EmbeddingConfig(
-            name=(name := table + OWN_COPY if table in pooled else table),
-            num_embeddings=rows,
-            embedding_dim=recipe.tables.of(name).dim,
-            feature_names=chosen,
-        )
-        for table, (rows, features) in _features_by_table(recipe, store).items()
-        if (chosen := [feature for feature in features if feature in recipe.model.sequences])
-    ]
+    A table that features of both kinds name becomes two, with weights of their own.
+    """
+    by_table: dict[str, tuple[int, list[str]]] = {}
+    for feature in log_transforms(recipe, store).features:
+        by_table.setdefault(feature.table, (feature.rows, []))[1].append(feature.name)
+    bags, sequences = [], []
+    for table, (rows, features) in by_table.items():
+        pooled = [name for name in features if name not in recipe.model.sequences]
+        single = [name for name in features if name in recipe.model.sequences]
+        own = table + OWN_COPY if pooled else table
+        if pooled:
+            dim = recipe.tables.of(table).dim
+            bags.append(EmbeddingBagConfig(name=table, num_embeddings=rows, embedding_dim=dim, feature_names=pooled))
+        if single:
+            dim = recipe.tables.of(own).dim
+            sequences.append(EmbeddingConfig(name=own, num_embeddings=rows, embedding_dim=dim, feature_names=single))
+    return bags, sequences
 
 
 def sequence_tables(recipe: RecommendationSections) -> set[str]:
@@ -113,7 +110,8 @@ def sequence_tables(recipe: RecommendationSections) -> set[str]:
 
 def log_table_specs(recipe: RecommendationSections, store: LogStore) -> list[TableSpec]:
     """What planners have to know of all tables: sizes, and ids per sample as counted in the training split."""
-    specs = table_specs([*bag_configs(recipe, store), *sequence_configs(recipe, store)], recipe.tables)
+    bags, sequences = table_configs(recipe, store)
+    specs = table_specs([*bags, *sequences], recipe.tables)
     rows = store.split("train").rows
     mean_ids = {feature.name: feature.mean_ids("train", rows) for feature in store.features}
     # A feature that the reader makes of a dense column has one id in every sample.
@@ -140,12 +138,9 @@ def plan_of(plan: Plan, tables: set[str]) -> Plan:
 def set_first_values(
     pretrained: Mapping[str, Path], specs: Iterable[TableSpec], tables: "Iterable[TableBatch]"
 ) -> None:
-    """Put rows that were trained elsewhere into this rank's pieces of tables; nobody else has to be present.
+    """Put rows that were trained elsewhere, in a file for each table, into this rank's pieces of tables.
 
-    Args:
-        pretrained: file by table, as in the recipe.
-        specs: all tables.
-        tables: what this rank holds.
+    Nobody else has to be present.
 
     Raises:
         RecipeError: there is no table of that name.
@@ -162,10 +157,3 @@ def set_first_values(
             for part in batch.state()
             if (name := part.piece.name) in pretrained and part.name == "weight"
         )
-
-
-def _features_by_table(recipe: RecommendationSections, store: LogStore) -> dict[str, tuple[int, list[str]]]:
-    found: dict[str, tuple[int, list[str]]] = {}
-    for feature in log_transforms(recipe, store).features:
-        found.setdefault(feature.table, (feature.rows, []))[1].append(feature.name)
-    return found

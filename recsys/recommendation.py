@@ -1,5 +1,8 @@
 """A recommendation model by recipe: its tables, model, minibatches and evaluation."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 from windrow.comm.errors import RecipeError
@@ -12,14 +15,13 @@ from windrow.recsys.batches.sampling import NegativeSampler
 from windrow.recsys.evaluation import METRICS_OF
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.log_tables import (
-    bag_configs,
     check_store,
     log_table_specs,
     log_transforms,
     plan_of,
     plan_tables,
-    sequence_configs,
     set_first_values,
+    table_configs,
 )
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.retrieval import RetrievalVectors, TwoTower, two_tower_tables
@@ -29,6 +31,7 @@ from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
+from windrow.recsys.tables.options import TableConfig
 from windrow.recsys.task import ClickTask, RecommendationTask
 
 __all__ = ["recommendation"]
@@ -151,31 +154,23 @@ def _click_recommender(
 ) -> Recommender:
     """Tables and model with first values. Collective."""
     plan = plan_tables(recipe, store, world.size)
-    groups = recipe.deduplication.looked_up_groups()
-    bag_tables, sequence_tables = bag_configs(recipe, store), sequence_configs(recipe, store)
-    bags = EmbeddingBagCollection(
-        bag_tables,
-        is_weighted=any(feature.weighted for feature in log_transforms(recipe, store).features),
-        device=device,
-        world=world,
-        plan=plan_of(plan, {table.name for table in bag_tables}),
-        groups=groups,
-        optimizer=recipe.tables.only(table.name for table in bag_tables),
-        wire=recipe.wire,
-        seed=seed,
-    )
-    sequences = None
-    if sequence_tables:
-        sequences = EmbeddingCollection(
-            sequence_tables,
-            device=device,
-            world=world,
-            plan=plan_of(plan, {table.name for table in sequence_tables}),
-            groups=groups,
-            optimizer=recipe.tables.only(table.name for table in sequence_tables),
-            wire=recipe.wire,
-            seed=seed,
-        )
+    bag_tables, sequence_tables = table_configs(recipe, store)
+
+    def options(tables: Sequence[TableConfig]) -> dict[str, Any]:
+        names = {table.name for table in tables}
+        return {
+            "device": device,
+            "world": world,
+            "plan": plan_of(plan, names),
+            "groups": recipe.deduplication.looked_up_groups(),
+            "optimizer": recipe.tables.only(names),
+            "wire": recipe.wire,
+            "seed": seed,
+        }
+
+    is_weighted = any(feature.weighted for feature in log_transforms(recipe, store).features)
+    bags = EmbeddingBagCollection(bag_tables, is_weighted=is_weighted, **options(bag_tables))
+    sequences = EmbeddingCollection(sequence_tables, **options(sequence_tables)) if sequence_tables else None
     model = build_model(
         recipe.model,
         num_dense=store.num_dense,

@@ -45,12 +45,9 @@ class BatchSource(Protocol):
 
 
 class Lookups:
-    """The lookups of one batch on their way; stages as in `windrow.recsys.task`, every one collective.
+    """The lookups of one batch in all collections of a model, on their way; stages as in `windrow.recsys.task`.
 
-    Args:
-        batch: what the model is given.
-        lookups: in each of the model's collections.
-        stopwatch: measures the stages.
+    Every stage is collective, and measured by the stopwatch.
     """
 
     def __init__(self, batch: Batch, lookups: "Sequence[InFlightLookup[Any]]", stopwatch: Stopwatch) -> None:
@@ -171,11 +168,7 @@ class PrefetchedModel:
         self._takes_dropout = takes_dropout(module)
 
     def start(self, batch: Batch, stopwatch: Stopwatch | None = None) -> Lookups:
-        """Send the counts of a batch. Collective.
-
-        Args:
-            batch: on the model's device.
-            stopwatch: measures the stages.
+        """Send the counts of a batch, which is on the model's device. Collective.
 
         Raises:
             DataError: ids, lengths, inverses or windows are not valid.

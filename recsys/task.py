@@ -115,14 +115,9 @@ class RecommendationTask(Task[Lookups]):
 
     def _use(self, source: BatchSource, evaluator: ModelEvaluator | None) -> None:
         self._source = source
-        self._evaluator = evaluator
+        self.evaluator = evaluator
         self.metric = "" if evaluator is None else evaluator.metric
         self.higher_is_better = evaluator is None or evaluator.higher_is_better
-
-    @property
-    def evaluator(self) -> ModelEvaluator | None:
-        """What measures the model."""
-        return self._evaluator
 
     def start(self, setup: Setup) -> None:
         """Find the tables of the model.
@@ -171,12 +166,12 @@ class RecommendationTask(Task[Lookups]):
 
     def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
         """Measure. Collective."""
-        if self._evaluator is None:
+        if self.evaluator is None:
             return {}
         unknown = [split for split in splits if split not in ("validation", "test")]
         if unknown:
             raise RecipeError(f"{unknown[0]!r} is not measured on: choose validation or test")
-        found = self._evaluator.evaluate()
+        found = self.evaluator.evaluate()
         # Machines may differ in the last bit, and ranks must agree on when to stop.
         figures = {split: dict(found[split]) for split in splits if split in found}
         return self._setup.world.broadcast_object(figures, root=0, stage="evaluation")

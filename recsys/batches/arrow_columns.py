@@ -51,11 +51,7 @@ class RunLists(NamedTuple):
 def runs_of_group(features: Sequence[RunLists]) -> tuple[list[Lists], npt.NDArray[np.int64] | None]:
     """Runs of samples that have the same in all features of a group.
 
-    Args:
-        features: of the same n samples.
-
-    Returns:
-        The lists of each feature for each run, and [n] int64 the run of each sample; None where each has its own.
+    The lists of each feature for each run, and [n] int64 the run of each sample; None where each has its own.
     """
     masks = [feature.begins for feature in features if feature.begins is not None]
     if len(masks) < len(features):
@@ -115,14 +111,9 @@ def one_chunk(table: Any, name: str) -> Any:
 
 
 def leave_out_repeats(table: Any, features: Sequence[tuple[str, str]]) -> Any:
-    """Make nulls of what the sample before has.
+    """Make nulls of what the sample before has in a ``pyarrow.Table``, a row group to be.
 
-    Args:
-        table: ``pyarrow.Table``, a row group to be; no nulls in these columns.
-        features: names of columns of int64 or list<int64>, and of the columns of their weights, empty for none.
-
-    Returns:
-        The table of the same schema.
+    The columns of `features`, of int64 or list<int64> without nulls, come with those of their weights, "" for none.
     """
     for name, weights_name in features:
         column = one_chunk(table, name)
@@ -137,13 +128,9 @@ def leave_out_repeats(table: Any, features: Sequence[tuple[str, str]]) -> Any:
 
 
 def filled_in(table: Any) -> Any:
-    """The inverse of `leave_out_repeats`, for whoever looks at columns themselves.
+    """The inverse of `leave_out_repeats` on a decoded row group, for whoever looks at columns themselves.
 
-    Args:
-        table: ``pyarrow.Table``, columns of one decoded row group.
-
-    Returns:
-        The table with what the samples before have in place of nulls; itself where there are none.
+    Nulls give way to what the samples before have; where there are none, the table is given back.
     """
     import pyarrow as pa
 

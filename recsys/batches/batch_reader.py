@@ -95,11 +95,7 @@ class Shards:
         return (place * self.num_shards + shard) // self.batch_size
 
     def of_rank(self, rank: int, size: int) -> range:
-        """The shards that a rank reads.
-
-        Args:
-            rank: 0 <= rank < size.
-            size: number of ranks.
+        """The shards that a rank of so many reads.
 
         Raises:
             RecipeError: more ranks than shards, so that some rank would never have a sample.

@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from windrow.comm.errors import RecipeError
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.batch import Batch
@@ -51,14 +50,9 @@ class NeighbourSampler:
         column_counts: [columns] in how many rows each column is.
         limit: the most columns in a sample; 0 for none, None for all.
         seed: of the order in which columns stand.
-
-    Raises:
-        RecipeError: the limit is negative.
     """
 
     def __init__(self, lists: Lists, column_counts: IntArray, limit: int | None, *, seed: int) -> None:
-        if limit is not None and limit < 0:
-            raise RecipeError(f"a neighbourhood of {limit}: expected at least 0")
         self._indptr, self._counts = lists.offsets, lists.lengths
         self._limit = len(column_counts) if limit is None else limit
         self._column_factors = 1 / np.sqrt(np.maximum(column_counts, 1))
@@ -104,13 +98,9 @@ class Neighbourhoods:
     def of(
         cls, interactions: Interactions, max_history: int | None = None, max_audience: int | None = None, *, seed: int
     ) -> Self:
-        """Both sides of the training split of `interactions`.
+        """Both sides of a training split: at most `max_history` items of a user, `max_audience` users of an item.
 
-        Args:
-            interactions: the same on every rank.
-            max_history: the most items of a user; None for all.
-            max_audience: the most users of an item; None for all.
-            seed: the run's seed.
+        None is for all. Interactions and seed are the same on every rank.
         """
         train = interactions.train
         by_item = item_lists_from_pairs(train.values, train.rows, interactions.num_items)
@@ -189,16 +179,10 @@ class InteractionReader(ShuffledSource):
         self._neighbourhoods = neighbourhoods
 
     def read(self, epoch: int, step: int) -> Batch:
-        """This rank's part of one step.
+        """This rank's part of one step: B positives and M negatives; B may be 0.
 
-        Args:
-            epoch: from 0.
-            step: of the epoch, 0 <= step < steps_per_epoch.
-
-        Returns:
-            B positives and M negatives; B may be 0. labels are [B] ones, dense is [B + M, 0], row_ids are [B]
-            numbers of training pairs. Cost: a sort of all pairs at the first call of an epoch, then proportional to
-            the ids in the minibatch.
+        labels are [B] ones, dense is [B + M, 0], row_ids are [B] numbers of training pairs. Cost: a sort of all pairs
+        at the first call of an epoch, then proportional to the ids in the minibatch.
         """
         pairs = self.samples_of(epoch, step)
         users, positives = self._users[pairs], self._items[pairs]

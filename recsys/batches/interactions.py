@@ -144,11 +144,7 @@ def carve_validation(train: Lists, fraction: float, *, seed: int) -> tuple[Lists
 
 
 def check_interactions(interactions: Interactions, source: str) -> None:
-    """Refuse interactions that break a law.
-
-    Args:
-        interactions: to check.
-        source: where they come from, to be named in errors.
+    """Refuse interactions that break a law; errors name where they come from.
 
     Raises:
         DataError: an item out of range, or twice for a user, in one split or in two; nothing to train on. The message

@@ -353,12 +353,7 @@ class _SelectVectors(torch.autograd.Function):
 
 
 def list_positions(starts: Array, lengths: Array) -> Array:
-    """Positions of the values of lists, list after list: int64, on the same device.
-
-    Args:
-        starts: [n] integers where each begins.
-        lengths: [n] integers.
-    """
+    """Positions of the values of lists with [n] integer starts and lengths, list after list: int64, on their device."""
     if not isinstance(lengths, Tensor):
         places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
         places += np.arange(len(places))
@@ -370,16 +365,13 @@ def list_positions(starts: Array, lengths: Array) -> Array:
 
 
 def pack_windows(lists: Jagged[Tensor]) -> Windows[Tensor]:
-    """Pack lists of ids, in their order.
+    """Pack lists of int64 ids on the CPU, without weights, in their order.
 
     A list that equals the one before has its window. Any other is looked for in the last values packed: as many as it
     or the list before has, whichever is longer. Where it stands there whole, its window is the first such place. Else
     it begins at the longest beginning of it that is also the end of the packed values, and only the rest is added.
     This is the partial variant of RecD's IKJT (Zhao et al., RecD: Deduplication for End-to-End Deep Learning
     Recommendation Model Training Infrastructure, MLSys 2023, arXiv 2211.05239).
-
-    Args:
-        lists: int64 ids on the CPU, without weights.
 
     Returns:
         Windows whose `Windows.expand` is the input.
@@ -397,12 +389,7 @@ def pack_windows(lists: Jagged[Tensor]) -> Windows[Tensor]:
 
 
 def check_lists(lists: Jagged[Any], source: str, where: Callable[[int], str]) -> None:
-    """Refuse lists that break a law.
-
-    Args:
-        lists: NumPy's or torch's, from outside.
-        source: where they come from, as the error has it.
-        where: from the number of a list to what it is called.
+    """Refuse lists, NumPy's or torch's, that break a law; `where` tells what the list of a number is called.
 
     Raises:
         DataError: an array is no vector, or of another type; offsets that do not start at 0, go down, or do not end at
@@ -456,13 +443,7 @@ def _check_weights(lists: Jagged[Any], source: str) -> None:
 
 
 def check_inverse(inverse: Tensor, *, num_unique: int, num_samples: int, name: str) -> None:
-    """Refuse an inverse that names rows which are not there: compiled loops would read foreign memory.
-
-    Args:
-        inverse: which row each sample has.
-        num_unique: rows.
-        num_samples: of the batch.
-        name: of the group, as the error has it.
+    """Refuse the inverse of a group that names rows which are not there: compiled loops would read foreign memory.
 
     Raises:
         DataError: it is not int64 [num_samples], or has a number that is negative or no row's.

@@ -44,15 +44,8 @@ def prefetch(items: Iterable[Item], *, depth: int = 2, deadline_s: float = 600.0
         The items.
 
     Raises:
-        ValueError: `depth` is less than 1.
         DeadlineError: an item took longer than the deadline.
     """
-    if depth < 1:
-        raise ValueError(f"depth = {depth}: expected at least 1")
-    return _consume(items, depth, deadline_s)
-
-
-def _consume(items: Iterable[Item], depth: int, deadline_s: float) -> Generator[Item, None, None]:
     ready: queue.Queue[Item | _End] = queue.Queue(depth)
     stop = threading.Event()
     producer = threading.Thread(target=_produce, args=(items, ready, stop), name="prefetch", daemon=True)

@@ -320,12 +320,7 @@ class SplitFiles:
         self.offsets = offsets_from_counts([footer.row_group(group).num_rows for _, footer, group in self._places])
 
     def read(self, number: int, columns: Sequence[str], take: Callable[[Any], Taken]) -> Taken:
-        """Decode a row group.
-
-        Args:
-            number: of the row group.
-            columns: to read.
-            take: what becomes of the ``pyarrow.Table``.
+        """Decode columns of a row group; `take` says what becomes of the ``pyarrow.Table``.
 
         Raises:
             StoreError: it cannot be decoded, or is not what `take` takes (ValueError); names file and row group.

@@ -75,12 +75,7 @@ class ShuffledSource(ABC):
 
     @abstractmethod
     def read(self, epoch: int, step: int) -> Batch:
-        """This rank's part of one step.
-
-        Args:
-            epoch: from 0.
-            step: of the epoch, 0 <= step < steps_per_epoch.
-        """
+        """This rank's part of one step of an epoch, 0 <= step < steps_per_epoch."""
 
     def shuffle(self, epoch: int) -> IntArray:
         """[samples_per_epoch] the numbers of all samples, in the order of an epoch."""

@@ -113,13 +113,9 @@ class Sessions:
         return int(self.sample_offsets[-1])
 
     def samples(self, numbers: IntArray) -> NextItemSamples:
-        """Make some samples.
+        """Make the samples of some numbers [n], each 0 <= number < num_samples, in any order.
 
-        Args:
-            numbers: [n] which, each 0 <= number < num_samples, in any order.
-
-        Returns:
-            n samples. Cost: a binary search for each, and a copy of the histories.
+        Cost: a binary search for each, and a copy of the histories.
         """
         sessions = np.searchsorted(self.sample_offsets, numbers, side="right") - 1
         firsts = self.clicks.offsets[sessions]
@@ -129,14 +125,7 @@ class Sessions:
         return NextItemSamples(Windows(items, targets - lengths, lengths).expand(), items[targets])
 
     def split(self, last: int) -> "tuple[Sessions, Sessions]":
-        """Cut the last sessions off.
-
-        Args:
-            last: how many, at most all.
-
-        Returns:
-            The sessions before, and the last ones.
-        """
+        """Cut so many of the last sessions off: the sessions before, and the last ones."""
         end = len(self.clicks)
         return (
             Sessions(self.clicks.slice(0, end - last), self.max_history),
@@ -145,11 +134,7 @@ class Sessions:
 
 
 def load_sessions(path: Path, *, max_history: int = 50) -> Sessions:
-    """Read sessions from an archive of NumPy's.
-
-    Args:
-        path: of a file with the arrays `items` and `offsets`, whole numbers, as `Sessions` has them.
-        max_history: the most items in a history.
+    """Read sessions from an archive of NumPy's with the arrays `items` and `offsets`, as `Sessions` has them.
 
     Raises:
         DataError: the file cannot be read, or does not hold sessions.
@@ -209,15 +194,10 @@ class SessionReader(ShuffledSource):
         self._deduplicated = deduplicated
 
     def read(self, epoch: int, step: int) -> Batch:
-        """This rank's part of one step.
+        """This rank's part of one step: B samples and M negatives; B may be 0. row_ids are numbers of samples.
 
-        Args:
-            epoch: from 0.
-            step: of the epoch, 0 <= step < steps_per_epoch.
-
-        Returns:
-            B samples and M negatives; B may be 0. row_ids are numbers of samples. Cost: a sort of all samples, or
-            sessions, at the first call of an epoch, then proportional to the ids in the minibatch.
+        Cost: a sort of all samples, or sessions, at the first call of an epoch, then proportional to the ids in the
+        minibatch.
         """
         numbers = self.samples_of(epoch, step)
         samples = self._sessions.samples(numbers)

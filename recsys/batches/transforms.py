@@ -87,13 +87,9 @@ class TransformOptions:
         return not self.steps() & {"drop", "distinct", "keep_first", "keep_last"}
 
     def table_rows(self, rows: int) -> int:
-        """Rows that the feature's table needs afterwards.
+        """Rows that the feature's table of so many rows needs afterwards: one more than the largest id of all.
 
-        Args:
-            rows: of the table before; of no meaning where a dense column is bucketised.
-
-        Returns:
-            One more than the largest id that can come out.
+        Where a dense column is bucketised, there was no table before, and `rows` has no meaning.
         """
         if self.bucketise:
             return len(self.bucketise) + 1
@@ -199,14 +195,9 @@ class Transforms:
         return out
 
     def new_ids(self, feature: str, dense: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-        """Ids of a feature that is made from a dense column: how many boundaries are at most each value.
+        """[n] ids of a feature for which `is_new`, made from `dense` [n, D], all dense columns of the store.
 
-        Args:
-            feature: for which `is_new`.
-            dense: [n, D] all dense columns of the store.
-
-        Returns:
-            [n] int64; values and boundaries are compared as float64.
+        They are how many boundaries are at most each value, compared as float64.
         """
         boundaries = np.array(self._options[feature].bucketise)
         values = dense[:, self._dense_index[feature]].astype(np.float64)

@@ -67,14 +67,10 @@ class GroupBatches:
         self._numbers = np.full(0, -1, np.int32)
 
     def batch(self, pieces: Sequence[tuple[WindowGroups, int, int]]) -> tuple[InverseKeyedJaggedTensor, ...]:
-        """Put samples one after the other.
+        """Put samples one after the other: pieces ``(window, start, stop)``, in order; any may be empty.
 
-        Args:
-            pieces: ``(window, start, stop)``, in order; any may be empty.
-
-        Returns:
-            For each group the distinct rows of these samples, in the order of first use, and which one each has. In
-            memory of their own.
+        For each group the distinct rows of these samples, in the order of first use, and which one each has, in memory
+        of their own.
         """
         if not self._keys:
             return ()

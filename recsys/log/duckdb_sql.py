@@ -11,15 +11,9 @@ __all__ = ["failures_explained", "open_database", "sql_name", "sql_text"]
 
 
 def open_database(memory_limit: str, folder: Path, *, threads: int | None = None) -> Any:
-    """Open a database in memory that works out of core.
+    """Open a database in memory that works out of core: ``duckdb.DuckDBPyConnection``, a context manager.
 
-    Args:
-        memory_limit: what it may hold at a time, as DuckDB writes it: "2GB", or bytes as "1000B".
-        folder: where the rest goes.
-        threads: that it may use; None for as many as there are cores.
-
-    Returns:
-        ``duckdb.DuckDBPyConnection``, a context manager.
+    It holds up to `memory_limit`, "2GB" or bytes as "1000B"; the rest goes to the folder. Threads: None for all cores.
     """
     import duckdb
 

@@ -10,13 +10,9 @@ __all__ = ["check_replaceable", "file_labels", "repeated_files", "resolve_files"
 
 
 def resolve_files(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Turn paths and patterns into files.
+    """Turn paths and patterns with ``*``, ``?`` and ``**`` into files: those of one pattern by path.
 
-    Args:
-        paths: files, or patterns with ``*``, ``?`` and ``**``. A folder is no file: write ``folder/*.parquet``.
-
-    Returns:
-        The files, patterns replaced by the files that they match, by path.
+    A folder is no file: write ``folder/*.parquet``.
 
     Raises:
         DataError: a file is not there, cannot be looked up or is empty, a pattern matches nothing, a path is a folder,
@@ -70,11 +66,7 @@ def file_labels(files: Sequence[Path]) -> dict[Path, str]:
 def check_replaceable(folder: Path, *, overwrite: bool, what: str, marker: str) -> None:
     """Refuse to write where something else is: a mistaken path must not cost a folder of the user's own.
 
-    Args:
-        folder: to write.
-        overwrite: whether what is there may be replaced.
-        what: is written, for messages: "prepared log".
-        marker: name of a file that every such folder has.
+    For messages `what` is written: "prepared log"; every such folder has the file `marker`.
 
     Raises:
         StoreError: it exists and is not to be overwritten, or is neither empty nor what is written.

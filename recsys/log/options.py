@@ -275,8 +275,7 @@ class LogSplitOptions:
 def parse_instant(text: str) -> int:
     """An instant of a recipe as it stands in the time column.
 
-    Args:
-        text: a whole number; or an ISO date or time, UTC if it says nothing else, as microseconds since 1970.
+    A whole number; or an ISO date or time, UTC if it says nothing else, as microseconds since 1970.
 
     Raises:
         RecipeError: it is neither.

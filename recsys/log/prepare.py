@@ -102,7 +102,6 @@ def prepare_log(
     it is written, three times while its rows are sorted.
     """
     _check_sections(log, split, needs_sessions="shard" if shard else "cluster" if cluster else "")
-    check_replaceable(store, overwrite=overwrite, what="prepared log", marker=MANIFEST_NAME)
     report = progress or (lambda *_: None)
     base = None
     if log.vocabularies_from is not None:
@@ -111,9 +110,7 @@ def prepare_log(
     groups = [resolve_files(log.paths)]
     if split.by == "files":
         groups += [resolve_files(split.validation_paths), resolve_files(split.test_paths)]
-    with failures_explained(store, "or choose another store"), atomic_folder(store, overwrite=overwrite) as folder:
-        work = folder / "work"
-        work.mkdir()
+    with _new_store(store, overwrite=overwrite) as (folder, work):
         columns = staged_columns(log, split, None if base is None else are_text(base))
         rows, in_order = _stage(work / "staged.parquet", columns, groups, log, split, report)
         with StagedLog(work / "staged.parquet", work) as staged:
@@ -148,7 +145,6 @@ def prepare_log(
             }
             entries = _map_rows(staged.file, mapper, cuts, writers, report)
         _check_splits(entries, split)
-        shutil.rmtree(work)
         origin = {
             "log": plain_settings(log),
             "split": plain_settings(split),
@@ -197,7 +193,6 @@ def prepare_rows(
     """
     if _is_done_by_rank_0(world):
         return LogStore.open(store)
-    check_replaceable(store, overwrite=overwrite, what="prepared log", marker=MANIFEST_NAME)
     report = progress or (lambda *_: None)
     log = like.log_options(tuple(paths))
     files = resolve_files(log.paths)
@@ -209,9 +204,7 @@ def prepare_rows(
         time="",
         session="",
     )
-    with failures_explained(store, "or choose another store"), atomic_folder(store, overwrite=overwrite) as folder:
-        work = folder / "work"
-        work.mkdir()
+    with _new_store(store, overwrite=overwrite) as (folder, work):
         staged = work / "staged.parquet"
         split = LogSplitOptions(by="files")
         _stage(staged, staged_columns(log, split, are_text(like)), [[], [], files], log, split, report)
@@ -219,7 +212,6 @@ def prepare_rows(
         mapper = SampleMapper(log, read_vocabularies(vocabularies), like.manifest.moments)
         writers = {SPLITS[2]: SplitWriter(folder, SPLITS[2])}
         entries = _map_rows(staged, mapper, None, writers, report)
-        shutil.rmtree(work)
         _write_manifest(folder, log, mapper, entries, {}, origin={**like.manifest.origin, "log": plain_settings(log)})
     _tell_others(world)
     return LogStore.open(store)
@@ -284,6 +276,17 @@ def prepare(
     prepared = prepare_log(Path(store).absolute(), log, split, overwrite=overwrite, progress=progress)
     _tell_others(world)
     return prepared
+
+
+@contextlib.contextmanager
+def _new_store(store: Path, *, overwrite: bool) -> Iterator[tuple[Path, Path]]:
+    """A folder that becomes the store, and one in it to work in, which is gone then."""
+    check_replaceable(store, overwrite=overwrite, what="prepared log", marker=MANIFEST_NAME)
+    with failures_explained(store, "or choose another store"), atomic_folder(store, overwrite=overwrite) as folder:
+        work = folder / "work"
+        work.mkdir()
+        yield folder, work
+        shutil.rmtree(work)
 
 
 def _is_done_by_rank_0(world: "World | None") -> bool:

@@ -58,15 +58,7 @@ class SampleMapper:
         return rows
 
     def map(self, rows: Any, split: str) -> Any:
-        """Map some rows.
-
-        Args:
-            rows: ``pyarrow.RecordBatch`` of the staged log, all of one split.
-            split: its name.
-
-        Returns:
-            ``pyarrow.RecordBatch`` with the columns of a prepared log.
-        """
+        """Map a ``pyarrow.RecordBatch`` of the staged log, all of one split, to one with a prepared log's columns."""
         import pyarrow as pa
 
         staged = dict(zip(rows.schema.names, rows.columns, strict=True))

@@ -48,11 +48,7 @@ class ShardWriter:
         self._close()
 
     def write(self, batch: Any) -> None:
-        """Add the next rows.
-
-        Args:
-            batch: ``pyarrow.RecordBatch``, of one schema in all calls.
-        """
+        """Add the next rows: a ``pyarrow.RecordBatch``, of one schema in all calls."""
         while batch.num_rows:
             while not self._left:
                 self._shard, self._left = next(self._shards)

@@ -43,12 +43,9 @@ TEXT_TYPES: Mapping[ColumnKind, TextType] = {
 def staged_columns(
     log: LogOptions, split: LogSplitOptions, are_text: Mapping[str, bool | None] | None = None
 ) -> tuple[ColumnUse, ...]:
-    """List what is needed of a log, whose split may need a column too.
+    """List what is needed of a log and its split.
 
-    Args:
-        log: its rules.
-        split: how it is split.
-        are_text: by feature, whether ids are to be text: as they were in a log that was prepared before.
+    `are_text` says by feature whether ids are to be text, as they were in a log that was prepared before.
     """
     label_kind: ColumnKind = "label" if log.label_kind == "binary" else "real"
     found = [ColumnUse(f"label.{name}", name, label_kind) for name in log.labels]
@@ -88,16 +85,10 @@ def text_types(columns: tuple[ColumnUse, ...]) -> dict[str, TextType]:
 
 
 def conformed(block: RawBlock, use: ColumnUse, label: str, log: LogOptions) -> tuple[Column, Any]:
-    """A column of a block, and what it is needed as.
-
-    Args:
-        block: rows of a log.
-        use: which column, and what as.
-        label: the virtual column ``file`` in all rows.
-        log: which columns may be absent.
+    """A column of a block, and what it is needed as; `label` is the virtual column ``file`` in all rows.
 
     Raises:
-        DataError: the column is absent, or a value does not fit.
+        DataError: the column is absent and not optional, or a value does not fit.
     """
     import pyarrow as pa
     from pyarrow import compute
@@ -127,15 +118,10 @@ def stage(
     split: LogSplitOptions,
     blocks: Iterable[tuple[RawBlock, str, int]],
 ) -> tuple[int, bool]:
-    """Write the staged file, block by block.
+    """Write the staged file, and deal rows to splits where that does not need the whole log.
 
-    Args:
-        path: the file.
-        columns: that are needed.
-        log: which columns may be absent.
-        split: dealt here where it does not need the whole log.
-        blocks: rows of the log, the virtual column ``file`` in all of them, and the code of their split where files
-            decide.
+    Each of the `blocks` comes with the virtual column ``file`` in all its rows, and the code of their split where files
+    decide.
 
     Returns:
         How many rows there are, and whether no row was earlier than the one before it.
@@ -244,14 +230,10 @@ larger are files."""
 
 
 class StagedLog:
-    """Queries over the file that `stage` wrote. A context manager.
-
-    Args:
-        file: the staged file.
-        work: folder for what does not fit into memory.
+    """Queries over the file that `stage` wrote, with a folder for what does not fit into memory. A context manager.
 
     Attributes:
-        file: where it is now; sorting moves it.
+        file: the staged file, where it is now; sorting moves it.
     """
 
     def __init__(self, file: Path, work: Path) -> None:
@@ -273,11 +255,9 @@ class StagedLog:
     def sort_by_session(self, split: str, *, shard: bool, cluster: bool, times: bool) -> dict[int, tuple[int, ...]]:
         """Put the rows in the order of `windrow.recsys.log.clustering.external_sort.rank_sessions`.
 
-        A shard has about `SHARD_ROWS` samples of a split.
-
         Args:
             split: the code of a row's split, in SQL.
-            shard: whether shards come first.
+            shard: whether shards come first, of about `SHARD_ROWS` samples of a split.
             cluster: whether sessions follow; rows of a shard stay in the order of the log otherwise.
             times: whether there are times that order rows, before their place in the log.
 
@@ -331,11 +311,11 @@ class StagedLog:
         """Count the values of a table and write them in the order of their rows.
 
         Args:
-            path: Parquet file to write, with columns ``id``, ``value`` and ``count``.
+            path: Parquet file with columns ``id``, ``value`` and ``count``.
             columns: staged columns of the table's features, and whether each holds lists.
             chosen: condition on the rows that count, in SQL.
             min_count: rarer values are left out.
-            max_rows: rows that the table may have; None for any number.
+            max_rows: of the table; None for any number.
             base: a vocabulary of earlier samples, whose values come first, in its order and however rare they are now.
         """
         scan = _scan(self.file)

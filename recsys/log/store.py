@@ -219,8 +219,6 @@ ROW_GROUP_ROWS = 1 << 16
 class LogSplit:
     """The samples of one split."""
 
-    name: str
-    """train, validation or test."""
     rows: int
     """Samples."""
     positives: tuple[int, ...]
@@ -249,9 +247,7 @@ class LogStore:
     def open(cls, path: Path, *, verify: bool = False) -> Self:
         """Open a prepared log and check that its files are there in full length.
 
-        Args:
-            path: the folder.
-            verify: also read every file and compare checksums.
+        With `verify` every file is read and checksums are compared.
 
         Raises:
             StoreError: no store, another version, a file missing, truncated or altered.
@@ -305,7 +301,6 @@ class LogStore:
                 f"{CURE}"
             )
         return LogSplit(
-            name=name,
             rows=entry.rows,
             positives=entry.positives,
             files=tuple(self.path / file.name for file in entry.files),
@@ -318,9 +313,6 @@ class LogStore:
 
     def vocabulary(self, table: str) -> Any:
         """The values behind a table's ids.
-
-        Args:
-            table: its name.
 
         Returns:
             ``pyarrow.Table`` with ``id`` (int64, 2 and up), ``value`` (int64 or string) and ``count``, by id.
@@ -355,11 +347,7 @@ class LogStore:
             raise StoreError(f"{self.path} was prepared by another version of windrow ({error}): {CURE}") from error
 
     def tables(self, *, dim: int) -> "list[EmbeddingBagConfig]":
-        """Configurations of the tables of all features, to make an `EmbeddingBagCollection` of.
-
-        Args:
-            dim: columns of each.
-        """
+        """Configurations of the tables of all features, `dim` columns each, to make an `EmbeddingBagCollection` of."""
         from windrow.recsys.tables.options import EmbeddingBagConfig
 
         features: dict[str, list[str]] = {}

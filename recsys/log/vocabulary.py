@@ -39,13 +39,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, values: Any) -> Self:
-        """Make the vocabulary of some values.
-
-        Args:
-            values: ``pyarrow.Array`` of int64 or string, all different, in the order of their rows.
-
-        Cost: O(n).
-        """
+        """Make the vocabulary of a ``pyarrow.Array`` of int64 or string, all different, in the order of their rows."""
         # 2n slots or more, so that a search ends after a few of them.
         slots = np.empty(1 << max(2 * len(values), 2).bit_length(), np.int64)
         leaders = np.empty(len(values), np.int64)
@@ -65,14 +59,7 @@ class Vocabulary:
         return len(self.values) + FIRST_VALUE_ROW
 
     def rows_of(self, values: Any) -> npt.NDArray[np.int64]:
-        """The row of each value.
-
-        Args:
-            values: ``pyarrow.Array`` of the vocabulary's type, without nulls.
-
-        Returns:
-            [n] rows: 2 and up, or 1 for a value that is not in the vocabulary. O(n).
-        """
+        """[n] row of each value of a ``pyarrow.Array`` of the vocabulary's type, without nulls; 1 for others. O(n)."""
         import pyarrow as pa
         from pyarrow import compute
 
@@ -95,15 +82,10 @@ def table_key(table: str) -> int:
 
 
 def hash_values(values: Any, key: int) -> npt.NDArray[np.uint64]:
-    """Hash an Arrow array of integers or text.
+    """[n] hashes of a ``pyarrow.Array`` of int64 or string; what a null gives is without meaning.
 
-    Args:
-        values: ``pyarrow.Array`` of int64 or string; what a null gives is without meaning.
-        key: from `table_key` or `stream_key`.
-
-    Returns:
-        [n] hashes: `windrow.comm.random.hash_ids` of integers, and
-        `windrow.recsys.log.vocabulary_kernels.hash_texts` of the UTF-8 of text.
+    They are `windrow.comm.random.hash_ids` of integers, and `windrow.recsys.log.vocabulary_kernels.hash_texts` of the
+    UTF-8 of text, with a key from `table_key` or `stream_key`.
     """
     import pyarrow as pa
 
@@ -120,12 +102,9 @@ def hash_values(values: Any, key: int) -> npt.NDArray[np.uint64]:
 
 
 def hashed_rows(values: Any, table: str, rows: int) -> npt.NDArray[np.int64]:
-    """Rows [n] of a table whose values are hashed: 1 + hash mod (rows - 1); row 0 is for missing values.
+    """[n] rows of a ``pyarrow.Array`` of int64 or string without nulls in a table of at least 2 rows.
 
-    Args:
-        values: ``pyarrow.Array`` of int64 or string without nulls.
-        table: name of the table.
-        rows: of the table, at least 2.
+    1 + hash mod (rows - 1); row 0 is for missing values.
     """
     return (hash_values(values, table_key(table)) % np.uint64(rows - 1)).astype(np.int64) + 1
 

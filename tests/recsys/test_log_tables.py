@@ -17,14 +17,13 @@ from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.log_tables import (
-    bag_configs,
     check_store,
     log_table_specs,
     plan_of,
     plan_tables,
-    sequence_configs,
     sequence_tables,
     set_first_values,
+    table_configs,
 )
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
@@ -57,9 +56,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, click_recipe: Callable[..
 def test_every_feature_is_pooled_by_default(prepared: Prepared) -> None:
     recipe_of, store = prepared
     recipe = recipe_of()
-    tables = [(table.name, table.num_embeddings, table.feature_names) for table in bag_configs(recipe, store)]
+    tables = [(table.name, table.num_embeddings, table.feature_names) for table in table_configs(recipe, store)[0]]
     assert tables == [("item", 50, ["item", "past"]), ("user", 20, ["user"]), ("tags", 9, ["tags"])]
-    assert sequence_configs(recipe, store) == []
+    assert table_configs(recipe, store)[1] == []
     lookups = {spec.name: spec.lookups_per_sample for spec in log_table_specs(recipe, store)}
     assert lookups == {"item": 4.0, "user": 1.0, "tags": 1.0}
     check_store(recipe, store)
@@ -68,18 +67,17 @@ def test_every_feature_is_pooled_by_default(prepared: Prepared) -> None:
 def test_a_table_that_is_pooled_and_not_has_rows_for_both(prepared: Prepared) -> None:
     recipe_of, store = prepared
     recipe = recipe_of(model=SEQUENCES | {"top": [8]})
-    assert [(table.name, table.feature_names) for table in bag_configs(recipe, store)] == [
+    assert [(table.name, table.feature_names) for table in table_configs(recipe, store)[0]] == [
         ("item", ["item"]),
         ("user", ["user"]),
     ]
-    assert [(table.name, table.feature_names) for table in sequence_configs(recipe, store)] == [
+    assert [(table.name, table.feature_names) for table in table_configs(recipe, store)[1]] == [
         ("item_sequence", ["past"]),
         ("tags", ["tags"]),
     ]
     assert sequence_tables(recipe) == {"item_sequence", "tags"}
     plan = plan_tables(recipe, store, 2)
-    parts = [plan_of(plan, {table.name for table in configs}) for configs in
-             (bag_configs(recipe, store), sequence_configs(recipe, store))]  # fmt: skip
+    parts = [plan_of(plan, {table.name for table in configs}) for configs in table_configs(recipe, store)]
     assert {shard.table for shard in parts[0].shards} == {"item", "user"}
     assert {shard.table for shard in parts[1].shards} == {"item_sequence", "tags"}
 
@@ -90,7 +88,7 @@ def test_sections_of_single_tables(prepared: Prepared) -> None:
     recipe = recipe_of(tables=given)
     assert recipe.settings()["tables"]["item"] == {"dim": 16, "precision": "fp16"}
     assert make_recommendation_recipe(recipe.settings(), source="r.toml", base=recipe.store.parent) == recipe
-    assert [(table.name, table.embedding_dim) for table in bag_configs(recipe, store)] == [
+    assert [(table.name, table.embedding_dim) for table in table_configs(recipe, store)[0]] == [
         ("item", 16),
         ("user", 8),
         ("tags", 8),

@@ -35,7 +35,6 @@ __all__ = [
     "DeduplicationOptions",
     "check_groups",
     "dedupe_factor",
-    "distinct_rows",
     "left_of_batch",
     "samples_per_session_in_batch",
 ]
@@ -113,29 +112,9 @@ INVERSE_BYTES = 8
 def dedupe_factor(samples_per_session: float, unchanged: float) -> float:
     """DedupeFactor, from 1 to S: ids of a batch over ids of its distinct lists, if their mean length does not change.
 
-    Args:
-        samples_per_session: S, at least 1.
-        unchanged: d, from 0 to 1.
+    Of S, at least 1, and d, from 0 to 1.
     """
     return samples_per_session / (1.0 + (samples_per_session - 1.0) * (1.0 - unchanged))
-
-
-def distinct_rows(batch_size: float, samples_per_session: float, unchanged: float, *, pieces: float = 1.0) -> float:
-    """Expected distinct rows, from p to B, of a batch that is cut out of a clustered log in pieces.
-
-    The first sample of a piece is a row; each later one is with probability 1 - d (S - 1) / S::
-
-        p + (B - p) (1 - d (S - 1) / S)         p pieces; without borders (p = 0) this is B / DedupeFactor
-
-    Args:
-        batch_size: B, of one rank.
-        samples_per_session: S of the log, at least 1.
-        unchanged: d, from 0 to 1.
-        pieces: p, runs of neighbours that the batch is made of, such as a rank's shards; as many as there are samples
-            at most.
-    """
-    repeated = unchanged * (samples_per_session - 1.0) / samples_per_session
-    return left_of_batch(batch_size, repeated, pieces=pieces)
 
 
 def left_of_batch(batch_size: float, repeated_share: float, *, pieces: float = 1.0) -> float:
@@ -146,7 +125,7 @@ def left_of_batch(batch_size: float, repeated_share: float, *, pieces: float = 1
         repeated_share: r, of all samples of the log those that are as the one before, which is of the same session;
             where samples weigh as much as they have ids, that share of the ids: the result, times the mean length of
             lists, is then their ids.
-        pieces: p, as for `distinct_rows`.
+        pieces: p, runs of neighbours that the batch is made of, such as a rank's shards; at most one for each sample.
     """
     begun = min(pieces, batch_size)
     return begun + (batch_size - begun) * (1.0 - repeated_share)
@@ -156,7 +135,7 @@ def samples_per_session_in_batch(batch_size: float, samples_per_session: float, 
     """S in the batch, from 1 to S of the log: what is left of it where the borders of pieces cut sessions.
 
     A piece of m = B / p samples touches 1 + (m - 1) / S sessions, so that S in the batch is m over that; 1 where the
-    batch is empty. The DedupeFactor of this S is B / `distinct_rows`, whose arguments these are.
+    batch is empty. The distinct rows of a batch are B over the DedupeFactor of this S. Arguments: of `left_of_batch`.
     """
     length = batch_size / min(pieces, batch_size) if batch_size else 1.0
     return length / (1.0 + (length - 1.0) / samples_per_session)

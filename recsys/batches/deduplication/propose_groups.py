@@ -29,13 +29,8 @@ Group = tuple[str, ...]
 def row_bytes(found: LogSurvey, dims: Mapping[str, int], *, sequences: Sequence[str] = ()) -> dict[str, float]:
     """Bytes that a batch holds, sends, looks up and brings home for a row of each feature.
 
-    They are the length of its list; each id and the row of its table; and a vector and its gradient: one of each where
-    ids are pooled, else one for each id.
-
-    Args:
-        found: in the log.
-        dims: for each feature numbers in each embedding.
-        sequences: those of the features whose ids are not pooled.
+    They are the length of its list; each id and the row of its table, of `dims` numbers; and a vector and its gradient:
+    one of each where ids are pooled, else, in `sequences`, one for each id.
     """
     costs = {}
     for name, dim in dims.items():

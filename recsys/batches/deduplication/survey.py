@@ -26,12 +26,7 @@ from windrow.comm.random import hash_ids
 from windrow.recsys.batches.arrow_columns import filled_in
 from windrow.recsys.batches.batch_reader import Shards
 from windrow.recsys.batches.deduplication.distinct_lists import distinct_lists
-from windrow.recsys.batches.deduplication.options import (
-    dedupe_factor,
-    distinct_rows,
-    left_of_batch,
-    samples_per_session_in_batch,
-)
+from windrow.recsys.batches.deduplication.options import dedupe_factor, left_of_batch, samples_per_session_in_batch
 from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.row_groups import ColumnChoice, Columns, SplitFiles
 from windrow.recsys.batches.transforms import Transforms
@@ -123,7 +118,7 @@ class LogSurvey:
 
     def predicted_rows(self, group: Sequence[str]) -> float:
         """Distinct rows of a group in a clustered batch, by the formula."""
-        return distinct_rows(self.batch_size, self.samples_per_session, self.unchanged(group), pieces=self.pieces)
+        return self.batch_size / self.predicted_factor(group)
 
     def predicted_ids(self, feature: str, group: Sequence[str]) -> float:
         """Ids of a feature in the distinct rows of its group in a clustered batch, by the formula.
@@ -226,11 +221,7 @@ def survey_log(
 
 
 def choose_sessions(store: LogStore, *, max_rows: int = SAMPLE_ROWS) -> tuple[Rows, Rows, bool]:
-    """Choose sessions out of the middle of the training split: at least one, each whole.
-
-    Args:
-        store: prepared with sessions.
-        max_rows: about the most samples; all of the split where it has no more.
+    """Choose sessions out of the middle of the training split: at least one, each whole, about `max_rows` samples.
 
     Returns:
         Numbers of their samples in the split, session after session, in order of time (else of the log); sessions in

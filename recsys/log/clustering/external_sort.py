@@ -68,16 +68,7 @@ def rank_sessions(
 
 
 def write_ranks(database: Any, order: str, work: Path) -> npt.NDArray[np.int64]:
-    """Turn an order into ranks.
-
-    Args:
-        database: ``duckdb.DuckDBPyConnection``.
-        order: SQL whose column `row` holds 0, 1, ... in the order wanted.
-        work: folder for the ranks.
-
-    Returns:
-        [rows] the place of row 0, of row 1, ...: a mapped file.
-    """
+    """[rows] places of rows 0, 1, ... in an order, SQL whose column `row` holds them so; a mapped file in `work`."""
     from pyarrow import parquet
 
     ordered, inverse, path = work / "ordered.parquet", work / "inverse.parquet", work / "ranks"

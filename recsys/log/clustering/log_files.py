@@ -46,10 +46,7 @@ class LogFiles:
 
     @classmethod
     def open(cls, inputs: Sequence[Path]) -> Self:
-        """Find the files of a log and read their footers.
-
-        Args:
-            inputs: files, patterns or folders.
+        """Find the files of a log, by files, patterns or folders, and read their footers.
 
         Raises:
             DataError: there are none, one cannot be read, they differ in their columns, or have no rows.
@@ -83,10 +80,7 @@ class LogFiles:
         )
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Read all rows in their order.
-
-        Args:
-            columns: to read; all of them by default, in the order of the first file.
+        """Read all rows in their order: of some columns; all of them by default, in the order of the first file.
 
         Yields:
             ``pyarrow.RecordBatch`` of some MB, columns in the order asked for and of the types of `schema`, with

@@ -76,11 +76,7 @@ def _rows_per_group(options: SessionLogOptions) -> int:
 
 
 def recipe_groups(options: SessionLogOptions) -> list[list[str]]:
-    """The recipe's ``deduplication.groups``: those whose samples repeat often enough.
-
-    Args:
-        options: of the log.
-    """
+    """The recipe's ``deduplication.groups``: those whose samples repeat often enough."""
     return [
         [feature.name for feature in group.features]
         for group in options.groups
@@ -89,16 +85,7 @@ def recipe_groups(options: SessionLogOptions) -> list[list[str]]:
 
 
 def session_log_recipe(options: SessionLogOptions, *, log: str, store: str) -> dict[str, Any]:
-    """A whole recipe, for ``windrow prepare`` and ``windrow train``.
-
-    Args:
-        options: of the log.
-        log: path of the log, as seen from the recipe.
-        store: folder for the prepared log, as seen from the recipe.
-
-    Returns:
-        Nested dictionaries, as in the file.
-    """
+    """A whole recipe, nested as in the file: of the log at `log` and the folder `store` for the prepared one."""
     return {
         "store": store,
         "log": {

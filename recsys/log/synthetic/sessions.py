@@ -76,16 +76,11 @@ def _session_sizes(options: SessionLogOptions, sessions: npt.NDArray[np.int64]) 
 def sample_blocks(
     options: SessionLogOptions, samples: int, *, order: SampleOrder, block_rows: int
 ) -> Iterator[Samples]:
-    """Put the first samples of sessions 0, 1, ... in order, in bounded memory; the last session loses its last ones.
-
-    Args:
-        options: of the log.
-        samples: how many.
-        order: of the samples.
-        block_rows: samples of each block but the last.
+    """Put the first samples of sessions 0, 1, ... in order; the last session loses its last ones.
 
     Yields:
-        Blocks of samples. Memory: those of a chunk, a block and `options.concurrent_sessions`, 24 bytes each.
+        Blocks of `block_rows` samples, of which the last one may have fewer. Memory: those of a chunk, a block and
+        `options.concurrent_sessions`, 24 bytes each.
     """
     waiting: list[Samples] = []
     for chunk in _ordered_chunks(options, samples, order):
@@ -169,15 +164,9 @@ def log_schema(options: SessionLogOptions) -> Any:
 
 
 def draw_samples(options: SessionLogOptions, samples: Samples, map_over: Callable[..., Iterable[Any]] = map) -> Any:
-    """Work out all columns of some samples.
+    """Work out all columns of any samples: ``pyarrow.RecordBatch`` of `log_schema`.
 
-    Args:
-        options: of the log.
-        samples: any ones, in any order.
-        map_over: calls a function for each group; with a pool's, groups are worked out side by side.
-
-    Returns:
-        ``pyarrow.RecordBatch`` of `log_schema`; ids of sessions do not tell their order.
+    Ids of sessions do not tell their order. With a pool's `map_over`, groups are worked out side by side.
     """
     import pyarrow as pa
 

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 
-from windrow.comm.errors import RecipeError
 from windrow.recsys.batches.interaction_reader import FEATURES, InteractionReader, Neighbourhoods
 from windrow.recsys.batches.interactions import Interactions, item_lists_from_pairs
 from windrow.recsys.batches.sampling import NegativeSampler
@@ -75,11 +74,6 @@ def test_users_and_items_come_with_their_neighbours():
 def test_either_side_may_be_absent():
     assert features_of([], [5]).lengths().view(4, 1)[[0, 2]].tolist() == [[0], [0]]
     assert features_of([], []).stride() == 0
-
-
-def test_a_negative_limit_is_refused():
-    with pytest.raises(RecipeError, match="-1"):
-        Neighbourhoods.of(WITH_GAPS, -1, seed=0)
 
 
 def make_reader(rank=0, size=1, batch_size=20):

@@ -83,8 +83,3 @@ def test_a_slow_iterator_meets_the_deadline() -> None:
     with pytest.raises(DeadlineError, match=r"no item was ready after 0\.05 s"):
         next(items)
     timer.join()
-
-
-def test_depth_is_checked() -> None:
-    with pytest.raises(ValueError, match="depth = 0"):
-        prefetch([], depth=0)

@@ -7,7 +7,7 @@ from windrow.comm.errors import RecipeError
 from windrow.recsys.batches.deduplication.options import (
     DeduplicationOptions,
     dedupe_factor,
-    distinct_rows,
+    left_of_batch,
     samples_per_session_in_batch,
 )
 
@@ -79,7 +79,7 @@ def test_the_factor_of_large_clustered_batches(unchanged):
 def test_borders_of_batches_and_shards(batch_size, pieces, unchanged):
     sessions, values = draw_log(unchanged, seed=2)
     mean_size = len(sessions) / NUM_SESSIONS
-    predicted = distinct_rows(batch_size, mean_size, unchanged, pieces=pieces)
+    predicted = left_of_batch(batch_size, unchanged * (mean_size - 1) / mean_size, pieces=pieces)
     assert mean_distinct(values, batch_size, pieces) == pytest.approx(predicted, rel=0.02)
     in_batch = samples_per_session_in_batch(batch_size, mean_size, pieces=pieces)
     assert batch_size / mean_distinct(sessions, batch_size, pieces) == pytest.approx(in_batch, rel=0.02)
@@ -101,12 +101,12 @@ def test_the_factor_lies_between_one_and_the_size_of_a_session(size, unchanged):
 @given(st.integers(1, 10_000), sizes, probabilities, st.integers(1, 64))
 def test_the_factor_of_what_borders_leave_of_a_session_is_that_of_the_batch(batch, size, unchanged, pieces):
     in_batch = samples_per_session_in_batch(batch, size, pieces=pieces)
-    rows = distinct_rows(batch, size, unchanged, pieces=pieces)
+    rows = left_of_batch(batch, unchanged * (size - 1) / size, pieces=pieces)
     assert batch / rows == pytest.approx(dedupe_factor(max(1.0, in_batch), unchanged))
     assert min(pieces, batch) * (1 - 1e-12) <= rows <= batch * (1 + 1e-12)
 
 
 def test_without_borders_it_is_the_paper():
-    assert distinct_rows(4096, 16.5, 0.9, pieces=0) == pytest.approx(4096 / dedupe_factor(16.5, 0.9))
-    assert distinct_rows(0, 16.5, 0.9) == 0
+    assert left_of_batch(4096, 0.9 * 15.5 / 16.5, pieces=0) == pytest.approx(4096 / dedupe_factor(16.5, 0.9))
+    assert left_of_batch(0, 0.9) == 0
     assert samples_per_session_in_batch(0, 16.5) == 1
