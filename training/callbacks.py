@@ -122,21 +122,17 @@ class MLflow(Tracker):
     """A run of MLflow with the name of the run folder.
 
     Args:
-        experiment: its name; None: MLflow's default.
-        tracking_uri: of the server, or a folder; None: as the environment says.
+        experiment: its name; None: MLflow's default. Which server: MLFLOW_TRACKING_URI in the environment.
 
     Raises:
         RecipeError: when training starts: mlflow is not installed.
     """
 
-    def __init__(self, experiment: str | None = None, tracking_uri: str | None = None) -> None:
+    def __init__(self, experiment: str | None = None) -> None:
         self._experiment = experiment
-        self._tracking_uri = tracking_uri
 
     def _open(self, trainer: "Trainer") -> None:
         self._mlflow = _installed("mlflow")
-        if self._tracking_uri is not None:
-            self._mlflow.set_tracking_uri(self._tracking_uri)
         if self._experiment is not None:
             self._mlflow.set_experiment(self._experiment)
         self._mlflow.start_run(run_name=trainer.run_folder.path.name)
