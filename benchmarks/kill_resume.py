@@ -27,7 +27,7 @@ from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table
 from benchmarks.harness.workers import family, is_alive, mpirun, run_command
 from windrow.comm.errors import DeadlineError, PeerFailedError
-from windrow.training.checkpoint import Checkpoint, load_latest
+from windrow.training.checkpoint import Checkpoint, load_checkpoint
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RANKS = 2
@@ -161,7 +161,7 @@ def kill_and_resume(
         for member in orphans:
             end(member)
     run_command(train_command("--resume", str(folder)), deadline_s=RUN_DEADLINE_S, quiet=True)
-    last = load_latest(folder / "checkpoints")
+    last = load_checkpoint(folder / "checkpoints")
     # The header has the checksums of tables and their optimiser states.
     equal = last.header == expected.header and bitwise_equal(last.state["trainer"], expected.state["trainer"])
     return Outcome(job.name, rank, epoch, seconds, len(orphans), equal)
@@ -175,7 +175,7 @@ def outcomes_of(job: Job, base: Path, *, short: bool, chance: random.Random) -> 
     run_command(prepare, quiet=True)
     whole = train_command(*new_run(job, store, base / "whole", epochs))
     run_command(whole, deadline_s=RUN_DEADLINE_S, quiet=True)
-    expected = load_latest(base / "whole" / "checkpoints")
+    expected = load_checkpoint(base / "whole" / "checkpoints")
     outcomes = []
     for number in range(kills):
         folder = base / f"killed-{number}"

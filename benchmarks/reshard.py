@@ -23,7 +23,7 @@ from windrow.launch.recommendation_recipe import load_recommendation_recipe
 from windrow.recsys.recommendation import recommendation
 from windrow.training.checkpoint import (
     Checkpoint,
-    load_latest,
+    load_checkpoint,
     load_together,
     restore_tables,
     save_together,
@@ -102,7 +102,7 @@ def measure(program: Program) -> Findings:
 
         anew = base / "anew"
         program.on_ranks(RANKS_AFTER, {"checkpoints": str(checkpoints), "store": store, "into": str(anew)})
-        compared, unequal = unequal_tensors(load_latest(checkpoints), load_latest(anew))
+        compared, unequal = unequal_tensors(load_checkpoint(checkpoints), load_checkpoint(anew))
         resume = windrow("train", "--resume", str(base / "half"), *with_settings(AFTER))
         run_command([*mpirun(RANKS_AFTER), *resume], quiet=True)
         before, after = losses(base / "whole"), losses(base / "half")

@@ -33,7 +33,7 @@ from windrow.gnn.metrics import evaluate_predictions
 from windrow.gnn.models import build_model
 from windrow.gnn.readers import read_graph
 from windrow.launch.recipe import Recipe, load_recipe
-from windrow.training.checkpoint import load_latest
+from windrow.training.checkpoint import load_checkpoint
 from windrow.training.run_folder import RunFolder
 
 RECIPE = Path(__file__).resolve().parent.parent / "examples" / "tolokers.toml"
@@ -167,7 +167,7 @@ def train_on_split(
         found[name] = program.on_ranks(RANKS, {"settings": [*changed, *switches], "folder": str(run)})
         lines = RunFolder(run).metrics_file.read_text("utf-8").splitlines()
         losses = [json.loads(line)["loss"] for line in lines]
-        left[name] = [load_latest(RunFolder(run).checkpoint_folder).state["trainer"], losses]
+        left[name] = [load_checkpoint(RunFolder(run).checkpoint_folder).state["trainer"], losses]
     return found[WITH], are_equal(left[WITH], left[WITHOUT]) and found[WITH] == found[WITHOUT]
 
 

@@ -9,7 +9,6 @@ rank 0        writes them as Parquet, in the order of the log, whole or not at a
 """
 
 import contextlib
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
 from windrow.launch.commands.arguments import writing
-from windrow.launch.prediction import Prediction, check_writable
+from windrow.launch.prediction import Prediction, arrow_table, check_writable
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import AnyRecipe, Recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
@@ -178,14 +177,9 @@ def _new_samples(recipe: AnyRecipe, files: Sequence[Path], beside: Path) -> Iter
 
 
 def _write(path: Path, columns: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any]) -> None:
-    """Write columns of numbers, or of lists where an array has two dimensions, as Parquet."""
-    import pyarrow as pa
+    """Write columns of `arrow_table` as Parquet."""
     from pyarrow import parquet
 
-    arrays = {
-        name: pa.array(values) if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(values.ravel(), len(values.T))
-        for name, values in columns.items()
-    }
-    table = pa.table(arrays, metadata={"windrow": json.dumps(dict(about))})
+    table = arrow_table(columns, about)
     with writing(path, "--out"), open_atomically(path) as file:
         parquet.write_table(table, file, compression="zstd")

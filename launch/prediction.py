@@ -56,7 +56,7 @@ from windrow.training.terminal import Progress, make_progress
 if TYPE_CHECKING:
     from windrow.gnn.graph import Task
 
-__all__ = ["Prediction", "check_writable", "predict"]
+__all__ = ["Prediction", "arrow_table", "check_writable", "predict"]
 
 CHUNK_BYTES = 1 << 24
 """Outputs that rank 0 receives at a time; it needs about four times as much, besides 32 bytes for each vertex."""
@@ -311,6 +311,19 @@ def _users_ids(columns: EdgeListOptions, num_vertices: int, *, say: Callable[[st
     return ids
 
 
+def arrow_table(columns: Mapping[str, Any], about: Mapping[str, Any]) -> Any:
+    """A ``pyarrow.Table`` of numbers, or of lists where an array has two dimensions; `about` is in its metadata."""
+    import pyarrow as pa
+
+    arrays = {
+        name: pa.FixedSizeListArray.from_arrays(values.ravel(), values.shape[1])
+        if isinstance(values, np.ndarray) and values.ndim > 1
+        else pa.array(values)
+        for name, values in columns.items()
+    }
+    return pa.table(arrays, metadata={"windrow": json.dumps(dict(about))})
+
+
 @contextlib.contextmanager
 def _vector_file(path: Path, outputs: Tensor, rows: int) -> Iterator[Callable[[Tensor, Tensor], object]]:
     """A new NumPy array of float32, to which what is yielded appends a chunk."""
@@ -333,14 +346,9 @@ def _table_file(
     from pyarrow import parquet
 
     def table(vertices: Tensor, logits: Tensor) -> Any:
-        columns = {"vertex": pa.array(vertices.numpy())}
-        if names is not None:
-            columns["id"] = names.take(columns["vertex"])
-        for name, values in prediction_columns(graph.task, logits).items():
-            column = pa.array(values.reshape(-1).numpy())
-            is_list = values.dim() > 1
-            columns[name] = pa.FixedSizeListArray.from_arrays(column, values.shape[1]) if is_list else column
-        return pa.table(columns, metadata={"windrow": json.dumps(dict(about))})
+        known = {} if names is None else {"id": names.take(pa.array(vertices.numpy()))}
+        predicted = {name: values.numpy() for name, values in prediction_columns(graph.task, logits).items()}
+        return arrow_table({"vertex": vertices.numpy(), **known, **predicted}, about)
 
     schema = table(torch.empty(0, dtype=torch.int64), outputs[:0]).schema
     with (

@@ -1,10 +1,10 @@
 """What is called while a trainer trains: base class, and what shows metrics in TensorBoard, wandb and MLflow."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from windrow.comm.errors import RecipeError
 from windrow.training.journal import EpochRecord, TrainingResult
@@ -37,22 +37,21 @@ class Callback:
         """After the last epoch."""
 
 
+Log: TypeAlias = Callable[[dict[str, float], int], object]
+Close: TypeAlias = Callable[[], object]
+
+
 class Tracker(Callback, ABC):
     """Shows the metrics of every epoch in another program; rank 0 does, the others do nothing."""
 
     @abstractmethod
-    def _open(self, trainer: "Trainer") -> None: ...
-
-    @abstractmethod
-    def _log(self, scalars: Mapping[str, float], epoch: int) -> None: ...
-
-    @abstractmethod
-    def _close(self) -> None: ...
+    def _open(self, trainer: "Trainer") -> tuple[Log, Close]:
+        """Begin; what shows the values of an epoch, and what ends."""
 
     def on_start(self, trainer: "Trainer") -> None:
         """Begin, on rank 0."""
         if trainer.world.rank == 0:
-            self._open(trainer)
+            self._log, self._close = self._open(trainer)
 
     def on_epoch(self, trainer: "Trainer", record: EpochRecord) -> None:
         """Show one epoch, on rank 0: its loss, metrics, seconds and bytes by name."""
@@ -72,7 +71,7 @@ class TensorBoard(Tracker):
         RecipeError: when training starts: TensorBoard is not installed.
     """
 
-    def _open(self, trainer: "Trainer") -> None:
+    def _open(self, trainer: "Trainer") -> tuple[Log, Close]:
         try:
             from torch.utils.tensorboard.writer import SummaryWriter
         except ImportError as error:
@@ -81,15 +80,14 @@ class TensorBoard(Tracker):
             ) from error
         # Later epochs of a run that is resumed are shown anew.
         purge = trainer.finished_epochs + 1 if trainer.finished_epochs else None
-        self._writer = SummaryWriter(log_dir=str(trainer.run_folder.tensorboard_folder), purge_step=purge)
+        writer = SummaryWriter(log_dir=str(trainer.run_folder.tensorboard_folder), purge_step=purge)
 
-    def _log(self, scalars: Mapping[str, float], epoch: int) -> None:
-        for name, value in scalars.items():
-            self._writer.add_scalar(name, value, epoch)
-        self._writer.flush()
+        def log(scalars: dict[str, float], epoch: int) -> None:
+            for name, value in scalars.items():
+                writer.add_scalar(name, value, epoch)
+            writer.flush()
 
-    def _close(self) -> None:
-        self._writer.close()
+        return log, writer.close
 
 
 class WeightsAndBiases(Tracker):
@@ -105,48 +103,38 @@ class WeightsAndBiases(Tracker):
     def __init__(self, **options: Any) -> None:
         self._options = options
 
-    def _open(self, trainer: "Trainer") -> None:
+    def _open(self, trainer: "Trainer") -> tuple[Log, Close]:
         wandb = _installed("wandb")
         folder = trainer.run_folder.path
         name = {"name": folder.name, "id": folder.name, "resume": "allow", "dir": str(folder)}
-        self._run = wandb.init(**{**name, **self._options})
-
-    def _log(self, scalars: Mapping[str, float], epoch: int) -> None:
-        self._run.log(dict(scalars), step=epoch, commit=True)
-
-    def _close(self) -> None:
-        self._run.finish()
+        run = wandb.init(**{**name, **self._options})
+        return lambda scalars, epoch: run.log(scalars, step=epoch, commit=True), run.finish
 
 
 class MLflow(Tracker):
     """A run of MLflow with the name of the run folder.
 
     Args:
-        experiment: its name; None: MLflow's default.
-        tracking_uri: of the server, or a folder; None: as the environment says.
+        experiment: its name; None: MLflow's default. Which server: MLFLOW_TRACKING_URI in the environment.
 
     Raises:
         RecipeError: when training starts: mlflow is not installed.
     """
 
-    def __init__(self, experiment: str | None = None, tracking_uri: str | None = None) -> None:
+    def __init__(self, experiment: str | None = None) -> None:
         self._experiment = experiment
-        self._tracking_uri = tracking_uri
 
-    def _open(self, trainer: "Trainer") -> None:
-        self._mlflow = _installed("mlflow")
-        if self._tracking_uri is not None:
-            self._mlflow.set_tracking_uri(self._tracking_uri)
+    def _open(self, trainer: "Trainer") -> tuple[Log, Close]:
+        mlflow = _installed("mlflow")
         if self._experiment is not None:
-            self._mlflow.set_experiment(self._experiment)
-        self._mlflow.start_run(run_name=trainer.run_folder.path.name)
+            mlflow.set_experiment(self._experiment)
+        mlflow.start_run(run_name=trainer.run_folder.path.name)
 
-    def _log(self, scalars: Mapping[str, float], epoch: int) -> None:
-        # MLflow's names have no "@", as in recall@20.
-        self._mlflow.log_metrics({name.replace("@", "_at_"): value for name, value in scalars.items()}, step=epoch)
+        def log(scalars: dict[str, float], epoch: int) -> None:
+            # MLflow's names have no "@", as in recall@20.
+            mlflow.log_metrics({name.replace("@", "_at_"): value for name, value in scalars.items()}, step=epoch)
 
-    def _close(self) -> None:
-        self._mlflow.end_run()
+        return log, mlflow.end_run
 
 
 def _installed(name: str) -> Any:

@@ -49,8 +49,7 @@ __all__ = [
     "begin_checkpoint",
     "best_checkpoint",
     "check_fits",
-    "load_best",
-    "load_latest",
+    "load_checkpoint",
     "load_together",
     "read_checkpoint",
     "read_header",
@@ -258,41 +257,35 @@ def save_checkpoint(folder: Path, header: CheckpointHeader, state: Mapping[str, 
     return path
 
 
-def load_latest(folder: Path, *, damaged_tables: Mapping[Path, str] | None = None) -> Checkpoint:
-    """Read the latest checkpoint that is intact; not those of which `damaged_tables` says what is wrong.
+def load_checkpoint(
+    folder: Path, which: WhichCheckpoint = "latest", *, damaged_tables: Mapping[Path, str] | None = None
+) -> Checkpoint:
+    """Read the best checkpoint, or the latest that is intact; not those of which `damaged_tables` says what is wrong.
 
     Raises:
         StoreError: there is none; the message says what is wrong with each.
     """
+    best = best_checkpoint(folder) if which == "best" else None
+    if which == "best" and best is None:
+        raise StoreError(
+            f"no checkpoint in {folder} is marked as the best: was the run ever evaluated? If not, take the last one "
+            "(--checkpoint latest)."
+        )
     damaged: list[str] = []
-    for path in _newest_first(folder):
+    for path in [best] if best else _newest_first(folder):
         if damaged_tables and path in damaged_tables:
             damaged.append(damaged_tables[path])
             continue
         try:
             header, state = read_checkpoint(path)
         except StoreError as error:
+            if best:
+                raise
             damaged.append(str(error))
         else:
             return Checkpoint(path=path, header=header, state=state, damaged=tuple(damaged))
     reasons = "".join(f"\n  {message}" for message in damaged)
     raise StoreError(f"no intact checkpoint in {folder}: start again without --resume.{reasons}")
-
-
-def load_best(folder: Path) -> Checkpoint:
-    """Read the checkpoint with the best validation metric.
-
-    Raises:
-        StoreError: none is marked as the best, or it is damaged.
-    """
-    path = best_checkpoint(folder)
-    if path is None:
-        raise StoreError(
-            f"no checkpoint in {folder} is marked as the best: was the run ever evaluated? If not, take the last one "
-            "(--checkpoint latest)."
-        )
-    header, state = read_checkpoint(path)
-    return Checkpoint(path=path, header=header, state=state)
 
 
 def check_fits(header: CheckpointHeader, *, recipe: Mapping[str, Any], data_fingerprint: str, data: str) -> None:
@@ -412,7 +405,7 @@ def load_together(
     while True:
         checkpoint: Checkpoint | None = None
         if world.rank == 0:
-            checkpoint = load_latest(folder, damaged_tables=damaged) if which == "latest" else load_best(folder)
+            checkpoint = load_checkpoint(folder, which, damaged_tables=damaged)
             check(checkpoint.header)
         checkpoint = world.broadcast_object(checkpoint, root=0, stage=STAGE)
         found = _find_damage(world, checkpoint)

@@ -14,13 +14,14 @@ the same time are spread over tracks::
     all-reduce      [=== bucket 1 ===]     [=== bucket 3 ===]
     all-reduce 2            [=== bucket 2 ======]
 
-Ranks may be on machines that share no disk: each turns its spans into events, and these travel to rank 0 in pieces.
+Ranks may be on machines that share no disk: each turns its spans into events, and these travel to rank 0 compressed.
 """
 
 import json
 import os
+import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -41,7 +42,7 @@ __all__ = [
     "VIEWER",
     "RankTrace",
     "Timeline",
-    "event_pieces",
+    "events_of",
     "row_of",
     "sorted_rows",
     "write_together",
@@ -119,9 +120,6 @@ rest, and with eighths nothing is cut off, so what touches in the file touches o
 THREADS_PER_RANK = 10_000
 """Distance between the thread numbers of ranks: no number is used twice, and none is that of a rank's process."""
 
-EVENTS_PER_PIECE = 10_000
-"""Events that travel together, about 1.5 MB."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankTrace:
@@ -144,10 +142,10 @@ _Bar = tuple[int, int, Span]
 """A span and where it is drawn: from one tick to another."""
 
 
-def event_pieces(trace: RankTrace, *, origin_ns: int) -> Iterator[bytes]:
-    """A rank's events as JSON in UTF-8, in pieces that are made one by one; those that name process and threads first.
+def events_of(trace: RankTrace, *, origin_ns: int) -> bytes:
+    """A rank's events as objects of JSON, one in a line, with commas between; first what names process and threads.
 
-    Each piece holds objects, separated by commas. `origin_ns` is the moment 0 of the timeline, on the clock of rank 0.
+    `origin_ns` is the moment 0 of the timeline, on the clock of rank 0.
     """
     # Not 0: viewers take that for the idle process of a kernel, and hide it.
     process = trace.rank + 1
@@ -155,26 +153,23 @@ def event_pieces(trace: RankTrace, *, origin_ns: int) -> Iterator[bytes]:
     label = f"clock within {trace.alignment.uncertainty_ns / 1000:.1f} us of rank 0's"
     if trace.dropped:
         label += f"; recording stopped after {len(trace.spans)} spans, {trace.dropped} more are missing"
+    lines: list[bytes] = []
 
-    def named(kind: str, thread: int, **arguments: object) -> dict[str, Any]:
-        return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": arguments}
+    def add(thread: int, event: dict[str, Any]) -> None:
+        lines.append(json.dumps({**event, "pid": process, "tid": thread}, separators=(",", ":")).encode())
 
-    threads = _threads(trace, origin_ns)
-    events = [
-        named("process_name", first_thread, name=f"rank {trace.rank} ({trace.host})"),
-        named("process_sort_index", first_thread, sort_index=trace.rank),
-        named("process_labels", first_thread, labels=label),
-    ]
-    for thread, (name, _) in enumerate(threads, first_thread):
-        events.append(named("thread_name", thread, name=name))
-        events.append(named("thread_sort_index", thread, sort_index=thread))
-    for thread, (_, bars) in enumerate(threads, first_thread):
+    def add_name(kind: str, thread: int, **arguments: object) -> None:
+        add(thread, {"ph": "M", "name": kind, "args": arguments})
+
+    add_name("process_name", first_thread, name=f"rank {trace.rank} ({trace.host})")
+    add_name("process_sort_index", first_thread, sort_index=trace.rank)
+    add_name("process_labels", first_thread, labels=label)
+    for thread, (name, bars) in enumerate(_threads(trace, origin_ns), first_thread):
+        add_name("thread_name", thread, name=name)
+        add_name("thread_sort_index", thread, sort_index=thread)
         for bar in bars:
-            if len(events) >= EVENTS_PER_PIECE:
-                yield _json(events)
-                events = []
-            events.append({**_event(bar), "pid": process, "tid": thread})
-    yield _json(events)
+            add(thread, _event(bar))
+    return b",\n".join(lines)
 
 
 def _threads(trace: RankTrace, origin_ns: int) -> list[tuple[str, list[_Bar]]]:
@@ -212,10 +207,6 @@ def _event(bar: _Bar) -> dict[str, Any]:
     elif span.operation == "all_reduce":
         event["args"] = {"bytes reduced": span.bytes_sent}
     return event
-
-
-def _json(events: list[dict[str, Any]]) -> bytes:
-    return ",\n".join(json.dumps(event, separators=(",", ":")) for event in events).encode()
 
 
 EPOCHS = 2
@@ -318,29 +309,16 @@ def write_together(world: World, path: Path, trace: RankTrace, *, origin_ns: int
         "spans_missing": trace.dropped,
     }
     about = {"ranks": world.gather_object(described, root=0, stage=STAGE)}
-    arriving = _gathered(world, event_pieces(trace, origin_ns=origin_ns))
-    failure = None
+    # The ranks' events are much alike: compressed, rank 0 has room for those of all.
+    packed = world.gather_object(zlib.compress(events_of(trace, origin_ns=origin_ns), level=1), root=0, stage=STAGE)
     if world.rank == 0:
         try:
             with open_atomically(path) as file:
                 head = json.dumps({"displayTimeUnit": "ms", "otherData": about}).removesuffix("}")
                 file.write(f'{head},\n"traceEvents": [\n'.encode())
-                for number, piece in enumerate(arriving):
-                    file.write(b",\n" + piece if number else piece)
+                for rank, events in enumerate(packed):
+                    file.write((b",\n" if rank else b"") + zlib.decompress(events))
                 file.write(b"\n]}\n")
         except OSError as error:
-            failure = error
-    # The others send all that they have, whatever has become of the file.
-    for _ in arriving:
-        pass
-    return failure
-
-
-def _gathered(world: World, own: Iterator[bytes]) -> Iterator[bytes]:
-    """On rank 0 the pieces of all ranks, one of each at a time in memory; elsewhere nothing. Collective."""
-    while True:
-        piece = next(own, b"")
-        more = world.all_reduce(torch.tensor([len(piece)]), stage=STAGE, op="max")
-        if int(more) == 0:
-            return
-        yield from (other for other in world.gather_object(piece, root=0, stage=STAGE) if other)
+            return error
+    return None

@@ -276,7 +276,6 @@ def build_network(options: ClusterOptions, set_up: SetUp) -> None:
     Raises:
         ClusterError: a program is missing, or failed.
     """
-    require_tools()
     # Packets handed over in one piece must fit into the bucket of the link.
     limits = ["" if rate is None else f" gso_max_size {link_shape(rate).packet_bytes}" for rate in options.rates]
     made = [

@@ -10,11 +10,23 @@ from typing import TYPE_CHECKING
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from windrow.comm.errors import StoreError
+from windrow.launch.recipe_file import read_recipe
 
 if TYPE_CHECKING:
     from windrow.launch.recipe import AnyRecipe
+    from windrow.launch.recommendation_recipe import RecommendationRecipe
 
-__all__ = ["add_log", "add_overrides", "add_run", "byte_count", "recipe_to_compute", "write_json", "writing"]
+__all__ = [
+    "add_log",
+    "add_overrides",
+    "add_recipe",
+    "add_run",
+    "byte_count",
+    "load_log_recipe",
+    "recipe_to_compute",
+    "write_json",
+    "writing",
+]
 
 
 def add_overrides(parser: argparse.ArgumentParser, *, example: str) -> None:
@@ -27,6 +39,12 @@ def add_overrides(parser: argparse.ArgumentParser, *, example: str) -> None:
         dest="overrides",
         help=f"change a setting of the recipe, for example {example}; may be repeated",
     )
+
+
+def add_recipe(parser: argparse.ArgumentParser, text: str, *, example: str) -> None:
+    """Declare a recipe of which the help says this, and ``--set``."""
+    parser.add_argument("recipe", type=Path, metavar="RECIPE", help=f"recipe (*.toml) {text}")
+    add_overrides(parser, example=example)
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +61,14 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def add_log(parser: argparse.ArgumentParser, *, text: str) -> None:
     """Declare ``--log``, which fills ``files`` with files of samples that came after training."""
     parser.add_argument("--log", type=Path, action="append", default=[], dest="files", metavar="FILE", help=text)
+
+
+def load_log_recipe(arguments: argparse.Namespace) -> "RecommendationRecipe":
+    """Load the recipe of a log; what is wrong with its file is said before PyTorch is imported."""
+    read_recipe(arguments.recipe, arguments.overrides, kind="log")
+    from windrow.launch.recommendation_recipe import load_recommendation_recipe
+
+    return load_recommendation_recipe(arguments.recipe, arguments.overrides)
 
 
 def recipe_to_compute(path: Path, overrides: Sequence[str]) -> "AnyRecipe":

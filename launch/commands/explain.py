@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.commands.arguments import add_overrides, write_json, writing
+from windrow.launch.commands.arguments import add_recipe, write_json, writing
 from windrow.launch.recipe_file import read_recipe
 
 if TYPE_CHECKING:
@@ -45,12 +45,7 @@ OF_LOGS = ("ranks", "rows")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its arguments."""
-    parser.add_argument(
-        "recipe",
-        type=Path,
-        metavar="RECIPE",
-        help="recipe (*.toml) whose graph was partitioned, or whose log was prepared",
-    )
+    add_recipe(parser, "whose graph was partitioned, or whose log was prepared", example="cache.policy=degree")
     parser.add_argument(
         "--network",
         type=Path,
@@ -72,7 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, metavar="N", help="of a log: about the most samples to look at (262144)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the curves (*.png)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers (*.json)")
-    add_overrides(parser, example="cache.policy=degree")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -27,15 +27,7 @@ then, with the recipe:
   windrow prepare stores/generated.toml
   mpirun -n 2 windrow train stores/generated.toml
 
-columns:
-  label              0 or 1, from a hidden model of some of the features: there is something to learn
-  session, time      which visit, and when, in microseconds since 1970
-  user_age, ...      dense values
-  history_items, ... lists of ids: long, mostly those of the sample before, or moved on by one id
-  user, country, ... one id each, of the user: mostly unchanged
-  item, seller, ...  one id each, of the item that is shown: mostly another one
-
-docs/session-logs.md says which statistics are published, and what was chosen.
+docs/session-logs.md says what the columns are, which statistics are published, and what was chosen.
 """
 
 

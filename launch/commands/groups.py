@@ -9,8 +9,7 @@ trained; one process does this: start it without mpirun.
 import argparse
 from pathlib import Path
 
-from windrow.launch.commands.arguments import add_overrides, write_json
-from windrow.launch.recipe_file import read_recipe
+from windrow.launch.commands.arguments import add_recipe, load_log_recipe, write_json
 
 __all__ = ["add_arguments", "run"]
 
@@ -20,38 +19,24 @@ examples:
   windrow groups examples/parquet_log.toml --ranks 4 --rows 1000000
   windrow groups examples/parquet_log.toml --set training.batch_size=8192 --json groups.json
 
-Features are joined in a group where that makes a batch cheaper: it saves 8 bytes of each sample, and costs what the
-features hold, look up and send for the rows that only the other one tells apart. Features for which the formula gives
-less than 1.5 are left out; one that has few values, such as a category, repeats in other samples all the same, as the
-column "counted" shows, and may be added by hand. docs/deduplication.md has the formulas.
+docs/deduplication.md says what the columns are, and by which formulas features are joined.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its arguments."""
-    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) whose log was prepared")
-    parser.add_argument(
-        "--ranks",
-        type=int,
-        default=1,
-        metavar="N",
-        help="how many ranks will train, which share a batch between them (1)",
-    )
-    parser.add_argument(
-        "--rows", type=int, metavar="N", help="about the most samples to look at (262144); more takes longer"
-    )
+    add_recipe(parser, "whose log was prepared", example="training.batch_size=8192")
+    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="how many ranks will share a batch (1)")
+    parser.add_argument("--rows", type=int, metavar="N", help="about the most samples to look at (262144)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write groups and figures (*.json)")
-    add_overrides(parser, example="training.batch_size=8192")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    read_recipe(arguments.recipe, arguments.overrides, kind="log")
-    from windrow.launch.recommendation_recipe import load_recommendation_recipe
+    recipe = load_log_recipe(arguments)
     from windrow.recsys.explain_deduplication import describe_groups
     from windrow.recsys.log_survey import groups_for, open_and_survey
 
-    recipe = load_recommendation_recipe(arguments.recipe, arguments.overrides)
     _, found = open_and_survey(recipe, ranks=arguments.ranks, max_rows=arguments.rows)
     groups = groups_for(recipe, found)
     print(f"{recipe.name}: {describe_groups(groups, found, recipe, ranks=arguments.ranks)}")

@@ -25,13 +25,7 @@ examples:
   windrow cluster --hosts 4 --rate 1gbit -- mpirun -n 4 windrow network
   windrow network --describe examples/network.toml
 
-a description of a network, and what can stand in it: examples/network.toml, docs/network.md
-
-what the tables say:
-  latency        how long next to nothing takes from one rank to another
-  Gbit/s         how fast a long message goes between two ranks while the others are idle
-  all-to-all     every rank divides so many bytes equally among all ranks, as an exchange of rows does
-  all-reduce     every rank gets the sum of all ranks' vectors of so many bytes, as gradients are summed
+docs/network.md says what the tables mean, and examples/network.toml what a description can hold.
 """
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.commands.arguments import add_overrides, writing
-from windrow.launch.recipe_file import read_recipe
+from windrow.launch.commands.arguments import add_recipe, load_log_recipe, writing
 from windrow.training.terminal import table
 
 if TYPE_CHECKING:
@@ -30,23 +29,20 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its arguments."""
-    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) whose log was prepared")
+    add_recipe(parser, "whose log was prepared", example="plan.planner=greedy_dim")
     parser.add_argument("--ranks", type=int, required=True, metavar="N", help="how many ranks will train")
     parser.add_argument("--out", type=Path, metavar="FILE", help="plan to write (*.toml)")
-    add_overrides(parser, example="plan.planner=greedy_dim")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     if arguments.ranks < 1:
         raise RecipeError(f"--ranks {arguments.ranks}: expected at least 1")
-    read_recipe(arguments.recipe, arguments.overrides, kind="log")
-    from windrow.launch.recommendation_recipe import load_recommendation_recipe
+    recipe = load_log_recipe(arguments)
     from windrow.partition.tables.plan_file import write_plan
     from windrow.recsys.log.store import LogStore
     from windrow.recsys.log_tables import check_store, log_table_specs, plan_tables
 
-    recipe = load_recommendation_recipe(arguments.recipe, arguments.overrides)
     if recipe.log.format == "interactions":
         raise RecipeError(
             f'{arguments.recipe} is of format = "interactions", whose tables are known when training reads the file: '

@@ -7,11 +7,9 @@ mpirun.
 
 import argparse
 import time
-from pathlib import Path
 
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_overrides
-from windrow.launch.recipe_file import read_recipe
+from windrow.launch.commands.arguments import add_recipe, load_log_recipe
 
 __all__ = ["add_arguments", "run"]
 
@@ -24,20 +22,17 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its arguments."""
-    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) that names log and store")
+    add_recipe(parser, "that names log and store", example="split.seed=1")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
-    add_overrides(parser, example="split.seed=1")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    read_recipe(arguments.recipe, arguments.overrides, kind="log")
-    from windrow.launch.recommendation_recipe import load_recommendation_recipe
+    recipe = load_log_recipe(arguments)
     from windrow.recsys.log.prepare import prepare_log
     from windrow.recsys.log_survey import log_summary
     from windrow.training.terminal import duration, make_progress
 
-    recipe = load_recommendation_recipe(arguments.recipe, arguments.overrides)
     started = time.perf_counter()
     with make_progress(rank=launched_rank()) as progress:
         store = prepare_log(

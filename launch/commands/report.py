@@ -19,9 +19,7 @@ examples:
   windrow report runs/tolokers-1
   windrow report runs/tolokers-1 runs/tolokers-2 --out compared.html
 
-The page needs no network and no other file: mail it, or open it in any browser. Several runs share the charts of
-curves and stand side by side in the others, with a table of the settings in which they differ. docs/report.md says
-what each chart shows.
+The page needs no network and no other file. docs/report.md says what each chart shows.
 """
 
 

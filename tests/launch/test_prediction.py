@@ -40,7 +40,7 @@ from windrow.partition.book import PartitionBook
 from windrow.partition.options import PartitionOptions
 from windrow.recsys.log.prepare import prepare_log
 from windrow.training import journal
-from windrow.training.checkpoint import load_best, load_latest
+from windrow.training.checkpoint import load_checkpoint
 from windrow.training.journal import read_records
 from windrow.training.run_folder import open_run_folder
 
@@ -117,7 +117,7 @@ def table(path: Path) -> dict[str, torch.Tensor]:
 
 def expected_logits(recipe: Recipe, run: Path, graph: Graph, *, best: bool = True) -> torch.Tensor:
     """Of all vertices in the user's order: the whole graph in one block."""
-    found = (load_best if best else load_latest)(run / "checkpoints")
+    found = load_checkpoint(run / "checkpoints", "best" if best else "latest")
     outputs = 1 if graph.task == "binary" else graph.num_classes
     model = build_model(recipe.model, in_features=6, out_features=outputs, seed=0)
     model.load_state_dict(found.state["trainer"]["model"])
@@ -296,7 +296,7 @@ def test_hidden_vectors(prepared: Path, tmp_path: Path) -> None:
         found = torch.from_numpy(np.load(out))
         assert found.shape == (graph.num_vertices, 8)
         model = build_model(recipe.model, in_features=6, out_features=3, seed=0)
-        model.load_state_dict(load_best(run / "checkpoints").state["trainer"]["model"])
+        model.load_state_dict(load_checkpoint(run / "checkpoints", "best").state["trainer"]["model"])
         with torch.no_grad():
             logits = model.layer_forward(1, Block.whole(graph.indptr, graph.indices), found)
         torch.testing.assert_close(logits, expected_logits(recipe, run, graph), rtol=1e-4, atol=1e-4)

@@ -21,7 +21,7 @@ from windrow.launch.training import make_trainer, train
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.recommendation import recommendation
-from windrow.training.checkpoint import load_best, load_latest, tables_folder
+from windrow.training.checkpoint import load_checkpoint, tables_folder
 from windrow.training.journal import read_rank_records, read_records
 from windrow.training.trainer import Trainer
 
@@ -64,7 +64,7 @@ def killed_run(folder: Path, recipe: RecommendationRecipe, *, epoch: int, step: 
 
 def assert_same_end(first: Path, second: Path) -> None:
     """Two runs ended with the same weights, tables and optimiser states, bit for bit."""
-    ends = [load_latest(run / "checkpoints") for run in (first, second)]
+    ends = [load_checkpoint(run / "checkpoints") for run in (first, second)]
     # Checksums of the table shards are in the header.
     assert ends[0].header == ends[1].header
     assert ends[0].header.table_files
@@ -82,7 +82,7 @@ def test_a_run_learns_and_says_how_well(folder: Path, click_recipe: Make, capsys
     assert result.figures["test normalised entropy"] < 0.95
     assert result.figures["samples per second"] > 0
     assert "test NE" in capsys.readouterr().out
-    best = load_best(folder / "run" / "checkpoints")
+    best = load_checkpoint(folder / "run" / "checkpoints", "best")
     assert best.header.epoch == result.best_epoch
     assert [path.name for path in tables_folder(best.path).iterdir()] == ["rank-00000.safetensors"]
 
@@ -106,7 +106,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(
     recipe = click_recipe(folder, tables={"optimizer": optimizer}, run={"checkpoint_every_steps": 2})
     train(recipe, run_folder=folder / "whole")
     run = killed_run(folder, recipe, epoch=epoch, step=step)
-    assert load_latest(run / "checkpoints").header.position == (epoch, step - step % 2)
+    assert load_checkpoint(run / "checkpoints").header.position == (epoch, step - step % 2)
     train(recipe, resume=run)
     assert_same_end(run, folder / "whole")
 
@@ -117,7 +117,7 @@ def test_shards_that_are_damaged_are_passed_over(
     recipe = click_recipe(folder)
     train(recipe, run_folder=folder / "whole")
     run = killed_run(folder, recipe, epoch=2, step=3)
-    shard = tables_folder(load_latest(run / "checkpoints").path) / "rank-00000.safetensors"
+    shard = tables_folder(load_checkpoint(run / "checkpoints").path) / "rank-00000.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1] + b"\x99")
     train(recipe, resume=run)
     said = capsys.readouterr().out
@@ -135,7 +135,7 @@ def test_another_log_and_another_recipe_are_refused(
     with pytest.raises(StoreError, match=r"prepared with the features \['item', 'user'\]"):
         train(click_recipe(folder, log={"features": {"item": {}}}), resume=run)
     manifest = folder / "clicks" / "manifest.json"
-    fingerprint = load_latest(run / "checkpoints").header.data_fingerprint
+    fingerprint = load_checkpoint(run / "checkpoints").header.data_fingerprint
     manifest.write_text(manifest.read_text().replace(fingerprint, "0" * 64))
     with pytest.raises(StoreError, match="another log"):
         train(click_recipe(folder), resume=run)
@@ -167,7 +167,7 @@ def check_two_ranks(folder: Path, click_recipe: Make, planner: str) -> None:
     assert held["world_size"] == 2
     whole = "table-wise" if planner == "round_robin" else "row-wise"
     assert {table["name"]: table["plan"] for table in held["tables"]} == {"item": whole, "user": whole}
-    assert len(load_latest(run / "checkpoints").header.table_files) == 2
+    assert len(load_checkpoint(run / "checkpoints").header.table_files) == 2
     world.Barrier()
     if launched_rank() == 0:
         # Epochs 2 and 3 once more, on this rank alone and with a plan for one.

@@ -19,7 +19,7 @@ from windrow.launch.training import train
 from windrow.partition import PartitionStore
 from windrow.partition import atomic_writes as atomic_file
 from windrow.training import checkpoint
-from windrow.training.checkpoint import load_best, load_latest
+from windrow.training.checkpoint import load_checkpoint
 from windrow.training.journal import read_rank_records, read_records
 from windrow.training.trainer import Trainer
 
@@ -127,8 +127,8 @@ def test_a_run_leaves_everything_behind(folder: Path, capsys: pytest.CaptureFixt
     summary = json.loads((run / "summary.json").read_text())
     assert summary["test"] == result.test
     assert summary["run_folder"] == str(run)
-    assert load_best(run / "checkpoints").header.epoch == result.best_epoch
-    assert load_latest(run / "checkpoints").header.position == (8, 0)
+    assert load_checkpoint(run / "checkpoints", "best").header.epoch == result.best_epoch
+    assert load_checkpoint(run / "checkpoints").header.position == (8, 0)
     assert "valid accuracy" in capsys.readouterr().out
 
 
@@ -152,7 +152,7 @@ def test_early_stopping_stops(folder: Path) -> None:
     recipe = make(folder, training={"epochs": 9, "learning_rate": 1e-12}, evaluation={"patience_epochs": 2})
     result = train(recipe, run_folder=folder / "run")
     assert (result.epochs, result.best_epoch) == (3, 1)
-    assert load_latest(folder / "run" / "checkpoints").header.epoch == 3
+    assert load_checkpoint(folder / "run" / "checkpoints").header.epoch == 3
     again = train(recipe, resume=folder / "run")
     assert again.epochs == 3
 
@@ -178,7 +178,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(folder: Path, af
     whole = train(recipe, run_folder=folder / "whole")
     resumed = train(recipe, resume=killed_run(folder, recipe, after=after))
     assert (resumed.best_epoch, resumed.validation, resumed.test) == (whole.best_epoch, whole.validation, whole.test)
-    ends = [load_latest(folder / name / "checkpoints") for name in ("run", "whole")]
+    ends = [load_checkpoint(folder / name / "checkpoints") for name in ("run", "whole")]
     assert ends[0].header == ends[1].header
     assert_same(ends[0].state, ends[1].state)
     logs = [read_records(folder / name / "metrics.jsonl") for name in ("run", "whole")]
@@ -202,10 +202,10 @@ def test_a_run_killed_inside_an_epoch_goes_on_there(
         patch.setattr(Trainer, "_learn", learn)
         with pytest.raises(Killed):
             train(recipe, run_folder=folder / "run")
-    assert load_latest(folder / "run" / "checkpoints").header.position == (1, 2)
+    assert load_checkpoint(folder / "run" / "checkpoints").header.position == (1, 2)
     assert train(recipe, resume=folder / "run").test == whole.test
     assert "resuming after epoch 1 and 2 steps" in capsys.readouterr().out
-    ends = [load_latest(folder / name / "checkpoints").state["trainer"] for name in ("run", "whole")]
+    ends = [load_checkpoint(folder / name / "checkpoints").state["trainer"] for name in ("run", "whole")]
     assert_same(*ends)
     logs = [read_records(folder / name / "metrics.jsonl") for name in ("run", "whole")]
     losses = [[record.loss for record in log] for log in logs]
@@ -239,16 +239,16 @@ def test_a_checkpoint_without_the_ranks_costs_is_resumed(folder: Path, monkeypat
 def test_a_finished_run_has_nothing_left_to_do(folder: Path) -> None:
     recipe = make(folder, training={"epochs": 2})
     first = train(recipe, run_folder=folder / "run")
-    before = load_latest(folder / "run" / "checkpoints")
+    before = load_checkpoint(folder / "run" / "checkpoints")
     assert train(recipe, resume=folder / "run") == first
-    assert_same(load_latest(folder / "run" / "checkpoints").state, before.state)
+    assert_same(load_checkpoint(folder / "run" / "checkpoints").state, before.state)
 
 
 def test_a_damaged_checkpoint_is_passed_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = make(folder)
     whole = train(recipe, run_folder=folder / "whole")
     run = killed_run(folder, recipe, after=3)
-    latest = load_latest(run / "checkpoints").path
+    latest = load_checkpoint(run / "checkpoints").path
     latest.write_bytes(latest.read_bytes()[:-9])
     assert train(recipe, resume=run).test == whole.test
     said = capsys.readouterr().out
@@ -324,6 +324,6 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(folder: Path, monkeypatch: 
         with pytest.raises(StoreError, match=r"No space left on device. Earlier checkpoints are intact"):
             train(recipe, run_folder=folder / "run")
     checkpoints = folder / "run" / "checkpoints"
-    assert load_latest(checkpoints).header.epoch == 2
+    assert load_checkpoint(checkpoints).header.epoch == 2
     assert not list(checkpoints.glob(".*"))
     assert train(recipe, resume=folder / "run").test == whole.test

@@ -29,8 +29,7 @@ from windrow.training.checkpoint import (
     WhichCheckpoint,
     begin_checkpoint,
     check_fits,
-    load_best,
-    load_latest,
+    load_checkpoint,
     load_together,
     read_checkpoint,
     read_header,
@@ -64,18 +63,18 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     for epoch in range(2, 6):
         save(folder, epoch)
     assert len(kept(folder)) == 3
-    assert load_best(folder).path == best
-    assert load_latest(folder).header.epoch == 5
+    assert load_checkpoint(folder, "best").path == best
+    assert load_checkpoint(folder).header.epoch == 5
     save(folder, 6, best=True)
     assert not best.exists()
-    assert [load_latest(folder).header.epoch, load_best(folder).header.epoch] == [6, 6]
+    assert [load_checkpoint(folder).header.epoch, load_checkpoint(folder, "best").header.epoch] == [6, 6]
     assert len(kept(folder)) == 2
 
 
 def test_positions_are_in_order(tmp_path: Path) -> None:
     for epoch, step in ((9, 20), (10, 0), (9, 100), (10, 3)):
         save(tmp_path, epoch, step=step, keep=10)
-    assert load_latest(tmp_path).header.position == (10, 3)
+    assert load_checkpoint(tmp_path).header.position == (10, 3)
     save(tmp_path, 99_999, step=4)
     save(tmp_path, 100_000)
     assert kept(tmp_path) == ["epoch-100000-step-000000.ckpt", "epoch-99999-step-000004.ckpt"]
@@ -86,22 +85,22 @@ def test_a_damaged_one_never_pushes_out_those_that_are_intact(tmp_path: Path, ke
     save(tmp_path, 5, best=True, keep=keep)
     newest = save(tmp_path, 9, best=True, keep=keep + 1)
     newest.write_bytes(newest.read_bytes()[:-5])
-    assert load_latest(tmp_path).header.epoch == 5
+    assert load_checkpoint(tmp_path).header.epoch == 5
     for epoch in (6, 7):
         save(tmp_path, epoch, keep=keep)
-        assert load_latest(tmp_path).header.epoch == epoch
-        assert load_best(tmp_path).header.epoch == 5
+        assert load_checkpoint(tmp_path).header.epoch == epoch
+        assert load_checkpoint(tmp_path, "best").header.epoch == 5
 
 
 def test_none_left_is_an_error_with_every_reason(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="without --resume"):
-        load_latest(tmp_path)
+        load_checkpoint(tmp_path)
     only = save(tmp_path, 1)
     only.write_bytes(b"x")
     with pytest.raises(StoreError, match=f"(?s)no intact checkpoint.*{only.name}"):
-        load_latest(tmp_path)
+        load_checkpoint(tmp_path)
     with pytest.raises(StoreError, match="marked as the best"):
-        load_best(tmp_path)
+        load_checkpoint(tmp_path, "best")
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
@@ -337,9 +336,9 @@ def test_tables_load_under_another_plan_on_another_number_of_ranks(
 
 def test_a_rank_without_tables_writes_no_file_and_copies_are_written_once(tmp_path: Path) -> None:
     save_shards(tmp_path, 1)
-    files = sorted(path.name for path in tables_folder(load_latest(tmp_path).path).iterdir())
+    files = sorted(path.name for path in tables_folder(load_checkpoint(tmp_path).path).iterdir())
     assert files == ["rank-00000.safetensors", "rank-00001.safetensors", "rank-00003.safetensors"]
-    assert sorted(load_latest(tmp_path).header.table_files) == files
+    assert sorted(load_checkpoint(tmp_path).header.table_files) == files
 
 
 def test_without_tables_there_is_no_folder(tmp_path: Path) -> None:
@@ -355,7 +354,7 @@ def test_without_tables_there_is_no_folder(tmp_path: Path) -> None:
 def test_a_damaged_shard_makes_its_checkpoint_damaged(tmp_path: Path, damage: str) -> None:
     save_shards(tmp_path, 1)
     save_shards(tmp_path, 2)
-    shard = tables_folder(load_latest(tmp_path).path) / "rank-00001.safetensors"
+    shard = tables_folder(load_checkpoint(tmp_path).path) / "rank-00001.safetensors"
     contents = shard.read_bytes()
     if damage == "gone":
         shard.unlink()
@@ -389,7 +388,7 @@ def test_a_rank_that_cannot_write_fails_all_of_them_and_loses_nothing(
         said = save_shards(tmp_path, 2)
     assert len(set(said)) == 1
     assert "rank 1: No space left on device. Earlier checkpoints are intact" in said[0]
-    assert load_latest(tmp_path).header.epoch == 1
+    assert load_checkpoint(tmp_path).header.epoch == 1
     assert save_shards(tmp_path, 3) == [""] * 4
     assert len(list(tmp_path.iterdir())) == 4
 

@@ -25,15 +25,14 @@ from windrow.gnn.partitioning import partition_to_store
 from windrow.launch.recipe import AnyRecipe, Recipe, make_recipe
 from windrow.launch.training import train
 from windrow.training import timeline
-from windrow.training.checkpoint import load_latest
+from windrow.training.checkpoint import load_checkpoint
 from windrow.training.journal import read_rank_records, read_records
 from windrow.training.timeline import (
-    EVENTS_PER_PIECE,
     GRAPH_ROWS,
     LOG_ROWS,
     OTHER_TRAFFIC,
     RankTrace,
-    event_pieces,
+    events_of,
     row_of,
     sorted_rows,
     write_together,
@@ -134,7 +133,7 @@ def check_epochs(bars: list[Bar], numbers: list[int]) -> None:
 
 def assert_same_training(one: Path, other: Path) -> None:
     """Weights, tables and losses are equal to the last bit."""
-    ends = [load_latest(run / "checkpoints") for run in (one, other)]
+    ends = [load_checkpoint(run / "checkpoints") for run in (one, other)]
     assert ends[0].header.table_files == ends[1].header.table_files
     first, second = (end.state["trainer"] for end in ends)
     assert str(first) == str(second)
@@ -340,8 +339,7 @@ def make_trace(rank, count):
 @pytest.mark.parametrize("size", [1, 4])
 def test_the_spans_of_all_ranks_are_in_one_file(tmp_path, size):
     path = tmp_path / "trace.json"
-    # Unequal numbers of pieces; one rank has next to none.
-    counts = [5, 2 * EVENTS_PER_PIECE + 1, 0, EVENTS_PER_PIECE]
+    counts = [5, 20_001, 0, 10_000]
 
     def body(world):
         return write_together(world, path, make_trace(world.rank, counts[world.rank]), origin_ns=0)
@@ -384,7 +382,7 @@ def test_a_full_disk_leaves_the_old_file_and_the_ranks_in_step(tmp_path, monkeyp
     monkeypatch.setattr(timeline, "open_atomically", opened)
 
     def body(world):
-        failure = write_together(world, path, make_trace(world.rank, 3 * EVENTS_PER_PIECE), origin_ns=0)
+        failure = write_together(world, path, make_trace(world.rank, 30_000), origin_ns=0)
         return world.all_gather_object(str(failure), stage="still in step")
 
     for told in Loopback.run(3, body, deadline_s=60):
@@ -404,7 +402,7 @@ spans = st.builds(
 
 
 def parse(trace, *, origin_ns=0):
-    return json.loads(b"[" + b",".join(event_pieces(trace, origin_ns=origin_ns)) + b"]")
+    return json.loads(b"[" + events_of(trace, origin_ns=origin_ns) + b"]")
 
 
 def most_at_once(intervals):
@@ -490,14 +488,6 @@ def test_the_process_says_who_it_is_and_what_is_missing():
     )
     [event] = [event for event in parse(trace_of([])) if event["name"] == "process_labels"]
     assert "missing" not in event["args"]["labels"]
-
-
-def test_many_events_come_in_pieces():
-    many = [Span("sample", 1000 * n, 1000 * n + 500) for n in range(2 * EVENTS_PER_PIECE + 5)]
-    pieces = list(event_pieces(trace_of(many), origin_ns=0))
-    assert len(pieces) == 3
-    assert max(piece.count(b"\n") for piece in pieces) < EVENTS_PER_PIECE
-    assert sum(event["ph"] == "X" for event in parse(trace_of(many))) == len(many)
 
 
 @pytest.mark.parametrize(
