@@ -16,6 +16,7 @@ lacks has its default: no row was found in a cache.
 
 import json
 import math
+import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -43,6 +44,7 @@ __all__ = [
     "RankRecord",
     "TrainingResult",
     "best_record",
+    "first_epoch_dwarfs_others",
     "new_figure",
     "read_rank_records",
     "read_records",
@@ -89,8 +91,23 @@ def best_record(records: Iterable[EpochRecord]) -> EpochRecord | None:
 
     As in early stopping, a tie is not better and NaN never is.
     """
-    measured = [record for record in records if record.validation is not None and math.isfinite(record.validation)]
-    return max(measured, key=lambda r: (1 if r.higher_is_better else -1) * (r.validation or 0.0), default=None)
+    best: tuple[float, EpochRecord] | None = None
+    for record in records:
+        if record.validation is not None:
+            value = record.validation if record.higher_is_better else -record.validation
+            if value > (best[0] if best else -math.inf):
+                best = value, record
+    return best[1] if best else None
+
+
+LARGE_RATIO = 4.0
+"""Of the first epoch's time to the median of the others, from which on an axis that shows both flattens the others."""
+
+
+def first_epoch_dwarfs_others(records: Sequence[EpochRecord]) -> bool:
+    """Whether the first epoch, which compiles, took so long that the others could not be told apart beside it."""
+    others = [record.seconds for record in records[1:]]
+    return bool(others) and records[0].seconds > LARGE_RATIO * statistics.median(others)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

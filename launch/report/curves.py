@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from windrow.launch.report.panel import Panel, chart, plain
 from windrow.launch.report.read_run import ReportedRun
-from windrow.training.journal import METRIC_NAMES
+from windrow.training.journal import METRIC_NAMES, first_epoch_dwarfs_others
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,13 +22,16 @@ def curve_panels(runs: Sequence[ReportedRun]) -> list[Panel]:
 
     epochs = pd.concat([run.epoch_frame() for run in runs])
     names = [run.name for run in runs]
+    seconds = _views(epochs, names, "seconds", "seconds, evaluation included")
+    if any(first_epoch_dwarfs_others(run.records) for run in runs):
+        seconds = dict(reversed(seconds.items()))
     others = [column for column in epochs if column.startswith("figures.")]
     titles = {column.removeprefix("figures."): column for column in others}
     titles["learning rate at the epoch's last step"] = "learning_rate"
     return [
         Panel(title="Training loss", views=_views(epochs, names, "loss", "mean loss per training sample")),
         *(_metric_panel(epochs, runs, metric) for metric in dict.fromkeys(run.records[-1].metric for run in runs)),
-        Panel(title="Time per epoch", views=_views(epochs, names, "seconds", "seconds, evaluation included")),
+        Panel(title="Time per epoch", views=seconds),
         Panel(
             title="Other metrics",
             views={title: _curve(epochs, names, column, plain(title)) for title, column in titles.items()},

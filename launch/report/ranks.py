@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from windrow.launch.report.panel import INK, MUTED, Panel, chart, series_rows
 from windrow.launch.report.read_run import ReportedRun
 from windrow.training.epoch_cost import RankCost, cache_hit_rate, communication_share, home_share
-from windrow.training.journal import EpochRecord
+from windrow.training.journal import EpochRecord, first_epoch_dwarfs_others
 from windrow.training.terminal import byte_size
 
 if TYPE_CHECKING:
@@ -26,21 +26,31 @@ MOST_RANKS_TO_CHOOSE = 64
 
 def stages_panel(run: ReportedRun) -> Panel:
     """Seconds of each stage by epoch, of the slowest rank or of one."""
+    slowest = {record.epoch: record for record in run.records}
     stages = list(dict.fromkeys(stage for record in run.records for stage in record.stage_seconds))
     if not stages:
         return Panel(missing="metrics.jsonl has no seconds of stages.")
-    measured: dict[str, Mapping[int, EpochRecord | RankCost]] = {
-        "slowest rank of each stage": {record.epoch: record for record in run.records}
-    }
+    notes = []
+    shown = slowest
+    if first_epoch_dwarfs_others(run.records):
+        first, *others = run.records
+        shown = {record.epoch: record for record in others}
+        notes.append(f"Epoch {first.epoch}, which compiles, took {first.seconds:.3g} s and has a view of its own.")
+    measured: dict[str, Mapping[int, EpochRecord | RankCost]] = {"slowest rank of each stage": shown}
+    if shown is not slowest:
+        measured["slowest rank, with the first epoch"] = slowest
     for rank, cost in enumerate(run.last_ranks[:MOST_RANKS_TO_CHOOSE]):
         name = f"rank {rank} ({cost.host})" if cost.host else f"rank {rank}"
-        measured[name] = {epoch: ranks[rank] for epoch, ranks in run.rank_epochs.items() if rank < len(ranks)}
-    note = ""
+        measured[name] = {
+            epoch: ranks[rank] for epoch, ranks in run.rank_epochs.items() if epoch in shown and rank < len(ranks)
+        }
     if not run.rank_epochs:
-        note = "Ranks cannot be chosen: this run has no ranks.jsonl, which older versions did not write."
+        notes.append("Ranks cannot be chosen: this run has no ranks.jsonl, which older versions did not write.")
     elif len(run.last_ranks) > MOST_RANKS_TO_CHOOSE:
-        note = f"Of {len(run.last_ranks)} ranks the first {MOST_RANKS_TO_CHOOSE} can be chosen."
-    return Panel(views={name: _stages_view(epochs, stages) for name, epochs in measured.items() if epochs}, note=note)
+        notes.append(f"Of {len(run.last_ranks)} ranks the first {MOST_RANKS_TO_CHOOSE} can be chosen.")
+    return Panel(
+        views={name: _stages_view(epochs, stages) for name, epochs in measured.items() if epochs}, note=" ".join(notes)
+    )
 
 
 def _stages_view(epochs: Mapping[int, EpochRecord | RankCost], stages: list[str]) -> Any:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from windrow.launch.report.curves import curve_panels
 from windrow.launch.report.read_run import ReportedRun
 
@@ -39,6 +41,25 @@ def test_runs_share_a_figure_and_have_colours_of_their_own(run_of: RunOf) -> Non
     assert "two" not in " ".join(trace.name for trace in metric.data)
     assert metric.data[2].line.color == "var(--series-2)"  # of the third run, as everywhere
     assert "lower is better" in other.layout.yaxis.title.text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "views"),
+    [
+        ([9, 1, 1, 1], ["logarithmic", "linear"]),
+        ([9, 1], ["logarithmic", "linear"]),
+        ([9], ["linear"]),
+        ([5, 5.1, 4.9], ["linear"]),
+        ([1, 1, 9, 1], ["linear", "logarithmic"]),
+    ],
+)
+def test_the_axis_of_time_is_logarithmic_where_the_first_epoch_dwarfs_the_others(
+    run_of: RunOf, seconds: list[float], views: list[str]
+) -> None:
+    run = run_of("graph", "one", epochs=len(seconds))
+    records = [replace(record, seconds=each) for record, each in zip(run.records, seconds, strict=True)]
+    panel = curve_panels([replace(run, records=records)])[2]
+    assert list(panel.views) == views
 
 
 def test_values_that_are_no_numbers_are_left_out(run_of: RunOf) -> None:

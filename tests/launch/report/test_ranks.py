@@ -72,6 +72,19 @@ def test_the_slowest_rank_first_then_each_one(run_of: RunOf) -> None:
     assert (panel.title, panel.note) == ("", "")
 
 
+def test_a_first_epoch_that_dwarfs_the_others_has_a_view_of_its_own(run_of: RunOf) -> None:
+    run = run_of("graph", "one", ranks=1, epochs=3)
+    records = [replace(run.records[0], seconds=9.0), *run.records[1:]]
+    panel = stages_panel(replace(run, records=records))
+    epochs = {name: list(view.data[0].x) for name, view in panel.views.items()}
+    assert epochs == {
+        "slowest rank of each stage": [2, 3],
+        "slowest rank, with the first epoch": [1, 2, 3],
+        "rank 0 (host0)": [2, 3],
+    }
+    assert panel.note == "Epoch 1, which compiles, took 9 s and has a view of its own."
+
+
 def test_of_very_many_ranks_the_first_can_be_chosen(run_of: RunOf) -> None:
     panel = stages_panel(run_of("graph", "one", ranks=70, epochs=1))
     assert list(panel.views)[1:] == [f"rank {n} (host{n})" for n in range(64)]
