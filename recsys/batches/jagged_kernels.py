@@ -27,7 +27,7 @@ def pack_lists(offsets: Integers, values: Longs, packed: Longs, starts: Longs) -
     end, before, length_before = 0, 0, 0
     for row in range(starts.size):
         first, length = offsets[row], offsets[row + 1] - offsets[row]
-        place = before if length == length_before else max(end - max(length, length_before), 0)
+        place = before if length in (0, length_before) else max(end - max(length, length_before), 0)
         matched = _matched(packed, place, end, values, first, length)
         if matched < length and length == length_before:
             place = max(end - length, 0)
