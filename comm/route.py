@@ -174,7 +174,11 @@ class Transfer:
             # None are packed for this rank, nor where they are sent from where they stand.
             for block, memory in zip(blocks, packed, strict=False):
                 _copy(sources[block.matrix], block, memory)
-        wanted = [[landing.target for landing in landings] for landings in route.landings[:size]] if into else []
+        # What is added, or goes to other columns than it comes from, lands later.
+        wanted = [
+            [] if any(landing.runs is not None for landing in landings) else [landing.target for landing in landings]
+            for landings in (route.landings[:size] if into else ())
+        ]
         received = Messages(self._wire, codec, route.arriving, _ready(self._wire, codec, wanted, into))
         self._post(sent, received, stage=self._wire.rows_stage)
 

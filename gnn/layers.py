@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from windrow.comm.errors import RecipeError
 from windrow.gnn.message_passing import (
     Block,
     add_ends,
@@ -187,8 +188,15 @@ class GATLayer(nn.Module):
 
         `combine` says whether to "concatenate" heads of out_features / heads columns, which must be whole, or to take
         the "mean" of heads of out_features.
+
+        Raises:
+            RecipeError: heads do not divide the columns that they are to fill.
         """
         super().__init__()
+        if combine == "concatenate" and out_features % heads:
+            raise RecipeError(
+                f"{heads} attention heads cannot share {out_features} columns: choose a divisor of {out_features}"
+            )
         self.heads = heads
         self.combine = combine
         self.head_features = out_features // heads if combine == "concatenate" else out_features

@@ -243,6 +243,8 @@ def sum_over_bags(rows: Tensor, indptr: Tensor, indices: Tensor, weights: Tensor
     Of rows, floating [n, features], bag b has ``indices[indptr[b]:indptr[b + 1]]``, int32, if fewer than 2**31, or
     int64, each times its weight where there are weights.
     """
+    if len(indices) > torch.iinfo(indices.dtype).max:
+        indices = indices.long()
     # embedding_bag would widen all indices to match the offsets, so the short array changes type instead.
     total: Tensor = torch.embedding_bag(
         rows.detach(), indices, indptr.to(indices.dtype), mode=0, per_sample_weights=weights, include_last_offset=True

@@ -127,6 +127,8 @@ class NeighborSampler:
         if source_degrees and edge_weight is not None:
             self._weighted_degrees = weighted_degrees(indptr, edge_weight)
         largest_degree = int(np.diff(self._indptr).max(initial=0))
+        if largest_degree > LARGEST_INT32:
+            raise DataError(f"a vertex has {largest_degree} neighbours, the sampler takes {LARGEST_INT32}: remove some")
         self._workspace = _Workspace(self.num_vertices, largest_degree)
 
     def sample(self, seeds: Tensor, *, epoch: int, step: int) -> Minibatch:

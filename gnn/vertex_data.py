@@ -56,8 +56,10 @@ def dense_features(
     shape: tuple[int, int],
 ) -> Tensor:
     """Fill in the zeros of a sparse matrix stored by row (CSR); DataError where the arrays do not fit the shape."""
-    per_row = torch.from_numpy(indptr.astype(np.int64)).diff()
+    if indptr[:1].any():
+        raise DataError(f"the offsets of the sparse features begin at {indptr[0]}, not at 0: write the matrix again")
     try:
+        per_row = torch.from_numpy(indptr.astype(np.int64)).diff()
         rows = torch.arange(shape[0]).repeat_interleave(per_row)
         places = torch.stack([rows, torch.from_numpy(indices.astype(np.int64))])
         entries = torch.from_numpy(values.astype(np.float32))

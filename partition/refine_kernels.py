@@ -192,8 +192,11 @@ def rebalance(state: State, limits: Longs, max_rounds: int) -> int:
     for _ in range(max_rounds):
         heap = []
         moves_before = moves
+        is_over = np.zeros(len(state.part_weights), np.bool_)
+        for part in range(len(is_over)):
+            is_over[part] = (state.part_weights[part] > limits).any()
         for vertex in range(len(state.assignment)):
-            if (state.part_weights[state.assignment[vertex]] > limits).any():
+            if is_over[state.assignment[vertex]]:
                 part, rate = _cheapest_relief(state, limits, vertex)
                 if part >= 0:
                     heap.append((-rate, vertex))

@@ -434,8 +434,9 @@ class ServedModel:
                 place, matrix = self._places[output.feature], self._matrices[output.dim]
                 rows, counts = of_features[place] + self._first[output.table], lengths[place].long()
                 if output.pooled:
-                    bags, mode = F.pad(counts.cumsum(0), (1, 0)), "mean" if output.mean else "sum"
-                    found.append(pool(rows, matrix, bags, mode=mode, per_sample_weights=weights_of[place]))
+                    bags = F.pad(counts.cumsum(0), (1, 0))
+                    pooled = pool(rows, matrix, bags, mode="sum", per_sample_weights=weights_of[place])
+                    found.append(pooled / counts.clamp(min=1).unsqueeze(1) if output.mean else pooled)
                 else:
                     found += [F.embedding(rows, matrix), counts]
             given += [torch.cat(found, 1)] if outputs[0].pooled else found

@@ -309,7 +309,7 @@ def check_fits(header: CheckpointHeader, *, recipe: Mapping[str, Any], data_fing
     if header.data_fingerprint != data_fingerprint:
         raise StoreError(
             f"the checkpoint belongs to another {data}: its fingerprint was {header.data_fingerprint[:12]} and is "
-            f"{data_fingerprint[:12]}. Use the store that the run began with, or start a new run."
+            f"{data_fingerprint[:12]}. Use the store that the run began with (--set store=...), or start a new run."
         )
 
 

@@ -15,6 +15,9 @@ from windrow.comm.errors import DataError
 
 __all__ = ["ColumnType", "TableFile", "read_matrix"]
 
+BLOCK_BYTES = 16 << 20
+"""Read at once: a line must fit, and types are inferred from the first."""
+
 ColumnType = Literal["int64", "float32", "float64", "string"]
 """The type a column must have or be convertible to without loss."""
 
@@ -105,7 +108,10 @@ class TableFile:
         return {
             # One thread alone counts the rows for errors.
             "read_options": csv.ReadOptions(
-                use_threads=False, skip_rows=self.skip_rows, autogenerate_column_names=not self.has_header
+                use_threads=False,
+                block_size=BLOCK_BYTES,
+                skip_rows=self.skip_rows,
+                autogenerate_column_names=not self.has_header,
             ),
             "parse_options": csv.ParseOptions(delimiter=delimiter),
             "convert_options": csv.ConvertOptions(

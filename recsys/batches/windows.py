@@ -31,7 +31,7 @@ from windrow.recsys.batches.windows_kernels import (
     find_lists,
     number_rows,
 )
-from windrow.recsys.log.store import DENSE_COLUMN, LABEL_COLUMN, SAMPLE_WEIGHT_COLUMN, FeatureEntry
+from windrow.recsys.log.store import DENSE_COLUMN, LABEL_COLUMN, SAMPLE_WEIGHT_COLUMN, SESSION_COLUMN, FeatureEntry
 
 __all__ = ["GroupBatches", "Piece", "WindowColumns", "WindowGroups", "batch_of_pieces", "read_window"]
 
@@ -202,6 +202,7 @@ def read_window(
         columns={
             name: _take([group.columns[name][start:stop] for group, start, stop in groups], order)
             for name in first.columns
+            if name != SESSION_COLUMN
         },
         single=single,
         lists={

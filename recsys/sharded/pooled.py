@@ -20,7 +20,7 @@ has rows of its own number, and a message is one band after the other (`windrow.
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate, chain, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.route import Block, Landing, Route, Transfer
 from windrow.comm.rows import Runs, join_runs
 from windrow.comm.wire import WireOptions
-from windrow.partition.tables.plan import Plan
+from windrow.partition.tables.plan import Plan, Range
 from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables, rows_of_whole_tables
 from windrow.recsys.sharded.layout import Layout, OwnerLayout
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 __all__ = ["EmbeddingBagCollection", "band_runs"]
 
 NO_COUNTS = np.empty((0, 0), np.int64)
+
+Scale: TypeAlias = tuple[int, Range, Tensor]
+"""Group, columns of its matrix to multiply, and [rows, 1] what by."""
 
 
 class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
@@ -231,16 +234,40 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
 
     def _averages(self, matrices: Sequence[Tensor], samples: Sequence[Samples]) -> Sequence[Tensor]:
         """Divide the columns of tables with mean pooling by each row's number of ids."""
-        factors: dict[int, Tensor] = {}
-        for feature, (start, stop) in self._averaged:
+        scales: list[Scale] = []
+        for feature, columns in self._averaged:
             number = self.layout.groups[feature]
             group = samples[number]
             key = group.keys[feature]
             if not group.one_each[key]:
-                of_group = factors.setdefault(number, torch.ones_like(matrices[number]))
                 lengths = torch.from_numpy(group.lengths[key]).clamp(min=1).to(self.device, torch.float32)
-                of_group[:, start:stop] = lengths.reciprocal().unsqueeze(1)
-        return [matrix * factors[n] if n in factors else matrix for n, matrix in enumerate(matrices)]
+                scales.append((number, columns, lengths.reciprocal().unsqueeze(1)))
+        if not scales:
+            return matrices
+        scaled: tuple[Tensor, ...] = _ScaleColumns.apply(scales, *matrices)  # type: ignore[no-untyped-call]
+        return scaled
+
+
+class _ScaleColumns(torch.autograd.Function):
+    """Multiply columns of new matrices in place: [rows, 1] factors for (group, columns)."""
+
+    @staticmethod
+    def forward(ctx: Any, scales: Sequence[Scale], *matrices: Tensor) -> tuple[Tensor, ...]:
+        ctx.scales = scales
+        ctx.mark_dirty(*matrices)
+        for group, (start, stop), scale in scales:
+            matrices[group][:, start:stop].mul_(scale)
+        return matrices
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        scaled = list(gradients)
+        for group in {group for group, _, _ in ctx.scales}:
+            scaled[group] = gradients[group].clone()
+        for group, (start, stop), scale in ctx.scales:
+            scaled[group][:, start:stop].mul_(scale)
+        return None, *scaled
 
 
 class _DirectBags(InFlightLookup[list[PooledRows]]):

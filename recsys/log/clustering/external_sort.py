@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from windrow.comm.errors import DataError
 from windrow.recsys.log.duckdb_sql import sql_text
 
 __all__ = ["rank_sessions", "sort_rows", "with_hash", "write_ranks"]
@@ -176,6 +177,8 @@ def _joined(batches: list[Any]) -> Any:
     """Batches as a single one, which rows are taken from without joining it anew each time. The list is emptied."""
     import pyarrow as pa
 
-    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    joined = pa.Table.from_batches(batches).combine_chunks().to_batches()
     batches.clear()
-    return whole
+    if len(joined) > 1:
+        raise DataError("neighbouring rows hold more than 2 GiB in one column: sort them with less memory at a time")
+    return joined[0]

@@ -42,10 +42,11 @@ def test_parquet(tmp_path):
 
 def test_several_blocks_are_one_table(tmp_path):
     path, count = tmp_path / "t.csv", 300_000
-    path.write_text("a\n" + "".join(f"{number}\n" for number in range(count)))
+    text = "a,b\n" + "".join(f"{number},{'b' * 60}\n" for number in range(count))
+    path.write_text(text)
     assert TableFile(path=path).read({"a": "int64"})["a"].num_chunks > 1
     assert rows(path, {"a": "int64"})["a"] == list(range(count))
-    path.write_text("a\n" + "".join(f"{number}\n" for number in range(count)) + "x\n")
+    path.write_text(text + "x,b\n")
     with pytest.raises(DataError, match=rf"Row #{count + 2}: .*invalid value 'x'"):
         rows(path, {"a": "int64"})
 
