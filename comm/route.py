@@ -124,15 +124,20 @@ class Route:
 
         Args:
             sources: matrices of the wire's dtype; must not change until `Transfer.finish`.
-            into: the targets, if they are there already: what can be received in place is, and what this rank has for
-                itself lands at once.
+            into: the targets, if they are there already and no landing has runs: what can be received in place is, and
+                what this rank has for itself lands at once.
             differentiable: whether the backward pass goes through it: then sources are tensors, each element of which
                 goes to one rank at most (the gradient of what goes nowhere is undefined), and every rank runs one
                 backward pass through each transfer, in the same order.
 
         Returns:
             The transfer; finish it.
+
+        Raises:
+            ValueError: a landing has runs, which rank after rank copies or adds, so nothing may land before `finish`.
         """
+        if into and any(landing.runs is not None for of_rank in self.landings for landing in of_rank):
+            raise ValueError("rows that are copied or added by runs cannot land at once: give the targets to finish")
         self.wire.wake()
         transfer = Transfer(self)
         if differentiable and torch.is_grad_enabled():
@@ -174,11 +179,7 @@ class Transfer:
             # None are packed for this rank, nor where they are sent from where they stand.
             for block, memory in zip(blocks, packed, strict=False):
                 _copy(sources[block.matrix], block, memory)
-        # What is added, or goes to other columns than it comes from, lands later.
-        wanted = [
-            [] if any(landing.runs is not None for landing in landings) else [landing.target for landing in landings]
-            for landings in (route.landings[:size] if into else ())
-        ]
+        wanted = [[landing.target for landing in landings] for landings in route.landings[:size]] if into else []
         received = Messages(self._wire, codec, route.arriving, _ready(self._wire, codec, wanted, into))
         self._post(sent, received, stage=self._wire.rows_stage)
 

@@ -426,7 +426,7 @@ class ServedModel:
         self._check(ids, (ids < 0) | (ids >= self._rows[owners, 0]))
         of_features = ids.split(sizes)
         weights_of = [None] * len(sizes) if weights is None else weights.split(sizes)
-        pool = partial(F.embedding_bag, include_last_offset=True)
+        pool = partial(F.embedding_bag, mode="sum", include_last_offset=True)
         given: list[Tensor] = []
         for outputs in self._collections:
             found: list[Tensor] = []
@@ -435,7 +435,7 @@ class ServedModel:
                 rows, counts = of_features[place] + self._first[output.table], lengths[place].long()
                 if output.pooled:
                     bags = F.pad(counts.cumsum(0), (1, 0))
-                    pooled = pool(rows, matrix, bags, mode="sum", per_sample_weights=weights_of[place])
+                    pooled = pool(rows, matrix, bags, per_sample_weights=weights_of[place])
                     found.append(pooled / counts.clamp(min=1).unsqueeze(1) if output.mean else pooled)
                 else:
                     found += [F.embedding(rows, matrix), counts]

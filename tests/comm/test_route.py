@@ -233,6 +233,8 @@ def test_local_matrices_land_without_a_message():
     assert torch.equal(target.detach(), expected)
     target.sum().backward()
     assert torch.equal(local.grad[:, 1:3], torch.ones(2, 2))
+    with pytest.raises(ValueError, match="cannot land at once: give the targets to finish"):
+        route.start([], into=[torch.ones(3, 5)])
 
 
 def test_nothing_is_kept_without_gradients():
