@@ -147,7 +147,7 @@ def measure(program: Program) -> Findings:
             single, lists = time_requests(served, peer, rows, size, repeats)
             comparisons |= {f"requests of {size}": single, f"requests of {size}, lists": lists}
             for variant, key in KEYS.items():
-                seconds = np.array((single.variants | lists.variants)[variant].seconds)
+                seconds = np.array({**single.variants, **lists.variants}[variant].seconds)
                 for percentile in (50, 99):
                     milliseconds = 1000 * float(np.percentile(seconds, percentile))
                     figures[f"{key}_{size}_p{percentile}_milliseconds"] = milliseconds
