@@ -108,8 +108,10 @@ class GraphTask(Task[LoadedMinibatch]):
         self._takes_dropout = takes_dropout(model)
         codec = setup.wire.vectors_codec(graph.features.dtype)
         codec.check(graph.features)
+        graph, shared = graph.shared_with(world, codec, setup.device, self._cache)
+        self.graph = graph
         if self._cached_ids is None:
-            self._choice = choose_cache(world, graph, self._sampling(setup), demand=demand)
+            self._choice = choose_cache(world, graph, self._sampling(setup), demand=demand, shared=shared)
             self._cached_ids = self._choice.cached_ids
         self._copy_bytes = codec.wire_row_bytes(graph.features.shape[1:], graph.features.dtype)
         self.store = CachedStore(
@@ -120,6 +122,7 @@ class GraphTask(Task[LoadedMinibatch]):
             codec=codec,
             stage="features",
             device=setup.device,
+            shared=shared,
             device_share=self._cache.gpu_share if setup.device.type == "cuda" else 1.0,
         )
         expected = self._choice and self._choice.expected_rows

@@ -100,7 +100,7 @@ def _summed(run: ReportedRun, frame: "pd.DataFrame", by: Literal["rank", "epoch"
     return sums.head(len(run.last_ranks)) if by == "rank" else sums
 
 
-OWN, CACHED, REMOTE = "its own", "in the cache", "from another rank"
+OWN, CACHED, SHARED, REMOTE = "its own", "in the cache", "in shared memory", "from another rank"
 
 
 def locality_panel(run: ReportedRun) -> Panel:
@@ -111,7 +111,14 @@ def locality_panel(run: ReportedRun) -> Panel:
     if share is None:
         return Panel(missing="No rows were requested.")
     cached = "" if hits is None else f" Of the rows of other ranks, {hits:.2%} were in the cache."
-    rows = run.rank_frame(lambda cost: {OWN: cost.rows_local, CACHED: cost.rows_cached, REMOTE: cost.rows_remote})
+    rows = run.rank_frame(
+        lambda cost: {
+            OWN: cost.rows_local,
+            CACHED: cost.rows_cached,
+            SHARED: cost.rows_shared,
+            REMOTE: cost.rows_remote,
+        }
+    )
     return Panel(
         views={
             "by rank, all epochs": _locality_by_rank(_summed(run, rows, "rank")),

@@ -151,6 +151,17 @@ def test_what_is_expected_is_what_sampling_asks_for(graph: PartitionedGraph, ord
             assert rows[part] == 0
 
 
+def test_vertices_of_parts_in_shared_memory_are_not_kept(graph: PartitionedGraph) -> None:
+    for policy in ("vip", "degree", "simulation"):
+        alone, near = (rank_part(graph, 1, recipe(policy=policy).sampling, near=near) for near in (set(), {0}))
+        start, stop = near.own
+        assert near.num_remote == alone.num_remote - start
+        assert near.ranking.tolist() == [vertex for vertex in alone.ranking if vertex >= stop]
+        assert near.kept(10**6).tolist() == list(range(stop, graph.num_vertices))
+        assert near.expected_rows([50])[0, 0] == 0
+        assert near.expected_rows([0])[0, 2:].tolist() == alone.expected_rows([0])[0, 2:].tolist()
+
+
 def test_room_for_all_keeps_also_what_no_minibatch_needs(graph: PartitionedGraph) -> None:
     ranking = rank_part(graph, 1, recipe(policy="halo").sampling)
     start, stop = ranking.own
