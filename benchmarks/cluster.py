@@ -133,7 +133,7 @@ def wait_for_ranks(process: subprocess.Popen[str]) -> None:
         if not line:
             raise RuntimeError(
                 f"a cluster that nobody killed ended with status {process.wait(START_DEADLINE_S)} before its ranks "
-                f"ran: windrow cluster --hosts {HOSTS} --rate {RATE} -- true says why"
+                f"ran: python -m benchmarks.emulated_cluster --hosts {HOSTS} --rate {RATE} -- true says why"
             )
         seen += line
 

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.emulated_cluster.network import CLUSTER_VARIABLE, INTERFACE, host_address
 from benchmarks.harness.power_law import power_law_communities
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Comparison, Findings, Measurement, Table
@@ -38,7 +39,6 @@ from windrow.comm.connect import connect
 from windrow.comm.launcher import launched_rank
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioning import graph_to_store
-from windrow.launch.cluster.network import CLUSTER_VARIABLE, INTERFACE, host_address
 from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.launch.recipe import make_recipe
 from windrow.launch.training import make_trainer

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable
 
 __all__ = [
-    "ClusterError",
     "CollectiveMismatchError",
     "CommunicationError",
     "DataError",
@@ -49,10 +48,6 @@ class PlanError(WindrowError, ValueError):
 
 class StoreError(WindrowError, ValueError):
     """A partition store, checkpoint or run folder is damaged, of another version, or does not fit this run."""
-
-
-class ClusterError(WindrowError, RuntimeError):
-    """An emulated cluster cannot be made on this machine, was described wrongly, or failed its own proof."""
 
 
 class CommunicationError(WindrowError, RuntimeError):

@@ -21,14 +21,13 @@ examples:
   mpirun -n 2 windrow train examples/tolokers.toml
   mpirun -n 2 windrow predict runs/tolokers-1
   windrow prepare examples/open_bandit.toml
-  windrow cluster --hosts 4 --rate 1gbit -- mpirun -n 4 windrow train examples/tolokers.toml
   windrow report runs/tolokers-1
   windrow doctor
   windrow train --help
 """
 COMMANDS = (
     *("init", "partition", "cluster-log", "prepare", "generate-log", "groups", "plan", "explain", "train", "predict"),
-    *("recommend", "evaluate", "export", "cluster", "network", "report", "doctor", "completion"),
+    *("recommend", "evaluate", "export", "network", "report", "doctor", "completion"),
 )
 """In the order in which the help shows them; each is a module of `windrow.launch.commands`."""
 

@@ -57,8 +57,8 @@ def mpirun(size: int, *, hostfile: Path | None = None) -> list[str]:
 
 
 def emulated_cluster(hosts: int, rate: str) -> list[str]:
-    """The words that run a command inside an emulated cluster, with the options of ``windrow cluster``."""
-    start = [sys.executable, "-P", "-m", "windrow.launch", "cluster"]
+    """The words that run a command inside an emulated cluster (`benchmarks.emulated_cluster`)."""
+    start = [sys.executable, "-P", "-m", "benchmarks.emulated_cluster"]
     return [*start, "--hosts", str(hosts), "--rate", rate, "--"]
 
 

@@ -1,7 +1,7 @@
 """``windrow doctor``: say what works on this machine, and what would cure what does not.
 
 Look at Python, PyTorch, MPI and its launcher (two ranks are started), cores, memory, GPUs, the place of compiled
-kernels, optional libraries and emulated hosts. Takes some seconds; start it without mpirun.
+kernels, and optional libraries. Takes some seconds; start it without mpirun.
 """
 
 import argparse
@@ -157,11 +157,6 @@ def _look_at_fbgemm() -> str:
     return found
 
 
-def _look_at_cluster() -> str:
-    _output_of(sys.executable, "-P", "-m", "windrow.launch", "cluster", "--hosts=2", "--rate=1gbit", "--", "true")
-    return "hosts can be emulated"
-
-
 def _versions(*modules: str) -> str:
     return ", ".join(f"{name} {import_module(name).__version__}" for name in modules)
 
@@ -192,6 +187,5 @@ CHECKS = (
           "both, in the version for this PyTorch"),
     Check("torchrec", lambda: _versions("torchrec"), "for export to TorchRec: pip install --no-deps torchrec"),
     Check("plotly", lambda: _versions("plotly", "jinja2"), "for windrow report: pip install windrow[report]"),
-    Check("cluster", _look_at_cluster, "only windrow cluster needs it"),
 )  # fmt: skip
 """In the order in which they are shown."""

@@ -31,7 +31,7 @@ examples:
   windrow explain examples/tolokers.toml
   windrow explain examples/tolokers.toml --network network.toml --plot explain.png
   windrow explain examples/tolokers.toml --set cache.memory_gib=0.0001 --alphas 0,0.1,0.5
-  windrow cluster --hosts 2 --rate 1gbit -- mpirun -n 2 windrow network --out links.json
+  mpirun -n 2 windrow network --out links.json
   windrow explain examples/tolokers.toml --network links.json --ranks-per-machine 2
   windrow explain examples/parquet_log.toml --ranks 4
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks-per-machine",
         type=int,
         metavar="N",
-        help="ranks that share a machine's cores, where the network does not tell: hosts of windrow cluster share "
+        help="ranks that share a machine's cores, where the network does not tell: emulated hosts share "
         "those of this one",
     )
     parser.add_argument(

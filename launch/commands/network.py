@@ -22,7 +22,6 @@ EXAMPLES = """\
 examples:
   mpirun -n 4 windrow network
   mpirun -n 4 windrow network --measure --out links.json
-  windrow cluster --hosts 4 --rate 1gbit -- mpirun -n 4 windrow network
   windrow network --describe examples/network.toml
 
 docs/network.md says what the tables mean, and examples/network.toml what a description can hold.

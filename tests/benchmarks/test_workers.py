@@ -89,7 +89,7 @@ def test_words_of_the_commands(tmp_path: Path) -> None:
     assert words == ["-hostfile", str(hosts), "-n", "2"]
     assert mpirun(3)[1:] == ["-n", "3"]
     assert emulated_cluster(4, "1gbit")[2:] == [
-        "-m", "windrow.launch", "cluster", "--hosts", "4", "--rate", "1gbit", "--",
+        "-m", "benchmarks.emulated_cluster", "--hosts", "4", "--rate", "1gbit", "--",
     ]  # fmt: skip
     command = worker_command(Path("x.py"), {"a": 1}, Path("out"))
     assert command[1:] == ["-P", "x.py", "--task", json.dumps({"a": 1}), "--output", "out"]

@@ -13,7 +13,6 @@ from windrow.launch import cli
 from windrow.launch.commands import train
 
 ALONE = {
-    "cluster": ["--hosts", "2", "--rate", "1gbit", "--", "true"],
     "cluster-log": ["a.parquet", "--output", "b", "--by", "c", "--no-sort"],
     "explain": ["r.toml"],
     "generate-log": ["a.parquet"],
@@ -118,7 +117,12 @@ def test_help_and_refusals_come_before_heavy_libraries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"), [("tarin", "Did you mean 'train'? Commands: init, pa"), ("xyz", "'xyz'. Commands: init, pa")]
+    ("typed", "said"),
+    [
+        ("tarin", "Did you mean 'train'? Commands: init, pa"),
+        ("cluster", "Did you mean 'cluster-log'? Commands: init, pa"),
+        ("xyz", "'xyz'. Commands: init, pa"),
+    ],
 )
 def test_a_misspelt_command_is_answered_with_the_nearest(
     capsys: pytest.CaptureFixture[str], typed: str, said: str

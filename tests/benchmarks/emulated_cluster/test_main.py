@@ -1,15 +1,11 @@
-"""windrow.launch.commands.cluster: what reaches the cluster, and what is refused before there is one."""
+"""python -m benchmarks.emulated_cluster: what reaches the cluster, and what is refused before there is one."""
+
+import subprocess
+import sys
 
 import pytest
 
-from windrow.comm.errors import ClusterError
-from windrow.launch.cli import build_parser
-from windrow.launch.cluster import run as cluster_run
-
-
-def cluster_with(*arguments: str) -> int:
-    parsed = build_parser().parse_args(["cluster", *arguments])
-    return int(parsed.run(parsed))
+from benchmarks.emulated_cluster import __main__ as program
 
 
 def test_the_command_keeps_its_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,9 +15,9 @@ def test_the_command_keeps_its_own_options(monkeypatch: pytest.MonkeyPatch) -> N
         seen.append((options, command))
         return 5
 
-    monkeypatch.setattr(cluster_run, "run_in_cluster", run_in_cluster)
+    monkeypatch.setattr(program, "run_in_cluster", run_in_cluster)
     command = ["mpirun", "-n", "2", "sh", "-c", "a b", "--", "--hosts", "9", "--help"]
-    assert cluster_with("--hosts", "2", "--rate", "1gbit,unlimited", "--", *command) == 5
+    assert program.main(["--hosts", "2", "--rate", "1gbit,unlimited", "--", *command]) == 5
     ((options, given),) = seen
     assert options.rates == (10**9, None)
     assert given == command
@@ -36,5 +32,7 @@ def test_the_command_keeps_its_own_options(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_wrong_use_is_refused(hosts: str, rest: tuple[str, ...], words: str) -> None:
-    with pytest.raises(ClusterError, match=words):
-        cluster_with("--hosts", hosts, "--rate", "1gbit", *rest)
+    command = [sys.executable, "-P", "-m", "benchmarks.emulated_cluster", "--hosts", hosts, "--rate", "1gbit", *rest]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert words in done.stderr

@@ -2,7 +2,7 @@
 
 Two processes have a part in it::
 
-    windrow cluster (outer process)                    process 1 of the new process namespace
+    the process that was started                       process 1 of the new process namespace
     checks the options, enters new namespaces
     fork --------------------------------------------> private mounts, switch, hosts, links, files
     waits, passes SIGINT, SIGTERM, SIGHUP on           ping-pong over each link
@@ -17,26 +17,19 @@ import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Final, Never
 
-from windrow.comm.errors import ClusterError
-from windrow.launch.cluster.namespaces import (
-    bind,
-    die_with_parent,
-    enter_namespaces,
-    mount_private_folders,
-    parent_is_gone,
-)
-from windrow.launch.cluster.network import (
+from benchmarks.emulated_cluster.namespaces import bind, die_with_parent, enter_namespaces, mount_private_folders
+from benchmarks.emulated_cluster.network import (
     CLUSTER_VARIABLE,
-    ETC_HOSTS,
+    INSTEAD,
     INTERFACE,
     SWITCH,
     SWITCH_ADDRESS,
     TOOLS,
+    ClusterError,
     ClusterOptions,
     SetUp,
     build_network,
@@ -44,7 +37,8 @@ from windrow.launch.cluster.network import (
     host_address,
     require_tools,
 )
-from windrow.launch.cluster.proof import prove
+from benchmarks.emulated_cluster.proof import prove
+from windrow.comm.launcher import launched_size
 
 __all__ = ["cluster_environment", "require_machine", "require_mpich", "run_in_cluster", "write_launcher_files"]
 
@@ -75,7 +69,6 @@ TRANSPORT: Final = {
 OTHER_LAUNCHERS: Final = ("HYDRA_BOOTSTRAP", "HYDRA_BOOTSTRAP_EXEC", "HYDRA_CONFIG_FILE", "HYDRA_RMK")
 """Settings that would lead MPICH's mpirun past the emulated hosts."""
 
-
 ENTER_HOST: Final = "enter-host"
 HOST_FILE: Final = "hosts"
 NAMES: Final = "names"
@@ -86,19 +79,16 @@ def require_mpich(set_up: SetUp) -> None:
     """Refuse another mpirun than MPICH's.
 
     Raises:
-        ClusterError: there is none, or it is another one's.
+        ClusterError: it is another one's.
     """
-    cure = "Install MPICH (pip install windrow[mpich], or apt install mpich) and put its mpirun first on the PATH."
-    try:
-        found = set_up.run("mpirun", "--version", check=False)
-    except ClusterError as error:
-        raise ClusterError(f"no mpirun to start ranks with ({error}) {cure}") from error
+    found = set_up.run("mpirun", "--version", check=False)
     said = (found.stdout + found.stderr).strip()
     if "HYDRA" not in said:
         first_line = said.partition("\n")[0] or f"exit status {found.returncode}"
         raise ClusterError(
             f"the mpirun on the PATH is not MPICH's ({first_line}), and an emulated cluster starts ranks through MPICH "
-            f"only. {cure} A real cluster needs no emulation and works with any MPI."
+            "only. Install MPICH (make install, or apt install mpich) and put its mpirun first on the PATH. A real "
+            "cluster needs no emulation and works with any MPI."
         )
 
 
@@ -148,13 +138,12 @@ NOT_FOUND: Final = 127
 NOT_EXECUTABLE: Final = 126
 """Exit statuses of a shell for a command that cannot be started."""
 
-FAILED: Final = 2
-
 
 def run_in_cluster(options: ClusterOptions, command: Sequence[str]) -> int:
     """Run a command in a cluster that ends with it.
 
-    Changes this process for good: it becomes part of new namespaces. Call it in a process that does nothing else.
+    Changes this process for good: it becomes part of new namespaces. And it returns twice, as fork does: in this
+    process and in process 1, which then has to end. Call it in a process that does nothing else.
 
     Args:
         options: of the cluster.
@@ -164,28 +153,30 @@ def run_in_cluster(options: ClusterOptions, command: Sequence[str]) -> int:
         Exit status of the command; 128 + its number where a signal ended it; 127 or 126 where it cannot be started.
 
     Raises:
-        ClusterError: this machine cannot. What goes wrong after that is printed, and the status is 2.
+        ClusterError: this machine cannot, which either process may find out.
     """
     # Who starts this may have left SIGCHLD ignored, and then nobody could wait for a child.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     require_machine()
+    watched = {number for number in PASSED_ON if signal.getsignal(number) != signal.SIG_IGN}
     alive, kept_open = os.pipe()
-    ignored = {number for number in PASSED_ON if signal.getsignal(number) == signal.SIG_IGN}
-    watched = set(PASSED_ON) - ignored
-    sys.stdout.flush()
-    sys.stderr.flush()
-    enter_namespaces()
-    # Until the child has its own handlers, what arrives waits.
-    signal.pthread_sigmask(signal.SIG_BLOCK, watched | {signal.SIGCHLD})
-    child = os.fork()
-    if child == 0:
+    try:
+        enter_namespaces()
+        # Until the child has its own handlers, what arrives waits.
+        signal.pthread_sigmask(signal.SIG_BLOCK, watched | {signal.SIGCHLD})
+        child = os.fork()
+        if child:
+            return _pass_on_until_end(child, watched)
         os.close(kept_open)
-        _be_process_one(options, command, alive, watched)
-    os.close(alive)
-    status = _pass_on_until_end(child, watched)
-    os.close(kept_open)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, watched | {signal.SIGCHLD})
-    return status
+        die_with_parent(alive)
+        environment = _set_up(options, watched)
+    except OSError as error:
+        raise ClusterError(
+            f"cannot make new namespaces and their mounts: {error}. Run this as root (sudo), or let the kernel give "
+            "users their own namespaces (sysctl user.max_user_namespaces above 0; on Ubuntu also "
+            f"kernel.apparmor_restrict_unprivileged_userns=0); a container needs the capability SYS_ADMIN. {INSTEAD}"
+        ) from error
+    return _run_command(command, environment, watched)
 
 
 def require_machine() -> None:
@@ -195,36 +186,13 @@ def require_machine() -> None:
         ClusterError: with what is missing, and how to get it.
     """
     if sys.platform != "linux":
-        raise ClusterError(
-            f"hosts are emulated with Linux's network namespaces, and this is {sys.platform}. What works without: "
-            "ranks on this machine, and a real cluster by a host file"
-        )
+        raise ClusterError(f"hosts are emulated with Linux's network namespaces, and this is {sys.platform}. {INSTEAD}")
+    if launched_size() > 1:
+        raise ClusterError(f"one process makes a cluster, but the launcher started {launched_size()}: no mpirun")
     if CLUSTER_VARIABLE in os.environ:
-        raise ClusterError("this is an emulated cluster already: start windrow cluster outside of it")
+        raise ClusterError("this is an emulated cluster already: start another one outside of it")
     require_tools()
     require_mpich(SetUp(SET_UP_S))
-    if find_spec("mpi4py") is None:
-        raise ClusterError("mpi4py is not installed, so that nothing can be sent: pip install windrow[mpich]")
-
-
-def _be_process_one(options: ClusterOptions, command: Sequence[str], alive: int, watched: set[signal.Signals]) -> Never:
-    """Set up, run the command, and exit. What is left in the namespaces then ends, by the kernel's hand."""
-    status = FAILED
-    try:
-        die_with_parent()
-        if not parent_is_gone(alive):
-            environment = _set_up(options, watched)
-            status = _run_command(command, environment, watched)
-    except ClusterError as error:
-        print(f"windrow: error: {error}", file=sys.stderr)
-    except SystemExit as error:
-        status = int(error.code or 0)
-    except BaseException:  # noqa: BLE001 - a bug: it must not run on in a copy of the caller
-        sys.excepthook(*sys.exc_info())
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
 
 
 def _set_up(options: ClusterOptions, watched: set[signal.Signals]) -> dict[str, str]:
@@ -239,7 +207,7 @@ def _set_up(options: ClusterOptions, watched: set[signal.Signals]) -> dict[str, 
     set_up = SetUp(SET_UP_S + PER_HOST_S * len(options.hosts))
     folder = mount_private_folders()
     write_launcher_files(options, folder)
-    bind(folder / NAMES, ETC_HOSTS)
+    bind(folder / NAMES, Path("/etc/hosts"))
     build_network(options, set_up)
     environment = cluster_environment(options, folder, os.environ)
     print(prove(options, environment, set_up), file=sys.stderr, flush=True)
@@ -251,14 +219,10 @@ def _run_command(command: Sequence[str], environment: dict[str, str], watched: s
     """Start the command, with signals as its caller had them, and wait."""
     try:
         child = os.posix_spawnp(
-            command[0],
-            list(command),
-            environment,
-            setsigmask=(),
-            setsigdef=[*watched, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ],
+            command[0], list(command), environment, setsigmask=(), setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
         )
     except OSError as error:
-        print(f"windrow cluster: cannot start {command[0]}: {error.strerror}", file=sys.stderr)
+        print(f"emulated_cluster: cannot start {command[0]}: {error.strerror}", file=sys.stderr)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
     return _pass_on_until_end(child, watched)
 
@@ -270,27 +234,15 @@ def _pass_on_until_end(child: int, watched: set[signal.Signals]) -> int:
     """
     passed: set[int] = set()
     while True:
-        status = _reap(child)
-        if status is not None:
-            return status
+        process, status = os.waitpid(-1, os.WNOHANG)
+        if process == child:
+            code = os.waitstatus_to_exitcode(status)
+            return SIGNALLED - code if code < 0 else code
+        if process != 0:
+            continue
         arrived = signal.sigwaitinfo(watched | {signal.SIGCHLD})
         number = arrived.si_signo
         if number == signal.SIGCHLD or (number in FROM_TERMINAL and arrived.si_code > SENT_BY_KERNEL):
             continue
         os.kill(child, signal.SIGKILL if number in passed else number)
         passed.add(number)
-
-
-def _reap(child: int) -> int | None:
-    """Collect all children that have ended; the status of one of them, where it is among them."""
-    found = None
-    while True:
-        try:
-            process, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return found
-        if process == 0:
-            return found
-        if process == child:
-            code = os.waitstatus_to_exitcode(status)
-            found = SIGNALLED - code if code < 0 else code

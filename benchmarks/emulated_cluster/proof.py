@@ -1,8 +1,8 @@
 """Proof, before each use, that what ranks say to each other crosses the links and that these keep their rates.
 
-Started by mpirun, one rank on each host, before the command of the cluster, ``python -m windrow.launch.cluster.proof``
-plays ping-pong over each link and counts bytes; the process that started it judges what it prints. Nothing here loads
-PyTorch, since it runs at the start of each cluster.
+Started by mpirun, one rank on each host, before the command of the cluster, this module as a program plays ping-pong
+over each link and counts bytes; the process that started it judges what it prints. Nothing here loads PyTorch, since it
+runs at the start of each cluster.
 """
 
 import json
@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from windrow.comm.errors import ClusterError
-from windrow.launch.cluster.network import INTERFACE, ClusterOptions, SetUp, format_rate, link_shape
+from benchmarks.emulated_cluster.network import INTERFACE, ClusterError, ClusterOptions, SetUp, format_rate, link_shape
 
 __all__ = ["judge", "main", "message_bytes", "prove", "ring_pairs"]
 
@@ -61,7 +60,7 @@ def prove(options: ClusterOptions, environment: dict[str, str], set_up: SetUp) -
     """
     num_hosts = len(options.hosts)
     lengths = [message_bytes(_slower(options, pair)) for pair in ring_pairs(num_hosts)]
-    probe = [sys.executable, "-P", "-m", "windrow.launch.cluster.proof", *map(str, lengths)]
+    probe = [sys.executable, "-P", "-m", "benchmarks.emulated_cluster.proof", *map(str, lengths)]
     done = set_up.run("mpirun", "-n", str(num_hosts), *probe, check=False, environment=environment)
     if done.returncode != 0:
         said = "\n".join(done.stderr.strip().splitlines()[-LINES_SHOWN:])

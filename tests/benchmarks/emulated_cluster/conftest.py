@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.harness import workers as processes
 
-WINDROW = [sys.executable, "-P", "-m", "windrow.launch", "cluster"]
+CLUSTER = [sys.executable, "-P", "-m", "benchmarks.emulated_cluster"]
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +18,7 @@ def cluster_command() -> list[str]:
     """The command, before its options; skips where this machine cannot emulate a cluster."""
     # Processes that torch and MPI have not touched: new namespaces want a process of one thread.
     tried = subprocess.run(
-        [*WINDROW, "--hosts", "2", "--rate", "unlimited", "--", "true"],
+        [*CLUSTER, "--hosts", "2", "--rate", "unlimited", "--", "true"],
         capture_output=True,
         text=True,
         timeout=120,
@@ -27,7 +27,7 @@ def cluster_command() -> list[str]:
     )
     if tried.returncode != 0:
         pytest.skip(f"this machine cannot emulate a cluster: {tried.stderr.strip()}")
-    return WINDROW
+    return CLUSTER
 
 
 @pytest.fixture(scope="session")

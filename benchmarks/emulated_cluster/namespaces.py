@@ -7,6 +7,9 @@ Nothing needs to be cleaned up, however any of these processes ends::
          +-- when it dies, the kernel kills process 1
                                   +-- when that dies, the kernel kills everything in the namespace, and with the last
                                       process go its network (hosts, switch, queues) and its mounts (temporary files)
+
+The calls are made here, and not by unshare(1): before util-linux 2.41 it passes no signals on, and where it is killed
+before its child has asked to die with it, the child lives on.
 """
 
 import contextlib
@@ -14,12 +17,11 @@ import ctypes
 import os
 import select
 import signal
+import sys
 from pathlib import Path
 from typing import Any, Final
 
-from windrow.comm.errors import ClusterError
-
-__all__ = ["bind", "die_with_parent", "enter_namespaces", "mount_private_folders", "parent_is_gone"]
+__all__ = ["bind", "die_with_parent", "enter_namespaces", "mount_private_folders"]
 
 CLONE_NEWNS: Final = 0x0002_0000
 CLONE_NEWIPC: Final = 0x0800_0000
@@ -45,8 +47,6 @@ NETWORK_NAMESPACES: Final = "netns"
 SHARED_MEMORY: Final = Path("/dev/shm")
 """Where each rank of MPICH keeps a file of 1 MB, which stays there when the rank is killed."""
 
-INSTEAD: Final = "What works without: ranks on this machine (mpirun -n 4 ...), and a real cluster by a host file."
-
 
 def enter_namespaces() -> None:
     """Move this process to new network, mount and IPC namespaces, and its future children to a new process namespace.
@@ -54,36 +54,28 @@ def enter_namespaces() -> None:
     Whoever is not root becomes root of a new user namespace, where the kernel allows it. This cannot be undone.
 
     Raises:
-        ClusterError: the kernel refuses.
+        OSError: the kernel refuses.
     """
     flags = CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWPID
     user, group = os.geteuid(), os.getegid()
-    try:
-        if user == 0:
-            _unshare(flags)
-        else:
-            _unshare(flags | CLONE_NEWUSER)
-            Path("/proc/self/setgroups").write_text("deny")
-            Path("/proc/self/uid_map").write_text(f"0 {user} 1")
-            Path("/proc/self/gid_map").write_text(f"0 {group} 1")
-        # Mounts made from here on must not reach the rest of the machine.
-        _mount("none", "/", None, MS_REC | MS_PRIVATE)
-    except OSError as error:
-        raise ClusterError(
-            f"cannot make new namespaces as user {user}: {error.strerror}. Run windrow cluster as root (sudo), or let "
-            "the kernel give users their own namespaces (sysctl user.max_user_namespaces above 0; on Ubuntu also "
-            "kernel.apparmor_restrict_unprivileged_userns=0); a container needs the capability SYS_ADMIN. " + INSTEAD
-        ) from error
+    _call("unshare", flags if user == 0 else flags | CLONE_NEWUSER)
+    if user != 0:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    # Mounts made from here on must not reach the rest of the machine.
+    _mount("none", "/", None, MS_REC | MS_PRIVATE)
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends."""
+def die_with_parent(alive: int) -> None:
+    """Have the kernel kill this process when its parent ends, or exit where it has ended already.
+
+    Args:
+        alive: a pipe to read from, which the parent alone can write to, and never does.
+    """
     _call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def parent_is_gone(alive: int) -> bool:
-    """Whether the parent ended before `die_with_parent` took hold: it alone writes to this pipe, and never does."""
-    return bool(select.select([alive], [], [], 0)[0])
+    if select.select([alive], [], [], 0)[0]:
+        sys.exit("the process that started this one was killed")
 
 
 def mount_private_folders() -> Path:
@@ -93,44 +85,37 @@ def mount_private_folders() -> Path:
         A folder for temporary files, which vanish with the namespaces as the others do.
 
     Raises:
-        ClusterError: the kernel refuses.
+        OSError: the kernel refuses.
     """
-    try:
-        _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-        services = Path("/var/run").resolve()
-        _private_copy(services, leave_out=NETWORK_NAMESPACES)
-        (services / NETWORK_NAMESPACES).mkdir()
-        if SHARED_MEMORY.is_dir():
-            _private_copy(SHARED_MEMORY)
-    except OSError as error:
-        raise ClusterError(
-            f"cannot mount private folders ({error.strerror}: {error.filename}): run windrow cluster as root (sudo); a "
-            "container needs the capability SYS_ADMIN. " + INSTEAD
-        ) from error
-    folder = services / "windrow-cluster"
+    _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    services = Path("/var/run").resolve()
+    for folder in filter(Path.is_dir, (services, SHARED_MEMORY)):
+        _private_copy(folder)
+    names = services / NETWORK_NAMESPACES
+    names.mkdir(exist_ok=True)
+    _mount("tmpfs", str(names), "tmpfs", MS_NOSUID | MS_NODEV)
+    folder = services / "emulated-cluster"
     folder.mkdir()
     return folder
 
 
-def _private_copy(folder: Path, *, leave_out: str | None = None) -> None:
-    """Put a folder in memory in the place of a folder, with what is in it still to be seen, but for one entry."""
+def _private_copy(folder: Path) -> None:
+    """Put a folder in memory in the place of a folder, with what is in it still to be seen."""
     before = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:
         entries = [(entry.name, entry.is_symlink(), entry.is_dir()) for entry in os.scandir(folder)]
         _mount("tmpfs", str(folder), "tmpfs", MS_NOSUID | MS_NODEV)
         for name, is_link, is_folder in entries:
-            if name == leave_out:
-                continue
             # A service of the machine may remove its file at any moment.
             with contextlib.suppress(FileNotFoundError):
                 if is_link:
                     (folder / name).symlink_to(os.readlink(name, dir_fd=before))
-                elif is_folder:
+                    continue
+                if is_folder:
                     (folder / name).mkdir()
                 else:
                     (folder / name).touch()
-                if not is_link:
-                    _mount(f"/proc/self/fd/{before}/{name}", str(folder / name), None, MS_BIND | MS_REC)
+                _mount(f"/proc/self/fd/{before}/{name}", str(folder / name), None, MS_BIND | MS_REC)
     finally:
         os.close(before)
 
@@ -140,18 +125,14 @@ def bind(source: Path, target: Path) -> None:
     _mount(str(source), str(target), None, MS_BIND)
 
 
+def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
+    arguments = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
+    _call("mount", *arguments, ctypes.c_ulong(flags), None, about=target)
+
+
 def _call(function: str, *arguments: Any, about: str | None = None) -> None:
     """Call a function of the C library that returns 0 where it worked."""
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, function)(*arguments) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), about)
-
-
-def _unshare(flags: int) -> None:
-    _call("unshare", flags)
-
-
-def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
-    arguments = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
-    _call("mount", *arguments, ctypes.c_ulong(flags), None, about=target)

@@ -1,6 +1,5 @@
-"""windrow.launch.cluster.namespaces: what is private is private, and whoever loses its parent dies."""
+"""benchmarks.emulated_cluster.namespaces: what is private is private, and whoever loses its parent dies."""
 
-import errno
 import os
 import signal
 import subprocess
@@ -10,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from windrow.comm.errors import ClusterError
-from windrow.launch.cluster import namespaces
+from benchmarks.emulated_cluster import namespaces
 
 PRIVATE = """
 import os
 from pathlib import Path
-from windrow.launch.cluster.namespaces import bind, enter_namespaces, mount_private_folders
+from benchmarks.emulated_cluster.namespaces import bind, enter_namespaces, mount_private_folders
 services = sorted(os.listdir("/var/run"))
 enter_namespaces()
 child = os.fork()
@@ -47,43 +45,33 @@ def outside():
     return Path("/etc/hosts").read_text(), Path("/proc/self/mountinfo").read_text(), services
 
 
-def test_a_kernel_that_refuses_is_explained(monkeypatch):
-    def refuse(flags):
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(namespaces, "_unshare", refuse)
-    with pytest.raises(ClusterError, match=r"Operation not permitted.*sudo.*user\.max_user_namespaces.*What works"):
-        namespaces.enter_namespaces()
-    monkeypatch.setattr(namespaces, "_mount", lambda source, target, *_: refuse(0))
-    with pytest.raises(ClusterError, match=r"cannot mount private folders \(Operation not permitted.*sudo"):
-        namespaces.mount_private_folders()
-
-
 def test_whoever_is_not_root_asks_for_a_user_namespace(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(namespaces, "_unshare", asked.append)
-    monkeypatch.setattr(namespaces, "_mount", lambda *_: None)
+    monkeypatch.setattr(namespaces, "_call", lambda function, *arguments, about=None: asked.append(arguments))
     written = {}
     monkeypatch.setattr(Path, "write_text", lambda path, text: written.update({path.name: text}))
     namespaces.enter_namespaces()
-    assert asked[0] & namespaces.CLONE_NEWUSER
+    assert asked[0][0] & namespaces.CLONE_NEWUSER
     assert written["uid_map"] == "0 1000 1"
     assert next(iter(written)) == "setgroups", "the kernel wants this before a user's gid_map"
 
 
-def test_a_parent_that_is_gone_is_noticed():
+def test_a_parent_that_is_gone_is_noticed(monkeypatch):
     alive, kept_open = os.pipe()
-    assert not namespaces.parent_is_gone(alive)
+    monkeypatch.setattr(namespaces, "_call", lambda *_: None)
+    namespaces.die_with_parent(alive)
     os.close(kept_open)
-    assert namespaces.parent_is_gone(alive)
+    with pytest.raises(SystemExit):
+        namespaces.die_with_parent(alive)
     os.close(alive)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
 def test_a_child_dies_with_its_parent(family):
     child = (
-        "import time; from windrow.launch.cluster.namespaces import die_with_parent; die_with_parent(); "
+        "import os, time; from benchmarks.emulated_cluster.namespaces import die_with_parent; "
+        "die_with_parent(os.pipe()[0]); "
         "print('ready', flush=True); time.sleep(600)"
     )
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-P', '-c', {child!r}])"

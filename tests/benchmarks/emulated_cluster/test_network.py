@@ -1,4 +1,4 @@
-"""windrow.launch.cluster.network: options from the command line, the commands that make links, and their queues."""
+"""benchmarks.emulated_cluster.network: options of the command line, the commands that make links, and their queues."""
 
 import json
 import re
@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.comm.errors import ClusterError
-from windrow.launch.cluster import network
-from windrow.launch.cluster.network import (
+from benchmarks.emulated_cluster import network
+from benchmarks.emulated_cluster.network import (
+    ClusterError,
     ClusterOptions,
     SetUp,
     build_network,
@@ -29,8 +29,8 @@ from windrow.launch.cluster.network import (
         ("100mbit", 10**8, "100mbit"),
         (" 2.5Gbit", 25 * 10**8, "2500mbit"),
         ("1000mbit", 10**9, "1gbit"),
-        ("64kbit", 64000, "64kbit"),
-        ("1001bit", 1001, "1001bit"),
+        ("64064kbit", 64064000, "64064kbit"),
+        ("10000001bit", 10000001, "10000001bit"),
         ("unlimited", None, "unlimited"),
     ],
 )
@@ -39,12 +39,12 @@ def test_rates(text, rate, name):
     assert format_rate(rate) == name
 
 
-@given(st.integers(1, 10**12))
+@given(st.integers(10**7, 10**11))
 def test_a_rate_survives_its_name(rate):
     assert parse_rate(format_rate(rate)) == rate
 
 
-@pytest.mark.parametrize("text", ["", "fast", "1", "1gb", "-1gbit", "1e3mbit", "gbit", "1 gbit", "nan"])
+@pytest.mark.parametrize("text", ["", "fast", "1", "1gb", "-1gbit", "1e3mbit", "gbit", "1 gbit", "nan", "1tbit"])
 def test_no_rates(text):
     with pytest.raises(ClusterError, match="expected a number with its unit"):
         parse_rate(text)
@@ -68,13 +68,13 @@ def test_one_rate_for_all_or_one_for_each():
 @pytest.mark.parametrize(
     ("hosts", "rate", "message"),
     [
-        (1, "1gbit", r"1 host\(s\) has no network: take --hosts 2 or more, or run .* without"),
+        (1, "1gbit", r"1 host\(s\) have no network: take --hosts 2 or more, or run"),
         (-4, "1gbit", "no network"),
         (65, "unlimited", "at most 64"),
         (3, "1gbit,1gbit", "gives 2 rates for 3 hosts: give one for all, or one for each"),
-        (2, "1mbit", "rate 1mbit: expected 10mbit to 100gbit, or unlimited"),
-        (2, "1gbit,101gbit", "rate 101gbit: expected"),
-        (2, "0gbit", "expected 10mbit"),
+        (2, "1mbit", r"rate '1mbit': expected .*, 10mbit to 100gbit, or unlimited"),
+        (2, "1gbit,101gbit", "rate '101gbit': expected"),
+        (2, "0gbit", "10mbit to"),
         (2, "1gbit,", "rate '': expected"),
     ],
 )
@@ -94,12 +94,11 @@ class Recorder(SetUp):
         self.seen.append((command, text))
 
 
-def test_every_host_is_connected_and_every_limited_link_is_shaped_at_both_ends(monkeypatch):
-    monkeypatch.setattr(network, "require_tools", lambda: None)
+def test_every_host_is_connected_and_every_limited_link_is_shaped_at_both_ends():
     recorder = Recorder()
     build_network(make_options(3, "1gbit,unlimited,10gbit"), recorder)
     lines = dict(recorder.seen)
-    made = lines["ip", "-batch", "-"]
+    made = lines["ip", "-batch", "-"] + "\n"
     for number, host in enumerate(("host0-1gbit", "host1-unlimited", "host2-10gbit")):
         assert f"netns add {host}\nlink add port{number} type veth peer name eth0 netns {host}\n" in made
         size = {0: " gso_max_size 16384", 1: "", 2: " gso_max_size 65536"}[number]
@@ -117,10 +116,8 @@ def test_every_host_is_connected_and_every_limited_link_is_shaped_at_both_ends(m
 
 def test_a_missing_program_is_named_with_its_package(monkeypatch):
     monkeypatch.setattr(network, "find_program", lambda name: None if name in {"tc", "ip"} else f"/bin/{name}")
-    with pytest.raises(ClusterError, match=r"ip and tc not found: install iproute2 .*What works without"):
+    with pytest.raises(ClusterError, match=r"ip and tc not found: apt install iproute2\. What works without"):
         require_tools()
-    with pytest.raises(ClusterError, match="tc is not on the PATH"):
-        SetUp(1).run("tc")
 
 
 def test_a_program_that_fails_is_quoted():

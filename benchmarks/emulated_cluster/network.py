@@ -6,7 +6,7 @@ Each host is a network namespace with its own eth0 and lo::
     eth0 10.77.0.1         eth0 10.77.0.2
         |                      |                       a pair of virtual interfaces: one link
       port0                  port1
-    ----+------- switch -------+----- 10.77.0.254      the namespace of windrow cluster itself
+    ----+------- switch -------+----- 10.77.0.254      the namespace of process 1
 
 Each end of a link shapes what it sends (queues of ``tc``), so both directions have the rate, and each has one queue for
 every other host, served in turn::
@@ -27,23 +27,17 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
-
-from windrow.comm.errors import ClusterError
-from windrow.comm.options import checked_dataclass
 
 __all__ = [
     "CLUSTER_VARIABLE",
-    "ETC_HOSTS",
+    "INSTEAD",
     "INTERFACE",
-    "MAX_HOSTS",
     "SWITCH",
     "SWITCH_ADDRESS",
     "TOOLS",
-    "UNLIMITED",
+    "ClusterError",
     "ClusterOptions",
-    "LinkShape",
     "SetUp",
     "build_network",
     "find_program",
@@ -73,29 +67,18 @@ INTERFACE: Final = "eth0"
 
 UNITS: Final = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
+INSTEAD: Final = "What works without: ranks on this machine (mpirun -n 4 ...), and a real cluster by a host file."
 
-@checked_dataclass
-class ClusterOptions:
+
+class ClusterError(RuntimeError):
+    """An emulated cluster cannot be made on this machine, was described wrongly, or failed its own proof."""
+
+
+class ClusterOptions(NamedTuple):
     """An emulated cluster. `make_options` reads one from a command line."""
 
     rates: tuple[int | None, ...]
     """Bits per second of each host's link, in each direction; None where it is not limited."""
-
-    def __post_init__(self) -> None:
-        num_hosts = len(self.rates)
-        if num_hosts < 2:
-            raise ClusterError(
-                f"a cluster of {num_hosts} host(s) has no network: take --hosts 2 or more, or run the command without "
-                "windrow cluster"
-            )
-        if num_hosts > MAX_HOSTS:
-            raise ClusterError(f"{num_hosts} hosts are more than one machine can stand in for: at most {MAX_HOSTS}")
-        for rate in self.rates:
-            if rate is not None and not SLOWEST_BITS_PER_SECOND <= rate <= FASTEST_BITS_PER_SECOND:
-                raise ClusterError(
-                    f"rate {format_rate(rate)}: expected {format_rate(SLOWEST_BITS_PER_SECOND)} to "
-                    f"{format_rate(FASTEST_BITS_PER_SECOND)}, or {UNLIMITED}"
-                )
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -113,11 +96,14 @@ def make_options(hosts: int, rates: str) -> ClusterOptions:
     Raises:
         ClusterError: a rate is none, there are too few or too many of them, or the number of hosts is out of range.
     """
+    if hosts < 2:
+        raise ClusterError(f"{hosts} host(s) have no network: take --hosts 2 or more, or run the command as it is")
+    if hosts > MAX_HOSTS:
+        raise ClusterError(f"{hosts} hosts are more than one machine can stand in for: at most {MAX_HOSTS}")
     each = tuple(parse_rate(text) for text in rates.split(","))
     if len(each) == 1:
-        # Not multiplied out for a nonsense number of hosts, which the check then names.
-        each *= max(0, min(hosts, MAX_HOSTS + 1))
-    elif len(each) != hosts:
+        each *= hosts
+    if len(each) != hosts:
         raise ClusterError(
             f"--rate {rates} gives {len(each)} rates for {hosts} hosts: give one for all, or one for each"
         )
@@ -128,15 +114,19 @@ def parse_rate(text: str) -> int | None:
     """Bits per second of a rate such as "100mbit" or "2.5gbit"; None for "unlimited".
 
     Raises:
-        ClusterError: it is none of these.
+        ClusterError: it is none of these, or out of range.
     """
     text = text.strip().lower()
     if text == UNLIMITED:
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(bit|kbit|mbit|gbit)", text)
-    if match is None:
-        raise ClusterError(f"rate {text!r}: expected a number with its unit (100mbit, 1gbit, 2.5gbit), or {UNLIMITED}")
-    return round(float(match[1]) * UNITS[match[2]])
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?bit)", text)
+    rate = round(float(match[1]) * UNITS[match[2]]) if match else 0
+    if not SLOWEST_BITS_PER_SECOND <= rate <= FASTEST_BITS_PER_SECOND:
+        raise ClusterError(
+            f"rate {text!r}: expected a number with its unit (2.5gbit), {format_rate(SLOWEST_BITS_PER_SECOND)} to "
+            f"{format_rate(FASTEST_BITS_PER_SECOND)}, or {UNLIMITED}"
+        )
+    return rate
 
 
 def format_rate(bits_per_second: int | None) -> str:
@@ -217,16 +207,11 @@ SWITCH: Final = "switch"
 
 SWITCH_ADDRESS: Final = "10.77.0.254"
 
-ETC_HOSTS: Final = Path("/etc/hosts")
-"""Names of the hosts, in the cluster's own mount namespace."""
-
-TOOLS: Final = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "hostname": "hostname"}
+TOOLS: Final = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "hostname": "hostname", "mpirun": "mpich"}
 """Programs that must be there, and the packages that bring them."""
 
 ADMINISTRATION_PATH: Final = "/usr/sbin:/sbin"
 """Where some distributions keep them, which a user's PATH may lack."""
-
-WITHOUT_TOOLS: Final = "What works without: ranks on this machine, and a real cluster by a host file."
 
 
 class SetUp:
@@ -242,14 +227,11 @@ class SetUp:
         """Run a program, which reads `text`; None for its environment is that of this process.
 
         Raises:
-            ClusterError: it is not there, failed (where that is to be checked), or did not end before the deadline.
+            ClusterError: it failed (where that is to be checked), or did not end before the deadline.
         """
-        program = find_program(command[0])
-        if program is None:
-            raise ClusterError(f"{command[0]} is not on the PATH. {WITHOUT_TOOLS}")
         try:
             done = subprocess.run(
-                [program, *command[1:]],
+                [find_program(command[0]) or command[0], *command[1:]],
                 input=text,
                 capture_output=True,
                 text=True,
@@ -265,7 +247,7 @@ class SetUp:
             raise ClusterError(
                 f"{' '.join(command)} failed: {done.stderr.strip() or done.stdout.strip()}. If the kernel lacks what "
                 "it asks for (modules bridge, veth, sch_htb, cls_u32), load them (modprobe), or give --rate unlimited "
-                f"where shaping alone is missing. {WITHOUT_TOOLS}"
+                f"where shaping alone is missing. {INSTEAD}"
             )
         return done
 
@@ -274,7 +256,7 @@ def build_network(options: ClusterOptions, set_up: SetUp) -> None:
     """Make switch, hosts and links, and shape the links. The process is in network and mount namespaces of its own.
 
     Raises:
-        ClusterError: a program is missing, or failed.
+        ClusterError: a program failed.
     """
     # Packets handed over in one piece must fit into the bucket of the link.
     limits = ["" if rate is None else f" gso_max_size {link_shape(rate).packet_bytes}" for rate in options.rates]
@@ -290,7 +272,7 @@ def build_network(options: ClusterOptions, set_up: SetUp) -> None:
             f"link add port{number} type veth peer name {INTERFACE} netns {host}",
             f"link set port{number} master {SWITCH} up{limits[number]}",
         ]
-    set_up.run("ip", "-batch", "-", text=_lines(made))
+    set_up.run("ip", "-batch", "-", text="\n".join(made))
     ports: list[str] = []
     for number, (host, rate) in enumerate(zip(options.hosts, options.rates, strict=True)):
         own = [
@@ -298,17 +280,17 @@ def build_network(options: ClusterOptions, set_up: SetUp) -> None:
             f"addr add {host_address(number)}/24 dev {INTERFACE}",
             f"link set {INTERFACE} up{limits[number]}",
         ]
-        set_up.run("ip", "-netns", host, "-batch", "-", text=_lines(own))
+        set_up.run("ip", "-netns", host, "-batch", "-", text="\n".join(own))
         # A connection that pauses between steps keeps its window, as over links that lose nothing.
         setting = "echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle"
         set_up.run("ip", "netns", "exec", host, "sh", "-c", setting)
         if rate is not None:
             peers = [host_address(other) for other in range(len(options.hosts)) if other != number]
             queues = shaping_commands(INTERFACE, rate, peers, by="dst")
-            set_up.run("tc", "-netns", host, "-batch", "-", text=_lines(queues))
+            set_up.run("tc", "-netns", host, "-batch", "-", text="\n".join(queues))
             ports += shaping_commands(f"port{number}", rate, peers, by="src")
     if ports:
-        set_up.run("tc", "-batch", "-", text=_lines(ports))
+        set_up.run("tc", "-batch", "-", text="\n".join(ports))
 
 
 def find_program(name: str) -> str | None:
@@ -324,16 +306,10 @@ def require_tools() -> None:
     """
     missing = [name for name in TOOLS if find_program(name) is None]
     if missing:
-        packages = " and ".join(sorted({TOOLS[name] for name in missing}))
-        raise ClusterError(
-            f"{' and '.join(missing)} not found: install {packages} (apt install {packages}). {WITHOUT_TOOLS}"
-        )
+        packages = " ".join(sorted({TOOLS[name] for name in missing}))
+        raise ClusterError(f"{' and '.join(missing)} not found: apt install {packages}. {INSTEAD}")
 
 
 def host_address(number: int) -> str:
     """Address of a host, numbered from 0, in the cluster's own network."""
     return f"10.77.0.{number + 1}"
-
-
-def _lines(commands: Sequence[str]) -> str:
-    return "".join(f"{command}\n" for command in commands)

@@ -1,4 +1,4 @@
-"""windrow.launch.cluster.proof: pairs, lengths of messages, and what is judged of them."""
+"""benchmarks.emulated_cluster.proof: pairs, lengths of messages, and what is judged of them."""
 
 import json
 import subprocess
@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.comm.errors import ClusterError
-from windrow.launch.cluster.network import SetUp, link_shape, make_options
-from windrow.launch.cluster.proof import judge, main, message_bytes, prove, ring_pairs
+from benchmarks.emulated_cluster.network import ClusterError, SetUp, link_shape, make_options
+from benchmarks.emulated_cluster.proof import judge, main, message_bytes, prove, ring_pairs
 
 
 @given(st.integers(2, 64))
@@ -28,7 +27,7 @@ def test_a_rank_alone_says_so(capsys):
 
 def test_loading_it_loads_no_heavy_library():
     heavy = "[name for name in ('torch', 'numba', 'numpy') if name in sys.modules]"
-    code = f"import sys, windrow.launch.cluster.proof; print({heavy})"
+    code = f"import sys, benchmarks.emulated_cluster.proof; print({heavy})"
     done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
 

@@ -1,0 +1,1 @@
+"""Several hosts with real links between them, on one Linux machine: ``python -m benchmarks.emulated_cluster``."""

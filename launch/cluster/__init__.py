@@ -1,1 +1,0 @@
-"""Several hosts with real links between them, on one Linux machine."""
