@@ -191,6 +191,8 @@ def describe_explanation(found: Explanation, sampling: Sampling, *, network: str
         if found.work.device_s:
             work += f" of the processor and {found.work.device_s * 1e3:.3g} ms of the GPU"
         head.append(f"network: {network}; a step is {work}, {computed}")
+    if not found.marks["all"].alpha:
+        head.append("all ranks are on one host and read each other's rows in shared memory: none travel")
     return "\n".join([*head, "", table([_row(one, found) for one in found.sizes])])
 
 
@@ -233,7 +235,7 @@ def write_explanation_plot(found: Explanation, path: Path, *, title: str) -> Non
         # Most happens where caches are small; Matplotlib also asks about what is left of the axis.
         axes.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0.0)), np.square))
         axes.set(
-            xlim=(0, found.marks["all"].alpha), xlabel="alpha: remote rows kept by a rank, as a share of N / ranks"
+            xlim=(0, found.marks["all"].alpha or 1), xlabel="alpha: remote rows kept by a rank, as a share of N / ranks"
         )
         axes.set_ylim(bottom=0)
         for name, colour, style in lines:

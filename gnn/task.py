@@ -207,11 +207,14 @@ class GraphTask(Task[LoadedMinibatch]):
         )
 
     def opening_lines(self) -> Sequence[str]:
-        """What the model does not use of the graph, and what is kept of other ranks, where there are any."""
+        """What the model does not use of the graph, and what is kept or read of other ranks, where there are any."""
         lines = []
         if self.graph.edge_weight is not None and self.graph.edge_weight_for(self._setup.model) is None:
             lines.append("the graph has edge weights, which the model does not use (model.edge_weights)")
-        if self._choice is not None and self._setup.world.size > 1:
+        near = len(self.store.shared.near) if self.store.shared else 0
+        if near:
+            lines.append(f"shared memory: features of {near} other rank{'s' * (near > 1)} of this host are read there")
+        if self._choice is not None and self._setup.world.size > near + 1:
             kept = max(self._cached_rows)
             size = byte_size(kept * self._copy_bytes)
             line = f"cache: alpha {self._choice.alpha:.3g}, up to {kept:,} rows of other ranks ({size})"

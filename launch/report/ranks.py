@@ -130,7 +130,7 @@ def locality_panel(run: ReportedRun) -> Panel:
 
 def _locality_by_rank(numbers: "pd.DataFrame") -> Any:
     shares = 100 * numbers.div(numbers.sum(axis=1), axis=0).fillna(0)
-    shown = [name for name in numbers if name != CACHED or numbers[name].any()]
+    shown = [name for name in numbers if name not in (CACHED, SHARED) or numbers[name].any()]
     hover = "rank %{x}, %{fullData.name}: %{y:.2f} %, %{customdata[0]}"
     rows = series_rows(shares[shown], numbers[shown].map("{:,} rows".format))
     return chart("bar", rows, x="rank", y="share of rows (%)", hover=hover, range_y=[0, 100])

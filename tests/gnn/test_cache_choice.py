@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks.harness.power_law import power_law_communities
+from windrow.caching.selection import CacheOptions
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.wire import WireOptions
@@ -60,6 +61,7 @@ def test_every_rank_agrees_and_gets_what_was_expected(size: int) -> None:
             order=asked.sampler.order,
             pipeline=asked.pipeline,
             cached_ids=choice.cached_ids,
+            cache=CacheOptions(shared_memory=False),
         )
         trainer = Trainer(world, model, task, asked.training, seed=asked.run.seed)
         world.meter.reset()
