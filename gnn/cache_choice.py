@@ -71,6 +71,8 @@ class PartRanking:
     """[parts + 1], where each part's ids start."""
     steps: int
     """Minibatches in an epoch."""
+    input_rows: float
+    """Rows, local and remote, that all of them need, in expectation."""
     total: npt.NDArray[np.float64]
     """float64 [N], probability of each vertex to be among the input rows of one minibatch of this part."""
     ranking: npt.NDArray[np.int64]
@@ -92,11 +94,6 @@ class PartRanking:
     def _remote_parts(self) -> list[tuple[int, int]]:
         held = {self.part, *self.near}
         return [span for part, span in enumerate(pairwise(self.offsets)) if part not in held]
-
-    @property
-    def input_rows(self) -> float:
-        """Rows, local and remote, that all minibatches of an epoch need, in expectation."""
-        return self.steps * float(self.total.sum())
 
     def worthwhile(self, epochs: int) -> int:
         """Remote rows that spare more transfers than they cost, see `windrow.caching.selection`."""
@@ -191,11 +188,18 @@ def rank_part(
     scores = total
     if policy != "vip":
         scores = score_vertices(policy, demand, simulate=simulate if order else None, samplers=samplers)
+    input_rows = demand.steps * float(total.sum())
     for other in near:
-        scores[slice(*graph.book.part_range(other))] = total[slice(*graph.book.part_range(other))] = 0.0
-    ranking = choose_cached(scores, demand.own)
+        start, stop = graph.book.part_range(other)
+        scores[start:stop] = total[start:stop] = 0.0
     return PartRanking(
-        part=part, offsets=graph.offsets, steps=demand.steps, total=total, ranking=ranking, near=frozenset(near)
+        part=part,
+        offsets=graph.offsets,
+        steps=demand.steps,
+        input_rows=input_rows,
+        total=total,
+        ranking=choose_cached(scores, demand.own),
+        near=near,
     )
 
 

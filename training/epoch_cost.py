@@ -75,7 +75,8 @@ class RankCost:
     rows_remote: NonNegativeInt = 0
     """Rows, of the same kind, that this rank needed and had to ask another for."""
     peak_memory_bytes: NonNegativeInt = 0
-    """Largest resident set of the process since it started."""
+    """Largest resident set of the process since it started. Features in shared memory count on every rank that has
+    mapped them."""
     peak_gpu_memory_bytes: NonNegativeInt = 0
     """Most memory of tensors on its GPU since it started; 0 without a GPU."""
 

@@ -217,7 +217,6 @@ def test_rows_of_this_host_do_not_travel(spmd):
             asked += RowsFound(local=int(own.sum()), cached=int(kept.sum()), shared=int((~own & ~kept).sum()))
         assert world.meter.table() == {}
         assert world.meter.found("rows: rows") == asked
-        world.barrier(stage="read")
 
     spmd(body)
 

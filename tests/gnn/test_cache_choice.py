@@ -155,12 +155,15 @@ def test_what_is_expected_is_what_sampling_asks_for(graph: PartitionedGraph, ord
 
 def test_vertices_of_parts_in_shared_memory_are_not_kept(graph: PartitionedGraph) -> None:
     for policy in ("vip", "degree", "simulation"):
-        alone, near = (rank_part(graph, 1, recipe(policy=policy).sampling, near=near) for near in (set(), {0}))
+        alone, near = (
+            rank_part(graph, 1, recipe(policy=policy).sampling, near=frozenset(parts)) for parts in ([], [0])
+        )
         start, stop = near.own
         assert near.num_remote == alone.num_remote - start
         assert near.ranking.tolist() == [vertex for vertex in alone.ranking if vertex >= stop]
         assert near.kept(10**6).tolist() == list(range(stop, graph.num_vertices))
         assert near.expected_rows([50])[0, 0] == 0
+        assert near.input_rows == alone.input_rows
         assert near.expected_rows([0])[0, 2:].tolist() == alone.expected_rows([0])[0, 2:].tolist()
 
 
