@@ -85,7 +85,9 @@ SHAPES = """
 import ctypes, sys
 import torch
 from windrow.launch.rank_process import keep_freed_memory, keep_shapes
+from windrow.training import dense
 from windrow.training.dense import linear
+dense.onednn_is_faster = lambda: True
 class Counts(ctypes.Structure):
     names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
     _fields_ = [(name, ctypes.c_size_t) for name in names.split()]

@@ -2,12 +2,21 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional
 
-from windrow.training.dense import glorot, linear, make_linear, multiply, multiply_transposed
+from windrow.training import dense
+from windrow.training.dense import glorot, linear, make_linear, multiply, multiply_transposed, onednn_is_faster
+
+
+@pytest.fixture(params=["oneDNN", "PyTorch's"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever is faster here, both must be right."""
+    monkeypatch.setattr(dense, "onednn_is_faster", lambda: request.param == "oneDNN")
+
 
 SHAPES = [(1, 1, 1), (7, 5, 3), (1030, 40, 17), (2500, 16, 256), (0, 4, 3)]
 
@@ -16,6 +25,7 @@ def random(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> torch.
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), SHAPES)
 def test_products(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> None:
@@ -31,6 +41,7 @@ def test_products(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> N
     torch.testing.assert_close(product.double(), upstream.t() @ x, **tolerance)
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_gradients(dtype: torch.dtype, with_bias: bool) -> None:
@@ -45,6 +56,7 @@ def test_gradients(dtype: torch.dtype, with_bias: bool) -> None:
         torch.testing.assert_close(mine.double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("library")
 def test_same_bits_every_time() -> None:
     x, upstream = (random(5000, 64, seed=seed, dtype=torch.float32) for seed in (1, 2))
     weight = random(64, 64, seed=3, dtype=torch.float32)
@@ -52,6 +64,7 @@ def test_same_bits_every_time() -> None:
     assert torch.equal(multiply_transposed(upstream, x), multiply_transposed(upstream, x))
 
 
+@pytest.mark.usefixtures("library")
 def test_weights_that_are_slices_of_a_larger_matrix() -> None:
     x, whole = (random(*shape, seed=1, dtype=torch.float32) for shape in ((7, 16), (24, 64)))
     for weight in (whole[:, 16:32], whole[::2, 16:32], whole.t()[:, :16]):
@@ -60,7 +73,9 @@ def test_weights_that_are_slices_of_a_larger_matrix() -> None:
 
 MANY_SHAPES = """
 import random, torch
+from windrow.training import dense
 from windrow.training.dense import multiply, multiply_transposed
+dense.onednn_is_faster = lambda: True
 torch.set_num_threads(1)
 choice, held = random.Random(2), []
 generator = torch.Generator().manual_seed(1)
@@ -81,6 +96,24 @@ for _ in range(8000):
 def test_single_rows_leave_the_memory_of_others_alone() -> None:
     """Gradients of one row, between products with one column, once ended in a process with damaged memory."""
     subprocess.run([sys.executable, "-P", "-c", MANY_SHAPES], check=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("capability", "vendor", "faster"),
+    [
+        ("AVX512", "AuthenticAMD", True),
+        ("AVX2", "AuthenticAMD", False),
+        ("AVX512", "GenuineIntel", False),
+        ("DEFAULT", "ARM", False),
+    ],
+)
+def test_the_library_follows_from_the_processor(
+    capability: str, vendor: str, faster: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nvendor_id : {vendor}\n")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert onednn_is_faster(tmp_path / "cpuinfo") == faster
+    assert not onednn_is_faster(tmp_path / "nothing")
 
 
 def test_glorot_fills_its_range() -> None:
