@@ -2,14 +2,15 @@
 
 A DLRM of 26 tables is exported by `recsys.export` and opened by `recsys.load`. The peer is what one writes by hand: an
 `nn.EmbeddingBag` for each table, `nn.Linear` layers and a batched product, with the same weights, in inference mode.
-Both answer the same requests in turn, of one sample and of 1,024, given dense values and one id for each feature; all
-use one thread. The same requests as rows of a log, from values to probability, are timed beside them, and their
-outputs compared.
+Both answer the same requests in turn, of one sample and of 1,024, given dense values and one id for each feature, or a
+list of 0 to 8 ids for each, the peer with the offsets that it wants; all use one thread. The same requests as rows of
+a log, from values to probability, are timed beside them, and their outputs compared.
 
     python benchmarks/serving.py [--short]
 """
 
 import tempfile
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,11 @@ from windrow.recsys.models.options import ModelOptions
 NUM_DENSE, NUM_TABLES, DIM, ROWS, SAMPLES = 13, 26, 64, 20_000, 2048
 BOTTOM, TOP = (256,), (256, 128)
 SIZES = (1, 1024)
+MOST_IDS = 8
 AIM = 1.1
 OURS, PEER, OF_ROWS = "recsys.load, ids", "plain torch, ids", "recsys.load, rows of a log"
+OURS_LISTS, PEER_LISTS = "recsys.load, lists of ids", "plain torch, lists of ids"
+KEYS = {OURS: "served", PEER: "torch", OF_ROWS: "served_rows", OURS_LISTS: "served_lists", PEER_LISTS: "torch_lists"}
 
 
 class PlainDLRM(nn.Module):
@@ -48,10 +52,10 @@ class PlainDLRM(nn.Module):
         self.top = nn.Sequential(*_layers((DIM + len(row), *TOP)))
         self.logit = nn.Linear(TOP[-1], 1)
 
-    def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
-        """Logits [B] of dense values [B, D] and ids [F, B]."""
+    def forward(self, dense: Tensor, ids: Sequence[tuple[Tensor, Tensor | None]]) -> Tensor:
+        """Logits [B] of dense values [B, D] and, for each feature, ids [B, 1], or [V] with offsets [B]."""
         begun = self.bottom(dense)
-        bags = [table(of_feature.unsqueeze(1)) for table, of_feature in zip(self.tables, ids, strict=True)]
+        bags = [table(*of_feature) for table, of_feature in zip(self.tables, ids, strict=True)]
         vectors = torch.stack([begun, *bags], 1)
         dots = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)[:, self.pairs]
         logits: Tensor = self.logit(self.top(torch.cat([begun, dots], 1)))
@@ -94,27 +98,41 @@ def make_models(folder: Path) -> tuple[recsys.ServedModel, PlainDLRM, Any]:
     return recsys.load(folder / "model"), peer, rows
 
 
-def time_requests(served: recsys.ServedModel, peer: PlainDLRM, rows: Any, size: int, repeats: int) -> Comparison:
-    """Time requests of one size."""
+def time_requests(
+    served: recsys.ServedModel, peer: PlainDLRM, rows: Any, size: int, repeats: int
+) -> tuple[Comparison, Comparison]:
+    """Time requests of one size: of one id for each feature, and of lists."""
     request = rows.slice(0, size).drop_columns(["label"])
     dense = torch.tensor(np.column_stack([request[f"x{place}"] for place in range(NUM_DENSE)]), dtype=torch.float32)
     ids = torch.tensor(np.stack([request[f"f{place}"] for place in range(NUM_TABLES)]))
-    with torch.inference_mode():
-        expected = peer(dense, ids)
-    torch.testing.assert_close(served.score(dense, ids), expected, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(served.predict(request), expected.sigmoid(), rtol=1e-5, atol=1e-6)
+    chance = np.random.default_rng(size)
+    lengths = torch.tensor(chance.integers(0, MOST_IDS + 1, (NUM_TABLES, size)))
+    listed = torch.tensor(chance.integers(0, ROWS, int(lengths.sum())))
+    one_each = [(of_feature.unsqueeze(1), None) for of_feature in ids]
+    lists = list(zip(listed.split(lengths.sum(1).tolist()), lengths.cumsum(1) - lengths, strict=True))
 
-    def ask_peer() -> Tensor:
+    def ask_peer(given: Sequence[tuple[Tensor, Tensor | None]]) -> Tensor:
         with torch.inference_mode():
-            found: Tensor = peer(dense, ids)
+            found: Tensor = peer(dense, given)
         return found
 
+    expected = ask_peer(one_each)
+    torch.testing.assert_close(served.score(dense, ids), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(served.predict(request), expected.sigmoid(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(served.score(dense, listed, lengths), ask_peer(lists), rtol=1e-5, atol=1e-6)
     variants = {
-        PEER: Variant(run=ask_peer, rows=size),
+        PEER: Variant(run=lambda: ask_peer(one_each), rows=size),
         OURS: Variant(run=lambda: served.score(dense, ids), rows=size),
         OF_ROWS: Variant(run=lambda: served.predict(request), rows=size),
     }
-    return compare(variants, baseline=PEER, repeats=repeats, warm_up=5)
+    of_lists = {
+        PEER_LISTS: Variant(run=lambda: ask_peer(lists), rows=size),
+        OURS_LISTS: Variant(run=lambda: served.score(dense, listed, lengths), rows=size),
+    }
+    return (
+        compare(variants, baseline=PEER, repeats=repeats, warm_up=5),
+        compare(of_lists, baseline=PEER_LISTS, repeats=repeats, warm_up=5),
+    )
 
 
 def measure(program: Program) -> Findings:
@@ -126,17 +144,20 @@ def measure(program: Program) -> Findings:
     with tempfile.TemporaryDirectory(prefix="serving-") as name:
         served, peer, rows = make_models(Path(name))
         for size in SIZES:
-            compared = comparisons[f"requests of {size}"] = time_requests(served, peer, rows, size, repeats)
-            for variant, key in ((OURS, "served"), (PEER, "torch"), (OF_ROWS, "served_rows")):
-                seconds = np.array(compared.variants[variant].seconds)
+            single, lists = time_requests(served, peer, rows, size, repeats)
+            comparisons |= {f"requests of {size}": single, f"requests of {size}, lists": lists}
+            for variant, key in KEYS.items():
+                seconds = np.array((single.variants | lists.variants)[variant].seconds)
                 for percentile in (50, 99):
                     milliseconds = 1000 * float(np.percentile(seconds, percentile))
                     figures[f"{key}_{size}_p{percentile}_milliseconds"] = milliseconds
                 figures[f"{key}_{size}_samples_per_second"] = size / float(np.median(seconds))
             for percentile in (50, 99):
-                ours, theirs = (figures[f"{key}_{size}_p{percentile}_milliseconds"] for key in ("served", "torch"))
-                figures[f"{size}_p{percentile}_time_over_torch_ratio"] = ours / theirs
-    worst = max(figures[f"{size}_p50_time_over_torch_ratio"] for size in SIZES)
+                for of in ("", "_lists"):
+                    end = f"{of}_{size}_p{percentile}_milliseconds"
+                    ratio = figures[f"served{end}"] / figures[f"torch{end}"]
+                    figures[f"{size}{of}_p{percentile}_time_over_torch_ratio"] = ratio
+    worst = max(figures[f"{size}{of}_p50_time_over_torch_ratio"] for size in SIZES for of in ("", "_lists"))
     aims = {"latency": Aim(f"requests of any size: at most {AIM} times the time of plain torch", worst <= AIM)}
     return Findings(figures=figures, aims=aims, comparisons=comparisons)
 

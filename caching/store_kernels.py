@@ -1,4 +1,4 @@
-"""The loops of `windrow.caching.request`: slots of cached ids and sources of rows."""
+"""The loops of `windrow.caching.cached_store`: slots of cached ids and sources of rows."""
 
 import numba
 import numpy as np
@@ -21,9 +21,8 @@ def classify(ids: Ids, offsets: Ids, rank: int, index: Ints, source: Ints, slots
     """Find where the row of each id [n] comes from: a rank, or the cache.
 
     Rank r owns the ids from offsets[r] to offsets[r + 1]; the rows of `rank` come from itself, also where they are
-    cached. `index` is made by `windrow.caching.request.index_cache`. Written: `source` [n], the rank that owns the id,
-    or `ranks` where it is cached; `slots` [n], the slot where it is; `counts` [ranks + 1], zeros before, how many come
-    from each source.
+    cached. `index` is from `index_cache`. Written: `source` [n], the rank that owns the id, or `ranks` where it is
+    cached; `slots` [n], the slot where it is; `counts` [ranks + 1], zeros before, how many come from each source.
 
     Returns:
         The first position whose id nobody owns (the rest is unfinished then), or -1.

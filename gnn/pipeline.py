@@ -35,8 +35,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from windrow.caching.cached_store import CachedStore, RowGather
-from windrow.caching.request import RowRequest
+from windrow.caching.cached_store import CachedStore, RowGather, RowRequest
 from windrow.comm.errors import DeadlineError
 from windrow.comm.meter import Stopwatch
 from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass

@@ -3,8 +3,8 @@
     ~/.cache/windrow/links/            or $XDG_CACHE_HOME/windrow/links/
         3f0c9a51d2e84b76.json          links, as `windrow.comm.links` writes them
 
-The name is a digest of all that the links depend on: names of hosts in rank order, backend, kind of device, version of
-the format. The hosts of an emulated cluster carry their rate in their name, so that each rate has a file of its own.
+The name is a digest of all that the links depend on: hosts in rank order, backend, device that messages leave from,
+version of the format. Hosts of an emulated cluster carry their rate in their name: each rate has a file of its own.
 """
 
 import hashlib
@@ -16,12 +16,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.hierarchy import hierarchical
 from windrow.comm.hosts import gather_hosts, host_groups
 from windrow.comm.link_model import predict_all_reduce, predict_all_reduce_by_exchange, predict_all_to_all
-from windrow.comm.link_probe import ProbeOptions, measure_links
+from windrow.comm.link_probe import measure_links
 from windrow.comm.links import (
     FORMAT_VERSION,
     Links,
@@ -67,7 +68,7 @@ def cached_file(folder: Path, hosts: Sequence[str], *, backend: str, device: str
         folder: of the cache.
         hosts: machine of each rank, in rank order.
         backend: what carries the messages, for example "MPIWorld".
-        device: kind of device that tensors are on: "cpu" or "cuda".
+        device: kind of device that messages leave from: "cpu" or "cuda".
     """
     asked = json.dumps([FORMAT_VERSION, backend, device, list(hosts)])
     return folder / f"{hashlib.sha256(asked.encode()).hexdigest()[:16]}.json"
@@ -82,15 +83,7 @@ def read_cached_links(file: Path, hosts: Sequence[str]) -> Links | None:
     return links if list(links.hosts) == list(hosts) else None
 
 
-def known_links(
-    world: World,
-    *,
-    hosts: Sequence[str],
-    folder: Path,
-    measure: bool = False,
-    options: ProbeOptions | None = None,
-    device: str = "cpu",
-) -> tuple[Links, str]:
+def known_links(world: World, *, hosts: Sequence[str], folder: Path, measure: bool = False) -> tuple[Links, str]:
     """Links between the ranks of a job: those that were kept, else measured and kept. Collective.
 
     Args:
@@ -98,13 +91,11 @@ def known_links(
         hosts: machine of each rank; must agree.
         folder: of the cache; that of rank 0 counts.
         measure: measure in any case; must agree.
-        options: how much is measured; must agree.
-        device: kind of device that tensors are on.
 
     Returns:
         The links, the same on every rank; and for people when they were measured, and where they are kept.
     """
-    file = cached_file(folder, hosts, backend=type(world).__name__, device=device)
+    file = _file_of(world, folder, hosts, torch.device("cpu"))
     kept: tuple[Links, str] | None = None
     if world.rank == 0 and not measure and (found := read_cached_links(file, hosts)) is not None:
         age = duration(max(0.0, time.time() - file.stat().st_mtime))
@@ -112,7 +103,7 @@ def known_links(
     known: tuple[Links, str] | None = world.broadcast_object(kept, root=0, stage=STAGE)
     if known is not None:
         return known
-    links, where = measure_links(world, options), f"kept in {file}"
+    links, where = measure_links(world), f"kept in {file}"
     if world.rank == 0:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -123,13 +114,18 @@ def known_links(
     return links, f"measured just now, {where}"
 
 
-def world_of_sums(world: World, topology: Topology, *, device: str) -> World:
+def _file_of(world: World, folder: Path, hosts: Sequence[str], device: torch.device) -> Path:
+    """The file of what carries tensors that are on a device."""
+    return cached_file(folder, hosts, backend=type(world).__name__, device=world.transport_device(device).type)
+
+
+def world_of_sums(world: World, topology: Topology, *, device: torch.device) -> World:
     """The world that sums gradients. Collective.
 
     Args:
         world: the ranks.
         topology: as `windrow.comm.wire.WireOptions.topology`; must agree.
-        device: kind of device that the gradients are on.
+        device: that the gradients are on.
 
     Returns:
         `world`, or one that sums within hosts first; for "auto" by the links that ``windrow network`` measured.
@@ -139,7 +135,7 @@ def world_of_sums(world: World, topology: Topology, *, device: str) -> World:
     hosts = gather_hosts(world)
     if topology == "hierarchical":
         return hierarchical(world, hosts)
-    file = cached_file(cache_folder(), hosts, backend=type(world).__name__, device=device)
+    file = _file_of(world, cache_folder(), hosts, device)
     kept = read_cached_links(file, hosts) if world.rank == 0 else None
     links: Links | None = world.broadcast_object(kept, root=0, stage=STAGE)
     return world if links is None else hierarchical(world, hosts, links=links)

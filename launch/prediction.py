@@ -138,12 +138,10 @@ def predict(
             asked = {**header.recipe, "model": recipe.decisive_settings()["model"]}
             check_fits(header, recipe=asked, data_fingerprint=fingerprint, data="graph")
 
-        loaded = load_together(world, run_folder.checkpoint_folder, check, checkpoint)
+        loaded = load_together(world, run_folder.checkpoint_folder, check, checkpoint, weights_only=True)
         for message in loaded.damaged:
             progress.write(f"windrow: skipped a damaged checkpoint: {message}")
-        model.load_state_dict(loaded.state["trainer"]["model"])
-        epoch = loaded.header.epoch
-        del loaded  # The optimiser's state is twice as large as the weights.
+        model.load_state_dict(loaded.state)
         own_ids = own_vertices(part, ids)
         outputs = _infer(world, recipe, part, model, progress, ids=ids, hidden=hidden)
         metric = next(iter(metrics), "")
@@ -154,7 +152,7 @@ def predict(
                 rows = outputs[torch.searchsorted(own_ids, own)]
                 figures[split] = measure_split(world, part, metrics, own, rows)[metric]
         wanted = wanted_vertices(part, ids)
-        result = Prediction(out=out, rows=len(wanted), epoch=epoch, metric=metric, figures=figures)
+        result = Prediction(out=out, rows=len(wanted), epoch=loaded.header.epoch, metric=metric, figures=figures)
         about = {
             "run": recipe.name,
             "epoch": result.epoch,

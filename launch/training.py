@@ -82,7 +82,7 @@ def make_trainer(world: World, recipe: AnyRecipe, device: torch.device) -> Train
         recipe.training,
         seed=recipe.run.seed,
         wire=recipe.wire,
-        sums_world=world_of_sums(world, recipe.wire.topology, device=device.type),
+        sums_world=world_of_sums(world, recipe.wire.topology, device=device),
         callbacks=[TensorBoard()] if recipe.run.tensorboard else [],
     )
 

@@ -55,21 +55,28 @@ def symmetric_adjacency(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.i
 
     Each list of the result ascends. Cost O(N + E log(E / N)) time, up to 24 bytes for each edge while it runs.
     """
-    from scipy.sparse import csr_array
-
-    matrix = csr_array((np.ones(len(indices), np.bool_), indices, indptr), shape=(len(indptr) - 1,) * 2)
+    matrix = _sparse(np.ones(len(indices), np.bool_), indices, indptr, len(indptr) - 1)
     both = matrix + matrix.T
     both.sum_duplicates()
     return _without_diagonal(both)
 
 
+def _sparse(values: npt.NDArray[Any], columns: npt.NDArray[Any], indptr: npt.NDArray[np.int64], width: int) -> Any:
+    """A scipy matrix, which keeps columns in integers as wide as those of `indptr`: in 4 bytes where they do."""
+    from scipy.sparse import csr_array
+
+    starts = indptr.astype(np.int32 if len(columns) < 1 << 31 else np.int64)
+    return csr_array((values, columns, starts), shape=(len(indptr) - 1, width))
+
+
 def _without_diagonal(matrix: Any) -> Adjacency:
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    kept = rows != matrix.indices
+    """The graph of a matrix that holds no entry twice."""
+    kept = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr)) != matrix.indices
+    dropped_before = np.concatenate([[0], np.cumsum(matrix.diagonal() != 0)])
     return Adjacency(
-        indptr=np.concatenate([[0], np.cumsum(kept)])[matrix.indptr],
-        indices=matrix.indices[kept].astype(np.int32),
-        edge_weights=matrix.data[kept].astype(np.int32),
+        indptr=matrix.indptr - dropped_before,
+        indices=matrix.indices[kept].astype(np.int32, copy=False),
+        edge_weights=matrix.data[kept].astype(np.int32, copy=False),
     )
 
 
@@ -127,7 +134,7 @@ def refine(
     V-cycle merges only vertices that share a part in both, so that it can swap whole regions on which the two disagree
     (Sanders and Schulz, Distributed evolutionary graph partitioning, ALENEX 2012).
 
-    Memory 4 N P + about 24 E bytes; time a few passes over the edges for each cycle.
+    Memory 4 N P + 25 to 50 E bytes; time a few passes over the edges for each cycle.
     """
     limits = balance_limits(vertex_weights, num_parts, imbalance)
 
@@ -178,24 +185,15 @@ def _v_cycle(
 
 def contract(graph: Adjacency, coarse: npt.NDArray[np.int32], num_coarse: int) -> Adjacency:
     """Merge the vertices with the same coarse id; parallel edges add up, inner edges vanish."""
-    merged = _membership(coarse, num_coarse).T @ _edges_into(graph, coarse, num_coarse)
+    members = _sparse(np.ones(len(coarse), np.int32), coarse, np.arange(len(coarse) + 1), num_coarse).T.tocsr()
+    merged = members @ _edges_into(graph, coarse, num_coarse)
     merged.sort_indices()
     return _without_diagonal(merged)
 
 
 def _edges_into(graph: Adjacency, groups: npt.NDArray[np.int32], num_groups: int) -> Any:
-    """Weight of each vertex's edges into each group of vertices, a sparse matrix [N, groups]."""
-    from scipy.sparse import csr_array
-
-    matrix = csr_array((graph.edge_weights, graph.indices, graph.indptr), shape=(graph.num_vertices,) * 2)
-    return matrix @ _membership(groups, num_groups)
-
-
-def _membership(groups: npt.NDArray[np.int32], num_groups: int) -> Any:
-    from scipy.sparse import csr_array
-
-    ones, starts = np.ones(len(groups), np.int32), np.arange(len(groups) + 1)
-    return csr_array((ones, groups, starts), shape=(len(groups), num_groups))
+    """Weights of each vertex's edges, in the column of the other end's group: a sparse matrix [N, groups]."""
+    return _sparse(graph.edge_weights, groups[graph.indices], graph.indptr, num_groups)
 
 
 def start_state(

@@ -14,9 +14,11 @@ Several labels are measured each for itself, as "NAME.auc"; "auc" is the mean ov
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -49,6 +51,9 @@ METRICS_OF: Mapping[LabelKind, tuple[str, ...]] = {
 """Metrics that each kind of label has; the first one is chosen where none is."""
 
 HIGHER_IS_BETTER = ("auc", "r2")
+
+BLOCK_SAMPLES = 1 << 18
+"""Samples measured at a time, in double precision; of the rarer kind, in AUC, those of all ranks."""
 
 
 @checked_dataclass
@@ -131,6 +136,7 @@ class ClickEvaluator:
                 labels.append(lookup.batch.labels.cpu())
         # The first is empty, of a shape that goes with any other.
         own = [torch.cat(parts) for parts in (outputs, labels)]
+        del outputs, labels
         if self._metrics is not None:
             everyone = [torch.cat(self._world.all_gather(part, stage="evaluation")) for part in own]
             return {name: float(metric(*everyone)) for name, metric in self._metrics.items()}
@@ -154,9 +160,9 @@ def measure_real(world: World, predictions: Tensor, labels: Tensor, *, split: st
     Raises:
         DataError: on every rank: a prediction is NaN or infinite, or there are no samples.
     """
-    labels = labels.double()
-    errors = predictions.double() - labels
-    sums = _sums_of_finite(world, predictions, split, errors.square(), errors.abs(), labels, labels.square())
+    sums = _sums_of_finite(
+        world, split, predictions, labels, lambda y, real: ((y - real).square(), (y - real).abs(), real, real.square())
+    )
     count, squared, absolute, total, squares = sums
     _check_not_empty(split, int(count))
     variance = squares / count - (total / count) ** 2
@@ -168,11 +174,15 @@ def measure_real(world: World, predictions: Tensor, labels: Tensor, *, split: st
     }
 
 
-def _sums_of_finite(world: World, predictions: Tensor, split: str, *values: Tensor) -> list[float]:
-    """Number of all ranks' predictions, and sums of values [n] in double precision; refuses lost ones on all ranks."""
-    lost = (~predictions.isfinite()).sum()
-    sums = torch.stack([lost.new_tensor(len(predictions)), lost, *(one.double().sum() for one in values)])
-    num_samples, num_lost, *found = world.all_reduce(sums.double(), stage="metrics").tolist()
+def _sums_of_finite(
+    world: World, split: str, predictions: Tensor, labels: Tensor, terms: Callable[[Tensor, Tensor], Sequence[Tensor]]
+) -> list[float]:
+    """Number of all ranks' predictions, and sums of terms of these and of labels; refuses lost ones on all ranks."""
+    own = torch.zeros(1, dtype=torch.float64)
+    for some, wanted in zip(predictions.split(BLOCK_SAMPLES), labels.split(BLOCK_SAMPLES), strict=True):
+        sums = [one.sum() for one in terms(some.double(), wanted.double())]
+        own = own + torch.stack([torch.tensor(len(some)), (~some.isfinite()).sum(), *sums])
+    num_samples, num_lost, *found = world.all_reduce(own, stage="metrics").tolist()
     if num_lost:
         raise DataError(
             f"{num_lost:.0f} of {num_samples:.0f} predictions for {split} are NaN or infinite: the training diverged; "
@@ -210,10 +220,9 @@ def measure_clicks(world: World, logits: Tensor, labels: Tensor, *, split: str =
     Raises:
         DataError: on every rank: a prediction is NaN or infinite, or what `check_split_can_be_scored` refuses.
     """
-    clicked, exact = labels > 0, logits.double()
-    losses = F.binary_cross_entropy_with_logits(exact, clicked.double(), reduction="none")
+    clicked, entropies = labels > 0, partial(F.binary_cross_entropy_with_logits, reduction="none")
     num_samples, num_clicks, loss, predicted = _sums_of_finite(
-        world, logits, split, clicked, losses, torch.sigmoid(exact)
+        world, split, logits, clicked, lambda some, real: (real, entropies(some, real), some.sigmoid())
     )
     check_split_can_be_scored(split, int(num_samples), int(num_clicks))
     log_loss, share = loss / num_samples, num_clicks / num_samples
@@ -229,22 +238,27 @@ def measure_clicks(world: World, logits: Tensor, labels: Tensor, *, split: str =
 def exact_auc(world: World, logits: Tensor, clicked: Tensor) -> float:
     """Share of pairs (a click, another sample) in which the click has the larger logit; a tie counts one half.
 
-    Every rank gets the logits of the rarer kind of samples, and compares its own of the other kind with them. All
-    counts are integers, so the area is the same bit for bit on any number of ranks. Collective: each rank has any
-    number n of logits, [n] float32 in CPU memory, finite, and `clicked` [n] bool.
+    Every rank gets the logits of the rarer kind of samples, a block at a time, and compares its own of the other kind
+    with them. All counts are integers, so the area is the same bit for bit on any number of ranks. Collective: each
+    rank has any number n of logits, [n] float32 in CPU memory, finite, and `clicked` [n] bool.
 
     Returns:
         Between 0 and 1, the same on every rank; NaN where no sample, or every one, is a click. Exact for fewer than
-        2^62 pairs. Memory: 4 bytes for each click of all ranks, or for each other sample where those are fewer.
+        2^62 pairs. Cost: log n for each own sample, and each click of all ranks, or each other sample where those are
+        fewer. Memory: 14 n bytes on any number of ranks, and 24 for each sample of a block.
     """
-    of_kinds = logits[clicked], logits[~clicked]
-    totals = world.all_reduce(torch.tensor([len(of_kind) for of_kind in of_kinds]), stage="auc").tolist()
+    of_kinds = logits[clicked].numpy(), logits[~clicked].numpy()
+    counts = torch.stack(world.all_gather(torch.tensor([len(of_kind) for of_kind in of_kinds]), stage="auc"))
+    totals = counts.sum(0).tolist()
     rarer = totals.index(min(totals))
-    rare = torch.cat(world.all_gather(of_kinds[rarer], stage="auc")).sort().values
-    own = of_kinds[1 - rarer].sort().values
-    # Rare ones below each of its own, and a tie counted once of twice.
-    counts = [torch.searchsorted(rare, own, right=right).sum() for right in (False, True)]
-    below_twice = int(world.all_reduce((counts[0] + counts[1]).unsqueeze(0), stage="auc"))
+    rare, own = of_kinds[rarer], of_kinds[1 - rarer]
+    own.sort()
+    below_twice, share = torch.zeros(1, dtype=torch.int64), max(1, BLOCK_SAMPLES // world.size)
+    for start in range(0, int(counts[:, rarer].max()), share):
+        block = torch.cat(world.all_gather(torch.from_numpy(rare[start : start + share]), stage="auc")).sort().values
+        # Its own below each rare one, and a tie counted once of twice.
+        below_twice += sum(int(np.searchsorted(own, block.numpy(), side).sum()) for side in ("left", "right"))
     pairs_twice = 2 * totals[0] * totals[1]
-    won_twice = below_twice if rarer == 1 else pairs_twice - below_twice
+    won_twice = int(world.all_reduce(below_twice, stage="auc"))
+    won_twice = won_twice if rarer == 0 else pairs_twice - won_twice
     return won_twice / pairs_twice if pairs_twice else float("nan")

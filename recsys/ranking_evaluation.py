@@ -36,6 +36,7 @@ from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.interaction_reader import Neighbourhoods
 from windrow.recsys.batches.interactions import Interactions
+from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.sessions import NextItemSamples, make_session_batch
 from windrow.recsys.models.retrieval import RetrievalVectors
 
@@ -322,8 +323,12 @@ class NextItemEvaluator(_Evaluator):
         empty = [split for split, of_split in samples.items() if not len(of_split)]
         if empty or not samples:
             raise DataError(f"{', '.join(empty) or 'no split'}: no samples to measure on")
-        self._samples = samples
-        self._deduplicated = deduplicated
+        self._splits, self._deduplicated = list(samples), deduplicated
+        self._targets = np.concatenate([of_split.targets for of_split in samples.values()])
+        self._split_of = np.repeat(np.arange(len(samples)), [len(of_split) for of_split in samples.values()])
+        histories = [of_split.histories.slice(0, len(of_split)) for of_split in samples.values()]
+        lengths = np.concatenate([lists.lengths for lists in histories])
+        self._histories = Jagged.of_lengths(np.concatenate([lists.values for lists in histories]), lengths)
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, dict[str, float]]:
@@ -331,25 +336,24 @@ class NextItemEvaluator(_Evaluator):
 
         Returns:
             "recall@k" and "mrr@k" of each split, the same on every rank and, but for the rounding of vectors, on any
-            number of ranks. Cost: samples x items x dim multiplications, shared by the ranks.
+            number of ranks. Cost: samples x items x dim multiplications, shared by the ranks; items are looked up once.
 
         Raises:
             DataError: a vector is NaN or infinite.
         """
-        return {split: self._measure(samples) for split, samples in self._samples.items()}
 
-    def _measure(self, samples: NextItemSamples) -> dict[str, float]:
         def batch_of(queries: IntArray, items: IntArray) -> Batch:
-            histories = samples.histories.select(queries)
+            histories = self._histories.select(queries)
             return make_session_batch(histories, items, np.arange(len(queries)), deduplicated=self._deduplicated)
 
-        chunks, bests = self._search(np.arange(len(samples)), batch_of, {"": ()}, self._k)
-        hits = [
-            best[""].items.cpu().numpy() == samples.targets[chunk, None]
-            for chunk, best in zip(chunks, bests, strict=True)
-        ]
-        figures = [np.column_stack([of_chunk.any(axis=1), _mrr_at_k(of_chunk)]) for of_chunk in hits]
-        return self._means(("recall", "mrr"), figures)
+        chunks, bests = self._search(np.arange(len(self._targets)), batch_of, {"": ()}, self._k)
+        figures: dict[str, list[FloatArray]] = {split: [] for split in self._splits}
+        for chunk, best in zip(chunks, bests, strict=True):
+            hits = best[""].items.cpu().numpy() == self._targets[chunk, None]
+            of_chunk = np.column_stack([hits.any(axis=1), _mrr_at_k(hits)])
+            for number, of_split in enumerate(figures.values()):
+                of_split.append(of_chunk[self._split_of[chunk] == number])
+        return {split: self._means(("recall", "mrr"), of_split) for split, of_split in figures.items()}
 
 
 def _recall_and_ndcg(recommended: IntArray, users: IntArray, relevant: Lists) -> FloatArray:

@@ -101,7 +101,12 @@ def _two_tower(
         neighbourhoods=Neighbourhoods.of(interactions, options.max_history, options.max_audience, seed=seed),
         seed=seed,
     )
-    dim = _tower_dim(recipe)
+    dim, of_items = (recipe.tables.of(table).dim for table in ("user", "item"))
+    if dim != of_items:
+        raise RecipeError(
+            f"tables.user.dim = {dim} and tables.item.dim = {of_items}: a two_tower model multiplies users with items: "
+            "give both tables the same dim"
+        )
     tables = two_tower_tables(interactions.num_users, interactions.num_items, dim)
     bags = EmbeddingBagCollection(
         tables,
@@ -136,17 +141,6 @@ def _two_tower(
         source, evaluator, fingerprint=interactions.fingerprint(), shown_figures={f"test {ndcg}": "test ndcg"} | SPEED
     )
     return recommender, task
-
-
-def _tower_dim(recipe: RecommendationSections) -> int:
-    """Columns of both tables of a two-tower model."""
-    user, item = (recipe.tables.of(table).dim for table in ("user", "item"))
-    if user != item:
-        raise RecipeError(
-            f"tables.user.dim = {user} and tables.item.dim = {item}: a two_tower model multiplies users with items: "
-            "give both tables the same dim"
-        )
-    return user
 
 
 def _click_recommender(

@@ -17,13 +17,14 @@ Tables of one width stand one after another in their file, so that all their fea
 
 import copy
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import accumulate, groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -62,22 +63,18 @@ CURE = "export the model again"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:
-    """One key that a collection of tables gives."""
+    """One key that a collection of tables gives: whose ids are looked up in which table.
+
+    `pooled`: whether rows are added up, not given one by one. `mean`: whether the sum is divided by the number of ids.
+    """
 
     name: str
-    """Of the key."""
     feature: str
-    """Whose ids are looked up."""
     table: str
-    """Where."""
     rows: int
-    """Of the table."""
     dim: int
-    """Columns."""
     pooled: bool
-    """Whether rows are added up; without, they come one by one."""
     mean: bool
-    """Whether the sum is divided by the number of ids."""
 
 
 # ------------------------------------------------------------------------------------------------------------ export
@@ -111,14 +108,12 @@ def export(
     check_replaceable(Path(folder), overwrite=overwrite, what="exported model", marker=MODEL)
     collections = collections_of(model)
     outputs = [_outputs(collection) for collection in collections]
-    widths = sorted({output.dim for of_collection in outputs for output in of_collection})
     tables = {
         output.table: (collection, output)
-        for dim in widths
         for collection, of_collection in zip(collections, outputs, strict=True)
         for output in of_collection
-        if output.dim == dim
     }
+    tables = dict(sorted(tables.items(), key=lambda item: item[1][1].dim))
     if len(tables) < len({(id(collection), spec.name) for collection in collections for spec in collection.specs}):
         raise RecipeError("two collections of the model have tables of one name: give each table a name of its own")
     if collections[0].world.rank != 0:
@@ -132,7 +127,10 @@ def export(
         write_safetensors(
             path / TABLES, layout, lambda name: [tables[name][0].whole_table(name)], metadata={"format": "pt"}
         )
-        _write_rules(log, path / LOG)
+        (path / LOG).mkdir()  # A prepared log without samples.
+        if log.manifest.vocabularies:
+            shutil.copytree(log.path / VOCABULARIES, path / LOG / VOCABULARIES)
+        replace(log.manifest, splits={}).write(path / LOG / MANIFEST_NAME)
         described = {
             "outputs": [[asdict(output) for output in of_collection] for of_collection in outputs],
             "tables": list(tables),
@@ -157,14 +155,6 @@ def _outputs(collection: ShardedTables[Any]) -> list[Output]:
         for name, (table, feature, _) in zip(collection.embedding_names, collection.layout.outputs, strict=True)
         for config in [collection.configs[table]]
     ]
-
-
-def _write_rules(log: LogStore, folder: Path) -> None:
-    """A prepared log without samples."""
-    folder.mkdir()
-    if log.manifest.vocabularies:
-        shutil.copytree(log.path / VOCABULARIES, folder / VOCABULARIES)
-    replace(log.manifest, splits={}).write(folder / MANIFEST_NAME)
 
 
 def _traced(
@@ -311,6 +301,41 @@ def _mapped(path: Path, shapes: Mapping[str, tuple[int, int]]) -> dict[int, tupl
     return found
 
 
+class _Run(NamedTuple):
+    """Neighbouring outputs of one width, looked up as one: where their features stand, where their tables begin."""
+
+    matrix: Tensor
+    pooled: bool
+    mean: bool
+    places: list[int]
+    first: Tensor
+
+    def one_each(self, ids: Tensor) -> list[Tensor]:
+        """What the outputs give for ids [F, B]."""
+        rows = F.embedding((ids[self.places] + self.first).t(), self.matrix)
+        if self.pooled:
+            return [rows.flatten(1)]
+        ones = torch.ones(ids.shape[1], dtype=torch.int64)
+        return [tensor for of_output in rows.unbind(1) for tensor in (of_output, ones)]
+
+    def lists(self, ids: Sequence[Tensor], weights: Sequence[Tensor], lengths: Tensor) -> list[Tensor]:
+        """What the outputs give for the ids of each feature, in lists of lengths [F, B]; `weights` may be none."""
+        counts = lengths[self.places]
+        sizes = counts.sum(1)
+        begins = torch.from_numpy(np.repeat(self.first.numpy(), sizes.numpy()))
+        rows = torch.cat([ids[place] for place in self.places]).add_(begins)
+        if not self.pooled:
+            parts = F.embedding(rows, self.matrix).split(sizes.tolist())
+            return [tensor for pair in zip(parts, counts, strict=True) for tensor in pair]
+        bags = F.pad(counts.flatten().cumsum(0), (1, 0))
+        own = torch.cat([weights[place] for place in self.places]) if weights else None
+        sums = F.embedding_bag(rows, self.matrix, bags, mode="sum", include_last_offset=True, per_sample_weights=own)
+        sums = sums.view(*counts.shape, -1)
+        if self.mean:
+            sums /= counts.clamp(min=1).unsqueeze(2)
+        return [sums.transpose(0, 1).flatten(1)]
+
+
 class ServedModel:
     """Answers requests; made by `load`. Threads may share it.
 
@@ -343,12 +368,15 @@ class ServedModel:
         self.features = [feature.name for feature in self._choice.given]
         self.num_dense = log.num_dense
         self.labels = log.labels
-        self._rows = torch.tensor([[feature.rows] for feature in self._choice.given])
-        self._collections = outputs
-        self._matrices = {dim: matrix for dim, (matrix, _) in tables.items()}
-        self._first = {table: row for _, first in tables.values() for table, row in first.items()}
-        self._places = {name: place for place, name in enumerate(self.features)}
-        self._runs = [list(self._runs_of_width(of_collection)) for of_collection in outputs]
+        self._last = torch.tensor([[feature.rows - 1] for feature in self._choice.given])
+        self._runs: list[list[_Run]] = []
+        for of_collection in outputs:
+            self._runs.append([])
+            for (dim, pooled, mean), run in groupby(of_collection, attrgetter("dim", "pooled", "mean")):
+                (matrix, begins), members = tables[dim], list(run)
+                places = [self.features.index(output.feature) for output in members]
+                first = torch.tensor([[begins[output.table]] for output in members])
+                self._runs[-1].append(_Run(matrix, pooled, mean, places, first))
 
     @torch.inference_mode()
     def predict(self, rows: Any) -> Tensor:
@@ -396,62 +424,29 @@ class ServedModel:
             if weights is not None:
                 raise DataError("weights go with lengths: give the number of ids of each feature of each sample")
         else:
-            lengths = lengths.view(features, samples)
+            lengths = lengths.view(features, samples).long()
             if int(lengths.sum()) != len(ids):
                 raise DataError(f"lengths add up to {int(lengths.sum())}, but there are {len(ids)} ids")
-            if weights is None and bool((lengths == 1).all()):
+            if weights is None and len(ids) == lengths.numel() and bool((lengths == 1).all()):
                 lengths = None
-        given = self._one_each(ids.view(features, samples)) if lengths is None else self._lists(ids, lengths, weights)
+        if lengths is None:
+            ids, last = ids.view(features, samples), self._last
+        else:
+            sizes = lengths.sum(1)
+            # NumPy takes a quarter of torch's time.
+            last = torch.from_numpy(np.repeat(self._last.numpy(), sizes.numpy()))
+            of_ids, of_weights = (() if one is None else one.split(sizes.tolist()) for one in (ids, weights))
+        signs = (last - ids).bitwise_or_(ids)  # Below 0 where either is.
+        if signs.numel() and int(signs.min()) < 0:
+            rows = (self._last + 1).flatten().tolist()
+            raise DataError(f"id {int(ids[signs < 0][0])} is outside its table: rows are {rows}")
+        given: list[Tensor] = []
+        for runs in self._runs:
+            parts = [run.one_each(ids) if lengths is None else run.lists(of_ids, of_weights, lengths) for run in runs]
+            found = [tensor for part in parts for tensor in part]
+            given += [torch.cat(found, 1)] if runs[0].pooled and len(found) > 1 else found
         result: Tensor = self._program(dense, *given)
         return result
-
-    def _one_each(self, ids: Tensor) -> list[Tensor]:
-        """What the collections give for ids [F, B]."""
-        self._check(ids, (ids < 0) | (ids >= self._rows))
-        given: list[Tensor] = []
-        for outputs, runs in zip(self._collections, self._runs, strict=True):
-            found = [F.embedding((ids[places] + first).t(), matrix) for matrix, places, first in runs]
-            if outputs[0].pooled:
-                parts = [part.flatten(1) for part in found]
-                given.append(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
-            else:
-                ones = torch.ones(ids.shape[1], dtype=torch.int64)
-                given += [tensor for part in found for rows in part.unbind(1) for tensor in (rows, ones)]
-        return given
-
-    def _lists(self, ids: Tensor, lengths: Tensor, weights: Tensor | None) -> list[Tensor]:
-        """What the collections give for ids [V] in lists of lengths [F, B]."""
-        sizes: list[int] = lengths.sum(1).tolist()
-        owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-        self._check(ids, (ids < 0) | (ids >= self._rows[owners, 0]))
-        of_features = ids.split(sizes)
-        weights_of = [None] * len(sizes) if weights is None else weights.split(sizes)
-        pool = partial(F.embedding_bag, mode="sum", include_last_offset=True)
-        given: list[Tensor] = []
-        for outputs in self._collections:
-            found: list[Tensor] = []
-            for output in outputs:
-                place, matrix = self._places[output.feature], self._matrices[output.dim]
-                rows, counts = of_features[place] + self._first[output.table], lengths[place].long()
-                if output.pooled:
-                    bags = F.pad(counts.cumsum(0), (1, 0))
-                    pooled = pool(rows, matrix, bags, per_sample_weights=weights_of[place])
-                    found.append(pooled / counts.clamp(min=1).unsqueeze(1) if output.mean else pooled)
-                else:
-                    found += [F.embedding(rows, matrix), counts]
-            given += [torch.cat(found, 1)] if outputs[0].pooled else found
-        return given
-
-    def _check(self, ids: Tensor, wrong: Tensor) -> None:
-        if bool(wrong.any()):
-            raise DataError(f"id {int(ids[wrong][0])} is outside its table: rows are {self._rows.flatten().tolist()}")
-
-    def _runs_of_width(self, outputs: Sequence[Output]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Neighbouring outputs of one width: their matrix, the features' positions, and where their tables begin."""
-        for dim, run in groupby(outputs, key=lambda output: output.dim):
-            members = list(run)
-            places = torch.tensor([self._places[output.feature] for output in members])
-            yield self._matrices[dim], places, torch.tensor([[self._first[output.table]] for output in members])
 
     def _batch(self, rows: Any) -> Batch:
         import pyarrow as pa

@@ -388,7 +388,12 @@ def save_together(
 
 
 def load_together(
-    world: World, folder: Path, check: Callable[[CheckpointHeader], None], which: WhichCheckpoint = "latest"
+    world: World,
+    folder: Path,
+    check: Callable[[CheckpointHeader], None],
+    which: WhichCheckpoint = "latest",
+    *,
+    weights_only: bool = False,
 ) -> Checkpoint:
     """Find a checkpoint that is intact, table shards included, on any number of ranks. Collective.
 
@@ -396,7 +401,7 @@ def load_together(
     `check`, which raises where a checkpoint does not fit.
 
     Returns:
-        The same on every rank; what it says about tables is read by `restore_tables`.
+        The same on every rank; `restore_tables` reads the tables. With `weights_only` its state is the model's alone.
 
     Raises:
         StoreError: there is none, or it does not fit.
@@ -407,6 +412,8 @@ def load_together(
         if world.rank == 0:
             checkpoint = load_checkpoint(folder, which, damaged_tables=damaged)
             check(checkpoint.header)
+            if weights_only:
+                checkpoint = replace(checkpoint, state=checkpoint.state["trainer"]["model"])
         checkpoint = world.broadcast_object(checkpoint, root=0, stage=STAGE)
         found = _find_damage(world, checkpoint)
         if not found:
@@ -416,18 +423,21 @@ def load_together(
             raise StoreError(damaged[checkpoint.path])
 
 
-def restore_tables(checkpoint: Checkpoint, tables: Iterable[StoredTables], *, grown: bool = False) -> None:
+def restore_tables(
+    checkpoint: Checkpoint, tables: Iterable[StoredTables], *, grown: bool = False, weights_only: bool = False
+) -> None:
     """Fill this rank's pieces of the tables, under whatever plan they were written; nobody else has to be present.
 
-    Every value and every optimiser state is overwritten. With `grown`, tables may have more rows than in the
-    checkpoint, and there may be others, or another optimiser: what the checkpoint does not have stays as it is.
+    Every value is overwritten and, but for `weights_only`, optimiser state. With `grown`, there may be more rows or
+    tables than in the checkpoint, or another optimiser: what the checkpoint does not have stays as it is.
 
     Raises:
         StoreError: a table or its optimiser state is not all there.
     """
     with ShardReader(tables_folder(checkpoint.path), checkpoint.header.table_files) as reader:
         for batch in tables:
-            batch.load_state([_stored(reader, part, grown=grown) for part in batch.state()])
+            wanted = (part for part in batch.state() if part.name == "weight" or not weights_only)
+            batch.load_state(_stored(reader, part, grown=grown) for part in wanted)
 
 
 def _stored(reader: ShardReader, part: StateTensor, *, grown: bool) -> StateTensor:

@@ -23,9 +23,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import combinations
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -85,7 +86,7 @@ class StateTensor:
     """Which shard of which table it belongs to; what several tables share has a name of its own and
     rows = columns = (0, 1)."""
     name: str
-    """What it holds: letters, digits and underscores."""
+    """What it holds: "weight", or what an optimiser keeps beside it; letters, digits and underscores."""
     tensor: Tensor
     """The values; may be a view into the storage, so it is read before the next step, and never written."""
     axes: tuple[StateAxis, ...]
@@ -175,6 +176,18 @@ _Range = tuple[int, int]
 _MOST_PIECES_SHOWN = 3
 
 
+class _Stored(NamedTuple):
+    """A piece of a table in a file."""
+
+    piece: LocalTable
+    name: str
+    file: Any
+    contents: list[str]
+
+    def __str__(self) -> str:
+        return f"{_shown(self.piece)} in {self.name}"
+
+
 class ShardReader:
     """Files of `write_shard_file`, open for reading; a context manager.
 
@@ -191,8 +204,7 @@ class ShardReader:
 
     def __init__(self, folder: Path, names: Iterable[str]) -> None:
         self._folder = folder
-        # Table -> its pieces -> the file that each is in, and its contents.
-        self._tables: dict[str, dict[LocalTable, tuple[Any, list[str]]]] = {}
+        self._tables: dict[str, list[_Stored]] = {}
         self._axes: dict[str, Sequence[StateAxis]] = {}
         with ExitStack() as opened:
             for name in names:
@@ -213,12 +225,12 @@ class ShardReader:
 
     def shape(self, table: str) -> tuple[int, int]:
         """Rows and columns of a table, as far as its pieces reach; StoreError where no file has it, as below."""
-        pieces = self._pieces(table)
+        pieces = [stored.piece for stored in self._pieces(table)]
         return max(piece.rows[1] for piece in pieces), max(piece.columns[1] for piece in pieces)
 
     def contents(self, table: str) -> list[str]:
         """What there is of a table: "weight" and the names of optimiser state."""
-        return next(iter(self._pieces(table).values()))[1]
+        return self._pieces(table)[0].contents
 
     def dtype(self, table: str) -> torch.dtype:
         """How the weights are stored."""
@@ -241,28 +253,30 @@ class ShardReader:
             As stored: [rows, columns], [rows] or what is not cut, a tensor of the caller's own.
 
         Raises:
-            StoreError: the files do not hold all of it, or disagree.
+            StoreError: the files do not hold all of it, hold some of it twice, or disagree.
         """
         wanted = LocalTable(name=table, rows=rows, columns=columns)
         pieces = self._pieces(table)
-        shared = [(piece, common) for piece in pieces if _num_cells(common := _common(piece, wanted))]
+        shared = [(stored, common) for stored in pieces if _num_cells(common := _common(stored.piece, wanted))]
+        for (one, rectangle), (other, another) in combinations(shared, 2):
+            if _num_cells(_common(rectangle, another)):
+                raise StoreError(f"{self._folder}: {one} and {other} overlap: the files were not written together")
         if sum(_num_cells(common) for _, common in shared) != _num_cells(wanted):
-            shown = "; ".join(_shown(piece) for piece in list(pieces)[:_MOST_PIECES_SHOWN])
-            more = f"; and {len(pieces) - _MOST_PIECES_SHOWN} more" if len(pieces) > _MOST_PIECES_SHOWN else ""
+            shown = "; ".join(map(str, pieces[:_MOST_PIECES_SHOWN]))
             raise StoreError(
-                f"{self._folder}: {_shown(wanted)} is not all there. The files hold {shown}{more}. Is a file missing, "
-                "or has the table grown?"
+                f"{self._folder}: {_shown(wanted)} is not all there. The files hold {shown}"
+                f"{'; ...' * (len(pieces) > _MOST_PIECES_SHOWN)}. Is a file missing, or has the table grown?"
             )
         sample = self._sample(table, what)
-        axes = self._axes.get(_shard_key(next(iter(pieces)), what), _AXES[: sample.ndim])
+        axes = self._axes.get(_shard_key(pieces[0].piece, what), _AXES[: sample.ndim])
         if not axes:
-            return self._uncut([piece for piece, _ in shared] or list(pieces)[:1], what)
+            return self._uncut([stored for stored, _ in shared] or pieces[:1], what)
         whole = len(axes) == len(_AXES)
         shape = (wanted.num_rows, wanted.dim)[: len(axes)]
         total = sample.new_zeros(shape, dtype=sample.dtype if whole else torch.float64)
         # In the order of their columns, so that sums do not depend on which file holds what.
-        for piece, common in sorted(shared, key=lambda found: (found[1].rows, found[1].columns)):
-            part: Tensor = self._stored(piece, what)[_inside(common, piece)[: len(axes)]]
+        for stored, common in sorted(shared, key=lambda found: (found[1].rows, found[1].columns)):
+            part: Tensor = self._view(stored, what)[_inside(common, stored.piece)[: len(axes)]]
             if whole:
                 total[_inside(common, wanted)] = part
             else:
@@ -286,40 +300,39 @@ class ShardReader:
                 f"{path} holds {found} where {_FORMAT} is read: use the windrow that wrote it, if it is a checkpoint's"
             )
         self._axes |= json.loads(metadata.get("axes", "{}"))
+        pieces: dict[LocalTable, list[str]] = {}
         for match in filter(None, matches):
             top, bottom, left, right = map(int, match.groups()[1:5])
-            piece = LocalTable(name=match[1], rows=(top, bottom), columns=(left, right))
-            self._tables.setdefault(piece.name, {}).setdefault(piece, (file, []))[1].append(match[6])
+            pieces.setdefault(LocalTable(name=match[1], rows=(top, bottom), columns=(left, right)), []).append(match[6])
+        for piece, contents in pieces.items():
+            self._tables.setdefault(piece.name, []).append(_Stored(piece, path.name, file, contents))
 
-    def _pieces(self, table: str) -> dict[LocalTable, tuple[Any, list[str]]]:
+    def _pieces(self, table: str) -> list[_Stored]:
         if table not in self._tables:
             known = ", ".join(self._tables) or "no tables"
             raise StoreError(f"{self._folder} has no table {table!r}: it holds {known}")
         return self._tables[table]
 
-    def _stored(self, piece: LocalTable, what: str) -> Any:
+    def _view(self, stored: _Stored, what: str) -> Any:
         """The library's view of a tensor on disk."""
-        file, available = self._tables[piece.name][piece]
-        if what not in available:
-            raise StoreError(
-                f"{self._folder}: {_shown(piece)} has no {what!r}, only {', '.join(available)}: was another optimiser "
-                "used?"
-            )
-        return file.get_slice(_shard_key(piece, what))
+        if what not in stored.contents:
+            held = ", ".join(stored.contents)
+            raise StoreError(f"{self._folder}: {stored} has no {what!r}, only {held}: was another optimiser used?")
+        return stored.file.get_slice(_shard_key(stored.piece, what))
 
     def _sample(self, table: str, what: str) -> Tensor:
         """No rows of a content, or the number it consists of: tells dtype and number of axes."""
-        stored = self._stored(next(iter(self._pieces(table))), what)
+        stored = self._view(self._pieces(table)[0], what)
         sample: Tensor = stored[0:0] if stored.get_shape() else stored[...]
         return sample
 
-    def _uncut(self, pieces: Sequence[LocalTable], what: str) -> Tensor:
-        values: list[Tensor] = [self._stored(piece, what)[...] for piece in pieces]
-        for piece, value in zip(pieces, values, strict=True):
+    def _uncut(self, pieces: Sequence[_Stored], what: str) -> Tensor:
+        values: list[Tensor] = [self._view(stored, what)[...] for stored in pieces]
+        for stored, value in zip(pieces, values, strict=True):
             if not torch.equal(value, values[0]):
                 raise StoreError(
-                    f"{self._folder}: {what} is {value} in {_shown(piece)} and {values[0]} in {_shown(pieces[0])}: the "
-                    "files were not written together"
+                    f"{self._folder}: {what} is {value} in {stored} and {values[0]} in {pieces[0]}: the files were not "
+                    "written together"
                 )
         return values[0].clone()
 

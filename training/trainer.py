@@ -379,10 +379,10 @@ class Trainer:
         Args:
             run_folder: of that run.
             checkpoint: of its best epoch, or its last one.
-            grown: whether tables may have more rows than there, see `restore_tables`.
+            grown: whether tables take over optimiser state too, and may have more rows, see `restore_tables`.
 
         Returns:
-            What was read, the same on every rank.
+            What was read, the same on every rank; of the state the dense weights alone.
 
         Raises:
             StoreError: there is no such checkpoint, it is damaged, of another model, or of a log whose ids mean other
@@ -400,18 +400,16 @@ class Trainer:
                     "vocabularies_from = the store of that run, or name its own store"
                 )
 
-        found = load_together(world, folder.checkpoint_folder, check, checkpoint)
-        weights = found.state["trainer"]["model"]
-        theirs, own = (
-            {(name, value.shape) for name, value in state.items()} for state in (weights, task.dense_state(self.model))
-        )
+        found = load_together(world, folder.checkpoint_folder, check, checkpoint, weights_only=True)
+        states = found.state, task.dense_state(self.model)
+        theirs, own = ({(name, value.shape) for name, value in state.items()} for state in states)
         # In one alone, or of other shapes.
         differing = sorted({name for name, _ in theirs ^ own})
         if differing:
             raise StoreError(f"{found.path} holds another model: {', '.join(differing)} differ in name or shape")
-        task.load_dense_state(self.model, weights)
+        task.load_dense_state(self.model, found.state)
         if (tables := task.local_tables()) is not None:
-            restore_tables(found, tables, grown=grown)
+            restore_tables(found, tables, grown=grown, weights_only=not grown)
         return found
 
     def call(self, method: str, *arguments: Any) -> None:

@@ -347,13 +347,10 @@ class BatchReader:
                         end = min(stop, window.end_place)
                         pieces.append(Piece(columns, place - window.first_place, end - window.first_place))
                         place = end
-                # A batch of no samples is made of any window.
-                yield batch_of_pieces(pieces or [Piece(self._any_window(current), 0, 0)], features, groups)
-
-    def _any_window(self, current: "dict[int, tuple[Window, WindowColumns]]") -> WindowColumns:
-        return next((columns for _, columns in current.values()), None) or read_window(
-            self._groups.covering(0, 1), 0, None
-        )
+                if not pieces:  # A batch of no samples is made of any window.
+                    held = [columns for _, columns in current.values()]
+                    pieces = [Piece(held[0] if held else read_window(self._groups.covering(0, 1), 0, None), 0, 0)]
+                yield batch_of_pieces(pieces, features, groups)
 
     def _windows(self, epoch: int, first_step: int) -> list[Window]:
         """The windows that this rank still reads in an epoch, in the order in which `_steps` asks for them."""

@@ -28,7 +28,6 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.numpy_files import integer_row, load_arrays
@@ -245,7 +244,9 @@ def make_session_batch(histories: Lists, items: IntArray, row_ids: IntArray, *, 
         packed = pack_windows(histories.to_torch())
         windows[HISTORY] = packed
         ids = packed.values.numpy()
-        lengths[0, :num_samples] = _added(packed)
+        # Ids up to the end of each window that lie behind the ends of all windows before.
+        ends = np.maximum.accumulate((packed.starts + packed.lengths).numpy())
+        lengths[0, :num_samples] = np.diff(ends, prepend=0)
     values = np.concatenate([ids, items])
     flat = torch.from_numpy(lengths.ravel())
     sparse = keyed([HISTORY, ITEM], torch.from_numpy(values), flat, num_samples=num_rows)
@@ -260,9 +261,3 @@ def make_session_batch(histories: Lists, items: IntArray, row_ids: IntArray, *, 
         deduplicated=groups,
         windows=windows,
     )
-
-
-def _added(packed: Windows[Tensor]) -> IntArray:
-    """[B] packed ids up to the end of each window that lie behind the ends of all windows before."""
-    ends = np.maximum.accumulate((packed.starts + packed.lengths).numpy())
-    return np.diff(ends, prepend=0)

@@ -118,7 +118,7 @@ def prepare_log(
             if split.by == "time" and not in_order and not by_session:
                 report("sorting by time", 0.0)
                 staged.sort_by_time()
-            cuts = _find_cuts(staged, rows, split)
+            cuts = _find_cuts(staged, rows, split, in_order=in_order or not by_session)
             shard_rows: dict[int, tuple[int, ...]] = {}
             if by_session:
                 report("sorting by session", 0.0)
@@ -196,13 +196,13 @@ def prepare_rows(
     report = progress or (lambda *_: None)
     log = like.log_options(tuple(paths))
     files = resolve_files(log.paths)
-    known = _columns_of(log, files[0])
+    features = replace(log, label=(), sample_weight="", time="", session="")
+    blocks = read_log(log.format, files[:1], text_types(staged_columns(features, LogSplitOptions())))
+    known = set(next(iter(blocks)).columns_in_file)
     log = replace(
-        log,
+        features,
         label=log.labels if set(log.labels) <= known else (),
         sample_weight=log.sample_weight if log.sample_weight in known else "",
-        time="",
-        session="",
     )
     with _new_store(store, overwrite=overwrite) as (folder, work):
         staged = work / "staged.parquet"
@@ -309,13 +309,6 @@ def _list_columns(path: Path) -> frozenset[str]:
     return frozenset(field.name for field in parquet.read_schema(path) if any(test(field.type) for test in tests))
 
 
-def _columns_of(log: LogOptions, file: Path) -> set[str]:
-    """Columns of a file of samples."""
-    features = replace(log, label=(), sample_weight="", time="", session="")
-    blocks = read_log(log.format, [file], text_types(staged_columns(features, LogSplitOptions())))
-    return set(next(iter(blocks)).columns_in_file)
-
-
 def _check_base(base: LogStore, log: LogOptions) -> None:
     """Refuse to continue a store whose ids or dense values mean something else."""
     before = base.log_options(log.paths)
@@ -384,7 +377,7 @@ def _stage(
     return rows, in_order
 
 
-def _find_cuts(staged: StagedLog, rows: int, split: LogSplitOptions) -> Cuts:
+def _find_cuts(staged: StagedLog, rows: int, split: LogSplitOptions, *, in_order: bool) -> Cuts:
     if split.by != "time":
         return None
     if split.instants:
@@ -392,11 +385,12 @@ def _find_cuts(staged: StagedLog, rows: int, split: LogSplitOptions) -> Cuts:
         return first, second
     train, validation, test = split.fractions
     # One past the last time, where a split has no share and would begin behind the last row.
-    end = staged.time_of_row(rows - 1) + 1
+    end = staged.time_of_row(rows - 1, in_order=in_order) + 1
     bounds = (round(train * rows), round((train + validation) * rows))
     wanted = (validation + test > 0, test > 0)
     first, second = (
-        staged.time_of_row(bound) if some and bound < rows else end for bound, some in zip(bounds, wanted, strict=True)
+        staged.time_of_row(bound, in_order=in_order) if some and bound < rows else end
+        for bound, some in zip(bounds, wanted, strict=True)
     )
     return first, second
 

@@ -112,7 +112,8 @@ class SampleMapper:
         lengths = list_lengths(lists)
         missing = int(np.count_nonzero(lengths == 0))
         kept = np.minimum(lengths, options.max_length or len(ids))
-        chosen = _last_of_each(lengths, kept)
+        from_end = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(ids))
+        chosen = from_end <= np.repeat(kept, lengths)
         ids = ids[chosen]
         self._count(name, split, missing=missing, ids=ids, truncated=int(lengths.sum() - kept.sum()))
         offsets = pa.array(np.concatenate([[0], np.cumsum(kept)]).astype(np.int32))
@@ -147,13 +148,6 @@ class SampleMapper:
         counts = self.counts[name].setdefault(split, dict.fromkeys(COUNTED, 0))
         for counted, number in zip(COUNTED, (missing, unseen, truncated, len(ids)), strict=True):
             counts[counted] += number
-
-
-def _last_of_each(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Mark the last `kept` elements of each list."""
-    from_end = np.repeat(np.cumsum(lengths), lengths) - np.arange(int(lengths.sum()))
-    chosen: npt.NDArray[np.bool_] = from_end <= np.repeat(kept, lengths)
-    return chosen
 
 
 def read_vocabularies(files: Mapping[str, Path]) -> dict[str, Vocabulary]:

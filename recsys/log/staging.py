@@ -277,9 +277,10 @@ class StagedLog:
         self._reorder(ranks)
         return {code: tuple(rows for (split, _), rows in dealt.items() if split == code) for code in counts if shard}
 
-    def time_of_row(self, row: int) -> int:
-        """The time of the row at a position in the order of time."""
-        query = f"SELECT time FROM {_scan(self.file)} ORDER BY time LIMIT 1 OFFSET {row}"
+    def time_of_row(self, row: int, *, in_order: bool) -> int:
+        """The time of the row at a position in the order of time, which rows are in or are sorted for."""
+        place = f"WHERE file_row_number = {row}" if in_order else f"ORDER BY time LIMIT 1 OFFSET {row}"
+        query = f"SELECT time FROM {_scan(self.file)} {place}"
         return int(self._database.execute(query).fetchall()[0][0])
 
     def moments(self, columns: Sequence[str], chosen: str) -> dict[str, tuple[float, float]]:

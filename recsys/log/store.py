@@ -79,6 +79,7 @@ session in one file. sessions: those of a session next to one another, in order 
 class FeatureEntry:
     """One sparse feature of a prepared log."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     name: str
     """Its name, and that of its column."""
     table: str
@@ -109,6 +110,7 @@ class FeatureEntry:
 class StoreFile:
     """One file of samples."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     name: str
     """Path relative to the store, with forward slashes."""
     rows: int
@@ -123,6 +125,7 @@ class StoreFile:
 class SplitEntry:
     """One split."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     rows: int
     """Samples."""
     positives: Annotated[tuple[int, ...], BeforeValidator(lambda found: (found,) if isinstance(found, int) else found)]

@@ -181,22 +181,19 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]
     ) -> dict[str, Deduplicated[Tensor]]:
         """Wait for the rows of this rank's ids, and name them; the end of `start_counts`."""
-        ids = [_lengths(samples[self.layout.groups[feature]], feature) for _, feature, _ in self.layout.outputs]
+        groups = [(samples[self.layout.groups[feature]], feature) for _, feature, _ in self.layout.outputs]
+        ids = [torch.from_numpy(group.lengths[group.keys[feature]]) for group, feature in groups]
         outputs = [
             torch.empty(int(lengths.sum()), stop - start, device=self.device)
             for lengths, (_, _, (start, stop)) in zip(ids, self.layout.outputs, strict=True)
         ]
         found = {}
-        for name, (_, feature, _), lengths, items in zip(
-            self.embedding_names, self.layout.outputs, ids, transfer.finish(outputs, replicated), strict=True
+        for name, (group, _), lengths, items in zip(
+            self.embedding_names, groups, ids, transfer.finish(outputs, replicated), strict=True
         ):
-            inverse = samples[self.layout.groups[feature]].inverse_on(self.device)
-            found[name] = Deduplicated(Jagged.of_lengths(items, lengths.to(self.device, torch.int64)), inverse)
+            lists = Jagged.of_lengths(items, lengths.to(self.device, torch.int64))
+            found[name] = Deduplicated(lists, group.inverse_on(self.device))
         return found
-
-
-def _lengths(group: Samples, feature: int) -> Tensor:
-    return torch.from_numpy(group.lengths[group.keys[feature]])
 
 
 def _landings(owner: OwnerLayout, samples: Sequence[Samples]) -> list[Landing]:

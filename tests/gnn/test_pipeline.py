@@ -9,8 +9,7 @@ import threading
 import pytest
 import torch
 
-from windrow.caching.cached_store import CachedStore
-from windrow.caching.request import index_cache, plan_request
+from windrow.caching.cached_store import CachedStore, index_cache, plan_request
 from windrow.comm.errors import DataError, DeadlineError
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter, Stopwatch

@@ -10,7 +10,7 @@ from windrow.comm.errors import DataError
 from windrow.comm.loopback import Loopback
 from windrow.comm.rows import near_equal_split
 from windrow.recsys.batches.batch import Batch
-from windrow.recsys.evaluation import ClickEvaluator, check_split_can_be_scored, exact_auc, measure_clicks
+from windrow.recsys.evaluation import ClickEvaluator, check_split_can_be_scored, exact_auc, measure_clicks, measure_real
 from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
@@ -123,6 +123,17 @@ def test_is_the_same_on_any_number_of_ranks(spmd):
     assert results[0]["auc"] == expected["auc"]
 
 
+def test_is_the_same_whatever_is_measured_at_a_time(monkeypatch):
+    logits, labels = random_samples()
+    single = Loopback.single()
+    clicks, real = measured(logits, labels), measure_real(single, logits, labels)
+    monkeypatch.setattr("windrow.recsys.evaluation.BLOCK_SAMPLES", 7)
+    found = measured(logits, labels)
+    assert found == pytest.approx(clicks, rel=1e-12)
+    assert found["auc"] == clicks["auc"]
+    assert measure_real(single, logits, labels) == pytest.approx(real, rel=1e-12)
+
+
 @pytest.mark.parametrize("lost", [math.nan, math.inf, -math.inf])
 def test_every_rank_refuses_a_lost_prediction_of_one(lost):
     def body(world):
@@ -152,8 +163,9 @@ def test_refuses_what_has_no_meaning(num_samples, num_clicks, message):
         max_size=30,
     ),
     num_ranks=st.sampled_from([1, 2, 4]),
+    block=st.sampled_from([1, 3, 1 << 20]),
 )
-def test_the_exact_area_counts_every_pair_once(samples, num_ranks):
+def test_the_exact_area_counts_every_pair_once(samples, num_ranks, block):
     logits, labels, owners = ([s[k] for s in samples] for k in range(3))
 
     def body(world):
@@ -165,7 +177,9 @@ def test_the_exact_area_counts_every_pair_once(samples, num_ranks):
         )
 
     expected = slow_auc(logits, labels)
-    areas = Loopback.run(num_ranks, body)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("windrow.recsys.evaluation.BLOCK_SAMPLES", block)
+        areas = Loopback.run(num_ranks, body)
     assert areas == [expected] * num_ranks or (math.isnan(expected) and all(map(math.isnan, areas)))
 
 

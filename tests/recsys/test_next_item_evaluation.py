@@ -67,6 +67,17 @@ def test_figures_are_the_same_on_any_number_of_ranks(monkeypatch):
     assert one["test"] == pytest.approx(expected(SAMPLES["test"]), rel=1e-6)
 
 
+def test_items_are_looked_up_once_for_all_splits():
+    looked_up = []
+
+    def watched(batch):
+        looked_up.extend(batch.sparse[ITEM].values().tolist())
+        return vectors(batch)
+
+    evaluate(Loopback.single(), watched)
+    assert looked_up == list(range(NUM_ITEMS))
+
+
 def spoiled(batch):
     found = vectors(batch)
     return RetrievalVectors(found.queries * float("nan"), found.items)

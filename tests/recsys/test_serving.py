@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 from torch import Tensor, nn
 
@@ -20,6 +22,7 @@ from windrow.comm.world import World
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.serving import ServedModel
+from windrow.recsys.tables.options import PoolingType
 from windrow.training.dense import make_linear
 
 ROWS = 300
@@ -144,6 +147,85 @@ def test_requests_of_ids(served: ServedModel) -> None:
     ):
         with pytest.raises(DataError, match=words):
             served.score(dense, torch.tensor(ids), None if lengths is None else torch.tensor(lengths))
+
+
+FEATURES = ("b", "a", "c", "d", "a2")
+
+
+class EveryKind(nn.Module):
+    """Bags of two widths, sums and means, a table that two features share, features out of order; and sequences."""
+
+    def __init__(self, *, is_weighted: bool) -> None:
+        super().__init__()
+        add = PoolingType.SUM
+        mean = add if is_weighted else PoolingType.MEAN
+        bags = (("d", 4, add, ["d"]), ("a", 4, add, ["a2", "a"]), ("c", 2, mean, ["c"]), ("b", 2, add, ["b"]))
+        self.bags = recsys.EmbeddingBagCollection(
+            [
+                recsys.EmbeddingBagConfig(
+                    name=name, num_embeddings=9, embedding_dim=dim, feature_names=features, pooling=pooling
+                )
+                for name, dim, pooling, features in bags
+            ],
+            is_weighted=is_weighted,
+            world=Loopback.single(),
+        )
+        lists = [("e", 3, ["c", "a"]), ("f", 3, ["b"])]
+        self.lists = recsys.EmbeddingCollection(
+            [
+                recsys.EmbeddingConfig(name=name, num_embeddings=9, embedding_dim=dim, feature_names=features)
+                for name, dim, features in lists
+            ],
+            world=Loopback.single(),
+        )
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Every number that is looked up counts, and differently."""
+        pooled, lists = self.bags(batch.sparse).values(), self.lists(batch.sparse)
+        outputs: Tensor = pooled @ torch.arange(1.0, pooled.shape[1] + 1)
+        for number, name in enumerate(("c", "a", "b"), start=2):
+            rows = lists[name].values()
+            owners = torch.arange(outputs.shape[0]).repeat_interleave(lists[name].lengths(), output_size=rows.shape[0])
+            outputs = outputs.index_add(0, owners, (rows * number).cos().sum(1))
+        return outputs
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["means", "weights"])
+def every_kind(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[EveryKind, ServedModel]:
+    folder = tmp_path_factory.mktemp("every_kind")
+    columns: dict[str, Any] = {"label": [0, 1] * 10, **dict.fromkeys(FEATURES, [[1], [2, 3]] * 10)}
+    parquet.write_table(pa.table(columns), folder / "log.parquet")
+    rule = recsys.FeatureOptions(ids="rows", rows=9, multi_hot=True)
+    log = recsys.prepare(folder / "log.parquet", folder / "log", features=dict.fromkeys(FEATURES, rule))
+    model = EveryKind(is_weighted=request.param)
+    recsys.export(model, log, folder / "model")
+    return model, recsys.load(folder / "model")
+
+
+LIST_OF_IDS = st.lists(st.integers(0, 8), max_size=4)
+
+
+@given(st.lists(st.lists(LIST_OF_IDS, min_size=5, max_size=5), min_size=1, max_size=6), st.booleans(), st.booleans())
+def test_lists_of_ids_are_looked_up_as_in_training(
+    every_kind: tuple[EveryKind, ServedModel],
+    jagged_of: Any,
+    samples: list[list[list[int]]],
+    ones: bool,
+    one_each: bool,
+) -> None:
+    model, served = every_kind
+    samples = [[ids[:1] or [8] for ids in lists] for lists in samples] if one_each else samples
+    columns = {name: [sample[place] for sample in samples] for place, name in enumerate(FEATURES)}
+    weights = {
+        name: [[1.0 if ones else 0.5 + place for place, _ in enumerate(ids)] for ids in lists]
+        for name, lists in columns.items()
+    }
+    sparse = jagged_of(columns, weights if model.bags.is_weighted() else None)
+    labels, dense = torch.zeros(len(samples), 1), torch.zeros(len(samples), 0)
+    expected = model(Batch(dense, sparse, labels, torch.arange(len(samples))))
+    given_weights = None if ones else sparse.weights_or_none()
+    found = served.score(dense, sparse.values(), sparse.lengths(), given_weights)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_weights_without_lengths_are_refused(served: ServedModel) -> None:

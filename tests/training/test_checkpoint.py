@@ -19,6 +19,7 @@ from torch import Tensor
 
 from windrow.comm.errors import StoreError
 from windrow.comm.loopback import Loopback
+from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
 from windrow.recsys.tables.options import TableOptions
@@ -417,6 +418,30 @@ def load(world: World, folder: Path, which: WhichCheckpoint = "best") -> tuple[i
 def test_every_rank_has_them(folder: Path) -> None:
     assert Loopback.run(3, lambda world: load(world, folder)) == [(2, 6.0, ())] * 3
     assert Loopback.run(2, lambda world: load(world, folder, "latest")) == [(3, 9.0, ())] * 2
+
+
+def test_only_weights_travel_where_only_they_are_wanted(folder: Path) -> None:
+    def body(world: World) -> tuple[int, list[str]]:
+        world.meter = Meter()
+        found = load_together(world, folder, lambda _: None, weights_only=True)
+        return world.meter.totals().bytes_received, list(found.state)
+
+    begin_checkpoint(folder, (9, 0), with_tables=False)
+    big = {"model": {"w": torch.zeros(1000)}, "optimizer": {"moments": torch.zeros(100_000)}}
+    save_checkpoint(folder, header_of(9, 1), {"trainer": big}, keep=1)
+    (_, names), (received, same) = Loopback.run(2, body)
+    assert names == same == ["w"]
+    assert 4000 < received < 10_000
+
+
+def test_only_weights_of_tables_are_overwritten_where_only_they_are_wanted(tmp_path: Path) -> None:
+    save_shards(tmp_path, 1)
+    tables = stored(PLAN_B[0], filled=False)
+    restore_tables(load_checkpoint(tmp_path), tables, weights_only=True)
+    found = {(part.piece.name, part.name): part.tensor for batch in tables for part in batch.state()}
+    assert torch.equal(found["big", "weight"], WHOLE["weight"][:, 4:])
+    assert found["big", "sum_of_squares"].eq(-1).all()
+    assert torch.equal(found["small", "weight"], SMALL)
 
 
 def test_a_damaged_latest_one_is_passed_over_and_said(folder: Path) -> None:

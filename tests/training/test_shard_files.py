@@ -222,6 +222,21 @@ def test_numbers_of_pieces_must_agree(tmp_path: Path) -> None:
             reader.read("item", (0, 5), (0, 4), "step")
 
 
+@pytest.mark.parametrize("other", [piece((0, 2)), piece((1, 3), (0, 2)), piece((1, 2))])
+def test_no_row_is_there_twice(tmp_path: Path, other) -> None:
+    """The last one has as many cells as are missing: counting cells does not find it."""
+    names = write(tmp_path, a=[piece((0, 2)), piece((3, 5))], b=[other])
+    (top, bottom), (left, right) = other[0].rows, other[0].columns
+    message = (
+        rf"table 'item', rows \[0, 2\], columns \[0, 4\] in a and table 'item', rows \[{top}, {bottom}\], "
+        rf"columns \[{left}, {right}\] in b overlap: the files were not written together"
+    )
+    with ShardReader(tmp_path, names) as reader:
+        with pytest.raises(StoreError, match=message):
+            reader.read("item", (0, 3), (0, 4))
+        assert reader.read("item", (3, 5), (0, 4)).shape == (2, 4)
+
+
 def test_what_several_tables_share_is_read_whole(tmp_path: Path) -> None:
     """As a compressed table stores it: an array that is no shard of anything."""
     array = torch.arange(20.0)

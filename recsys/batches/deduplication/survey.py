@@ -204,7 +204,10 @@ def survey_log(
         codes[name] = distinct_lists([lists]).inverse.astype(np.int32)
         repeated[name] = within & (codes[name][1:] == codes[name][:-1])
         lengths[name] = lists.lengths.astype(np.int32)
-        ids[name] = _some_ids(lists.values[lists.offsets[0] : lists.offsets[-1]])
+        values = lists.values[lists.offsets[0] : lists.offsets[-1]]
+        if len(values) > ID_SAMPLE:
+            values = values[(hash_ids(ID_KEY, np.arange(ID_SAMPLE)) % np.uint64(len(values))).astype(np.int64)]
+        ids[name] = np.sort(values)
     return LogSurvey(
         num_samples=len(rows),
         num_sessions=len(rows) - int(np.count_nonzero(within)),
@@ -289,10 +292,3 @@ def read_rows(split: LogSplit, columns: Sequence[str], rows: Rows) -> Any:
     if not parts:
         raise StoreError(f"{split.files[0].parent} holds none of the {len(rows)} samples asked for: {CURE}")
     return pa.concat_tables(parts).take(pa.array(np.argsort(order))).combine_chunks()
-
-
-def _some_ids(values: Rows) -> Rows:
-    if len(values) > ID_SAMPLE:
-        chosen = hash_ids(ID_KEY, np.arange(ID_SAMPLE)) % np.uint64(len(values))
-        values = values[chosen.astype(np.int64)]
-    return np.sort(values)

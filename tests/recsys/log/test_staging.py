@@ -164,7 +164,9 @@ def test_sorting_and_counting(
             found = parquet.read_table(staged.file)
             ordered = sorted(enumerate(rows), key=lambda item: item[1][0])
             assert found["row"].to_pylist() == [row for row, _ in ordered]
-            assert [staged.time_of_row(place) for place in range(len(rows))] == sorted(row[0] for row in rows)
+            for in_order in (False, True):
+                times = [staged.time_of_row(place, in_order=in_order) for place in range(len(rows))]
+                assert times == sorted(row[0] for row in rows)
 
             counts = Counter(value for time, value, _ in rows if time < 3 and value is not None)
             counts.update(value for time, _, values in rows if time < 3 for value in values)
@@ -274,7 +276,7 @@ def test_sorting_by_session(rows: list[tuple[int, int]], shard: bool, cluster: b
             folder / "staged.parquet",
         )
         with StagedLog(folder / "staged.parquet", folder) as staged:
-            times_found = [staged.time_of_row(place) for place in range(len(rows))]
+            times_found = [staged.time_of_row(place, in_order=False) for place in range(len(rows))]
             assert times_found == sorted(instants)
             found = staged.sort_by_session(
                 "CASE WHEN time < 6 THEN 0 ELSE 1 END", shard=shard, cluster=cluster, times=times

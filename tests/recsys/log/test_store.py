@@ -139,6 +139,18 @@ def test_round_trip(tmp_path: Path) -> None:
         ({"splits": None}, "lacks a field"),
         ({"features": [{"name": "a"}]}, "lacks a field"),
         ({"colour": "red"}, r"wrong one \(colour: Unexpected keyword"),
+        (
+            {"features": [dataclasses.asdict(MANIFEST.features[0]) | {"colour": 1}]},
+            r"one \(features\.0\.colour: Unexpected keyword",
+        ),
+        (
+            {"vocabularies": [dataclasses.asdict(WORDS) | {"colour": 1}]},
+            r"one \(vocabularies\.0\.colour: Unexpected keyword",
+        ),
+        (
+            {"splits": {"train": {"rows": 4, "positives": 1, "files": [], "colour": 1}}},
+            r"one \(splits\.train\.colour: Unexpected keyword",
+        ),
     ],
 )
 def test_other_documents_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

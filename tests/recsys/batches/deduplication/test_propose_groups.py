@@ -1,9 +1,12 @@
 """windrow.recsys.batches.deduplication.propose_groups: planted groups are found, and hardly any other way is better."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from windrow.recsys.batches.deduplication.propose_groups import propose_groups, row_bytes
 from windrow.recsys.batches.deduplication.survey import LogSurvey, survey_log
@@ -81,6 +84,42 @@ def test_close_to_the_best_of_all_ways(seed):
     none = slow_cost(found, costs, [])
     assert best <= proposed * (1 + 1e-12)
     assert proposed <= best + 0.02 * (none - best)
+
+
+def slow_groups(found: LogSurvey, costs: dict[str, float]) -> tuple[tuple[str, ...], ...]:
+    """All pairs, anew for each that is joined; of pairs that gain as much the first."""
+    names = list(costs)
+
+    def cost(places):
+        group = [names[place] for place in places]
+        return 8 * found.batch_size + found.predicted_rows(group) * sum(costs[name] for name in group)
+
+    def gain(pair):
+        return round(cost(pair[0]) + cost(pair[1]) - cost(pair[0] + pair[1]), 4)
+
+    groups = [(place,) for place, name in enumerate(names) if found.predicted_factor([name]) > 1.5]
+    while pairs := list(combinations(sorted(groups), 2)):
+        best = max(pairs, key=gain)
+        if gain(best) <= 0:
+            break
+        groups = [group for group in groups if group not in best] + [best[0] + best[1]]
+    plain = [found.batch_size * sum(costs[names[place]] for place in group) for group in groups]
+    kept = [sorted(group) for group, without in zip(groups, plain, strict=True) if cost(group) < without]
+    return tuple(tuple(names[place] for place in group) for group in sorted(kept))
+
+
+@given(st.integers(0, 1 << 32), st.integers(1, 12), st.integers(1, 4), st.integers(16, 300))
+def test_equals_the_search_of_all_pairs(seed, num_features, num_kinds, num_samples):
+    """Features that change alike, nearly alike, and not alike."""
+    draw = np.random.default_rng(seed)
+    kinds = [draw.random(num_samples) < share for share in draw.random(num_kinds)]
+    changes = {
+        f"feature {place}": kinds[draw.integers(num_kinds)] | (draw.random(num_samples) < noise)
+        for place, noise in enumerate(draw.choice([0, 0, 0.02, 0.2], num_features))
+    }
+    found = survey_of(changes)
+    costs = {name: float(draw.integers(1, 300)) for name in changes}
+    assert propose_groups(found, costs) == slow_groups(found, costs)
 
 
 def test_joining_must_save_more_than_it_costs():
