@@ -18,8 +18,10 @@ import torch
 from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, comparison_from_json, comparison_to_json
+from windrow.caching.cached_store import CachedStore
 from windrow.comm.connect import connect
 from windrow.comm.fetch import fetch_rows
+from windrow.comm.shared_rows import SharedRows
 from windrow.comm.wire import Wire
 from windrow.comm.world import World
 from windrow.launch.rank_process import keep_freed_memory
@@ -30,6 +32,7 @@ ROW_BYTES = (64, 256, 512, 1024, 2048, 4096)
 AIM_FROM_ROW_BYTES = 512
 AIM = 0.8
 RAW, COPY, FETCH = "raw Alltoallv", "memory copy", "fetch, random order"
+SHARED = "shared memory, random order"
 
 
 def variants(world: World, row_bytes: int) -> dict[str, Variant]:
@@ -41,6 +44,7 @@ def variants(world: World, row_bytes: int) -> dict[str, Variant]:
     chance = np.random.default_rng(world.rank)
     peer = 1 - world.rank
     rows = torch.from_numpy(chance.standard_normal((held, row_bytes // 4), dtype=np.float32))
+    store = CachedStore(world, [0, held, 2 * held], rows, shared=SharedRows(world, rows, stage="rows"))
     wire, offsets = Wire(world, stage="rows"), [0, held, 2 * held]
     ids = torch.from_numpy(chance.choice(held, count, replace=False) + peer * held)
     ordered = ids.sort().values
@@ -56,6 +60,8 @@ def variants(world: World, row_bytes: int) -> dict[str, Variant]:
         RAW: lambda: MPI.COMM_WORLD.Alltoallv(sending, receiving),
         COPY: lambda: out.copy_(sent),
         FETCH: lambda: fetch_rows(wire, offsets, rows, ids, out=out),
+        SHARED: lambda: store.start(store.plan(ids)).finish(out),
+        "shared memory, own rows between": lambda: store.start(store.plan(between)).finish(both),
         "fetch, sorted": lambda: fetch_rows(wire, offsets, rows, ordered, out=out),
         "fetch, own rows between": lambda: fetch_rows(wire, offsets, rows, between, out=both),
     }

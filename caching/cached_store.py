@@ -4,10 +4,12 @@
 
     own rows       this rank's part                 never pass the codec
     cached rows    copies, filled at construction   passed the codec once, and are kept in the form of the wire
+    shared rows    read in memory of the host       passed the codec once, before they were shared
     other rows     asked of their owners            pass the codec every time
 
-So the answer does not depend on what is cached, bit for bit. The static cache of Kaler et al., Communication-Efficient
-Graph Neural Networks with Probabilistic Neighborhood Expansion Analysis and Caching, MLSys 2023.
+So the answer does not depend on what is cached or shared, bit for bit. The static cache is that of Kaler et al.,
+Communication-Efficient Graph Neural Networks with Probabilistic Neighborhood Expansion Analysis and Caching, MLSys
+2023.
 
 A request says what is asked of whom, before anything is sent::
 
@@ -20,8 +22,10 @@ A request says what is asked of whom, before anything is sent::
 Every row has one place, so the three together fill the answer.
 """
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress, pairwise
 from typing import Self
 
 import numpy as np
@@ -34,6 +38,7 @@ from windrow.comm.errors import DataError
 from windrow.comm.fetch import IdRequest, check_ranges, fetch_rows
 from windrow.comm.route import Route, Transfer
 from windrow.comm.rows import group_by_owner, move_rows
+from windrow.comm.shared_rows import SharedRows
 from windrow.comm.wire import Codec, Wire
 from windrow.comm.world import World
 
@@ -222,6 +227,8 @@ class CachedStore:
         device: where rows are wanted; None: where `rows` are.
         device_share: 0 to 1, share of the own rows, from the first on, that is kept on a GPU; the rest is kept in
             page-locked memory of the host. Means nothing on a CPU.
+        shared: the rows of ranks on this host as the codec encodes them, which then do not travel; all ranks give them,
+            or none. None: all rows of other ranks travel.
 
     Raises:
         ValueError: `offsets` or `rows` do not fit the world.
@@ -240,6 +247,7 @@ class CachedStore:
         stage: str = "rows",
         device: torch.device | None = None,
         device_share: float = 1.0,
+        shared: SharedRows | None = None,
     ) -> None:
         self.world = world
         self.stage = stage
@@ -263,9 +271,15 @@ class CachedStore:
         self.cached = fetch_rows(wire, self.offsets, rows, wanted, out=copies).to(self.device)
         """[c, ...] the copies, by slot, in the number format of the wire: whatever they are converted to, they equal
         what would have arrived, and take no more memory."""
-        missing = torch.tensor(self.offsets[-1] - (stop - first) - len(wanted))
-        self.holds_everything = not bool(world.all_reduce(missing, stage=f"{stage}: cache", op="max"))
-        """Whether every rank holds every row."""
+        self.shared = shared
+        held = {world.rank} | (shared.near if shared else set())
+        self.by_message = [rank not in held for rank in range(world.size)]
+        """Whose rows travel: those of other ranks, but for what is read from shared memory."""
+        sizes = [stop - start for start, stop in pairwise(self.offsets)]
+        kept = group_by_owner(wanted, self.offsets)[1]
+        missing = sum(compress(map(operator.sub, sizes, kept), self.by_message))
+        self.needs_messages = bool(world.all_reduce(torch.tensor(missing), stage=f"{stage}: cache", op="max"))
+        """Whether some rank lacks a row; else nothing is ever sent."""
         self.wire = Wire(
             world,
             stage=stage,
@@ -288,9 +302,14 @@ class CachedStore:
         The stages of the gather follow. Several may be under way.
         """
         asked = None
-        if not self.holds_everything:
-            asked = IdRequest(self.wire, request.remote, request.remote_counts, self.offsets[self.world.rank])
+        if self.needs_messages:
+            ids = self.travelling(request.remote, request.remote_counts)
+            asked = IdRequest(self.wire, torch.cat(ids), list(map(len, ids)), self.offsets[self.world.rank])
         return RowGather(self, request, asked)
+
+    def travelling(self, grouped: Tensor, counts: Sequence[int]) -> list[Tensor]:
+        """What is grouped by rank, [sum(counts)], for each rank; nothing for those whose rows do not travel."""
+        return [part[: len(part) * sent] for part, sent in zip(grouped.split(counts), self.by_message, strict=True)]
 
 
 class RowGather:
@@ -317,7 +336,7 @@ class RowGather:
         if self._asked is None or self._transfer is not None:
             return
         store, request = self._store, self._request
-        places = request.remote_places.split(request.remote_counts)
+        places = store.travelling(request.remote_places, request.remote_counts)
         route = Route.of_rows(store.wire, self._asked.wait(), places, store.row_shape)
         self._transfer = route.start([store.local])
 
@@ -339,11 +358,19 @@ class RowGather:
         store.local.move(request.local, out, request.local_places)
         slots, places = request.cached.to(store.device), request.cached_places.to(store.device)
         move_rows(store.cached, slots, out, places)
+        shared = 0
+        if store.shared is not None:
+            grouped = request.remote, request.remote_counts, request.remote_places
+            shared = store.shared.read(*grouped, store.offsets, out)
         if self._transfer is not None:
             self._transfer.finish([out])
         # Counted when they are there: a gather that is under way when a checkpoint is written is made again after it.
         if store.world.meter is not None:
             store.world.meter.record_found(
-                f"{store.stage}: rows", local=len(request.local), cached=len(request.cached), remote=len(request.remote)
+                f"{store.stage}: rows",
+                local=len(request.local),
+                cached=len(request.cached),
+                shared=shared,
+                remote=len(request.remote) - shared,
             )
         return out

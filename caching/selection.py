@@ -50,6 +50,10 @@ class CacheOptions:
     """Most memory of a rank for remote rows, in GiB (2**30 bytes), where alpha is "auto"; that of the GPU, where one
     trains. The index of the rows comes on top, in memory of the host: 4 bytes for each vertex of the graph."""
 
+    shared_memory: bool = True
+    """Whether the ranks of a host read each other's rows where they stand, in memory that all of them map, so that none
+    of these travel or are kept twice. Rows of other hosts travel all the same. Not where a GPU trains."""
+
     gpu_share: Share = 1.0
     """Share of a rank's own rows that is kept in GPU memory, those that are needed most first; the rest waits in
     page-locked memory of the host. Means nothing on a CPU."""

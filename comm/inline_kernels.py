@@ -3,7 +3,8 @@
 The random numbers equal those of `windrow.comm.random` bit for bit.
 
 A loop that reads at random places of a large array spends its time waiting for memory. Asking for an entry some steps
-before it is read (`prefetch`) lets tens of reads travel at once.
+before it is read (`prefetch`) lets tens of reads travel at once. One that writes a large array spends a third of it on
+reading what it is about to overwrite, unless it writes past the caches (`stream`).
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["hash_id", "mix64", "prefetch"]
+__all__ = ["STREAMED", "hash_id", "mix64", "prefetch", "stream"]
 
 _FIRST = np.uint64(FIRST_MULTIPLIER)
 _SECOND = np.uint64(SECOND_MULTIPLIER)
@@ -62,3 +63,29 @@ def _prefetch(_typing_context: object, array: types.Array, _position: types.Inte
 prefetch = cast("Callable[[npt.NDArray[Any], int | np.integer], None]", intrinsic(_prefetch))
 """``prefetch(array, position)`` in compiled code: ask the processor to load an entry of a contiguous vector into its
 caches. It has no other effect: a position outside the array is not read, and nothing fails."""
+
+STREAMED = 4
+"""Entries of 8 bytes that `stream` copies."""
+
+
+def _stream(
+    _typing_context: object, source: types.Array, _i: types.Integer, target: types.Array, _j: types.Integer
+) -> tuple[Any, Callable[..., Any]]:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.VectorType(ir.IntType(64), STREAMED).as_pointer()
+        here, there = (
+            builder.bitcast(builder.gep(context.make_array(array)(context, builder, value).data, [position]), kind)
+            for array, value, position in zip(signature.args[::2], arguments[::2], arguments[1::2], strict=True)
+        )
+        written = builder.store(builder.load(here, align=8), there, align=8 * STREAMED)
+        hint = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        written.set_metadata("nontemporal", hint)
+        return context.get_dummy_value()
+
+    return types.void(source, types.intp, target, types.intp), generate
+
+
+stream = cast("Callable[[npt.NDArray[Any], int, npt.NDArray[Any], int], None]", intrinsic(_stream))
+"""``stream(source, i, target, j)`` in compiled code: copy `STREAMED` entries of contiguous vectors of int64, from entry
+i to entry j, which must stand at a multiple of 32 bytes, without loading the target into the caches. Nothing is
+checked. Quick where whole cache lines are written."""

@@ -66,6 +66,8 @@ class RowsFound(_Amount):
     """Rows that the rank that needed them owns."""
     cached: int = 0
     """Rows of other ranks of which it keeps a copy."""
+    shared: int = 0
+    """Rows of other ranks of its host that it read where they stand."""
     remote: int = 0
     """Rows of other ranks that it had to ask for."""
 
@@ -92,9 +94,9 @@ class Meter:
         """Count a tensor reduced over all ranks, by its size here."""
         self._add(stage, None, Traffic(elements_reduced=elements, bytes_reduced=num_bytes))
 
-    def record_found(self, stage: str, *, local: int, remote: int, cached: int = 0) -> None:
+    def record_found(self, stage: str, *, local: int, remote: int, cached: int = 0, shared: int = 0) -> None:
         """Count rows that this rank needed, whether it had to ask another rank for them or not."""
-        self._found[stage] = self.found(stage) + RowsFound(local=local, cached=cached, remote=remote)
+        self._found[stage] = self.found(stage) + RowsFound(local=local, cached=cached, shared=shared, remote=remote)
 
     def found(self, stage: str | None = None) -> RowsFound:
         """Where the rows were that this rank asked for since the last `reset`, in one stage or (None) all."""

@@ -2,6 +2,7 @@
 
 import threading
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -10,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from windrow.comm.errors import DataError
 
-__all__ = ["integer_row", "load_arrays", "map_array"]
+__all__ = ["integer_row", "load_arrays", "map_array", "read_only_tensor"]
 
 DAMAGES = (
     *(OSError, ValueError, EOFError, TypeError, AttributeError, SyntaxError),
@@ -60,6 +63,13 @@ def map_array(path: Path) -> npt.NDArray[Any]:
     except DAMAGES as error:
         raise ValueError(str(error)) from error
     return array
+
+
+def read_only_tensor(array: npt.NDArray[np.generic]) -> Tensor:
+    """A tensor over memory that must not be written to, such as a mapped file: PyTorch has none that refuses it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+        return torch.from_numpy(array)
 
 
 def integer_row(path: Path, arrays: Mapping[str, npt.NDArray[Any]], name: str) -> npt.NDArray[np.int64]:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError
-from windrow.comm.rows_kernels import Words, find_owners, move, sort_by_owner
+from windrow.comm.rows_kernels import CACHE_LINE_BYTES, find_owners, move, move_past_caches, sort_by_owner
 from windrow.comm.rows_kernels import move_columns as move_columns_kernel
 from windrow.comm.transfer import as_bytes
 
@@ -36,6 +36,9 @@ __all__ = [
 
 CONVERTED_BYTES = 256 << 10
 """Rows that are converted twice are so many bytes at a time, and stay in the cache meanwhile."""
+
+LARGE_BYTES = 16 << 20
+"""A matrix of so many bytes is written past the caches, which would not hold it until it is read."""
 
 SHORT = (torch.float16, torch.bfloat16)
 CONVERTED_DTYPES = [pair for short in SHORT for pair in ((short, torch.float32), (torch.float32, short))]
@@ -80,7 +83,12 @@ def move_rows(rows: Tensor, positions: Tensor | None, out: Tensor, places: Tenso
         else:
             out.index_copy_(0, places, picked.to(out.dtype))
     elif rows.dtype == out.dtype:
-        move(_words(rows), _order(positions), _words(out), _order(places), is_bfloat16)
+        words, put = _words(rows, out)
+        whole_lines = put.itemsize == 8 and put[:1].nbytes % CACHE_LINE_BYTES == put.ctypes.data % CACHE_LINE_BYTES == 0
+        if out.nbytes >= LARGE_BYTES and whole_lines:
+            move_past_caches(words, _order(positions), put, _order(places))
+        else:
+            move(words, _order(positions), put, _order(places), is_bfloat16)
     else:
         move(_bits(rows), _order(positions), _bits(out), _order(places), is_bfloat16)
 
@@ -147,13 +155,14 @@ def _order(positions: Tensor | None) -> npt.NDArray[np.int64]:
     return order
 
 
-def _words(rows: Tensor) -> Words:
-    """The memory of rows as a matrix of the widest integers that divide a row."""
-    row_bytes = rows.nbytes // len(rows)
-    widths = (torch.int64, torch.int32, torch.int16, torch.uint8)
-    word = next(dtype for dtype in widths if row_bytes % dtype.itemsize == 0)
-    words: Words = as_bytes(rows).view(word).view(len(rows), -1).numpy()
-    return words
+def _words(*matrices: Tensor) -> list[npt.NDArray[Any]]:
+    """The memory of matrices of equal rows as the widest integers that divide a row and where they begin."""
+    flat = [as_bytes(rows) for rows in matrices]
+    begin = matrices[0].nbytes // len(matrices[0])
+    for part in flat:
+        begin |= int(part.storage_offset())
+    word = next(dtype for dtype in (torch.int64, torch.int32, torch.int16, torch.uint8) if begin % dtype.itemsize == 0)
+    return [part.view(word).view(len(rows), -1).numpy() for part, rows in zip(flat, matrices, strict=True)]
 
 
 def _bits(rows: Tensor) -> npt.NDArray[Any]:

@@ -21,16 +21,18 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from windrow.comm.inline_kernels import prefetch
+from windrow.comm.inline_kernels import STREAMED, prefetch, stream
 
 __all__ = [
     "AHEAD",
+    "CACHE_LINE_BYTES",
     "Words",
     "as_bfloat16",
     "as_float16",
     "find_owners",
     "move",
     "move_columns",
+    "move_past_caches",
     "sort_by_owner",
     "transpose",
 ]
@@ -77,6 +79,24 @@ def move(
         else:
             for column in range(width):
                 out[place, column] = as_float16(rows[position, column], like)
+
+
+@numba.njit(nogil=True, cache=True)
+def move_past_caches(rows: npt.NDArray[np.int64], positions: Longs, out: npt.NDArray[np.int64], places: Longs) -> None:
+    """`move` of rows that are whole cache lines, to memory that begins with one: quicker where `out` is large."""
+    width, last = rows.shape[1], max(positions.size, places.size) - 1
+    flat_rows, flat_out = rows.reshape(-1), out.reshape(-1)
+    for i in range(last + 1):
+        position = place = i
+        if positions.size > 0:
+            position = positions[i]
+            coming = positions[min(i + AHEAD, last)] * width
+            for column in range(0, width, CACHE_LINE_BYTES // 8):
+                prefetch(flat_rows, coming + column)
+        if places.size > 0:
+            place = places[i]
+        for column in range(0, width, STREAMED):
+            stream(flat_rows, position * width + column, flat_out, place * width + column)
 
 
 @numba.njit(nogil=True, cache=True)

@@ -6,6 +6,7 @@ one process, so that planning does it for all parts. Then all ranks agree on siz
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from windrow.caching.selection import (
     rows_worth_keeping,
 )
 from windrow.caching.vip import Demand, Samplers, find_samplers, inclusion_probabilities
+from windrow.comm.shared_rows import SharedRows
 from windrow.comm.wire import WireOptions, make_codec
 from windrow.comm.world import World
 from windrow.gnn.inference import own_vertices, sampled_steps
@@ -69,10 +71,14 @@ class PartRanking:
     """[parts + 1], where each part's ids start."""
     steps: int
     """Minibatches in an epoch."""
+    input_rows: float
+    """Rows, local and remote, that all of them need, in expectation."""
     total: npt.NDArray[np.float64]
     """float64 [N], probability of each vertex to be among the input rows of one minibatch of this part."""
     ranking: npt.NDArray[np.int64]
     """Remote vertices with a score above 0, best first."""
+    near: frozenset[int] = frozenset()
+    """Other parts whose rows this one reads in shared memory: their vertices count as needed by nobody here."""
 
     @property
     def own(self) -> tuple[int, int]:
@@ -81,13 +87,13 @@ class PartRanking:
 
     @property
     def num_remote(self) -> int:
-        """Vertices of all other parts."""
-        return self.offsets[-1] - (self.own[1] - self.own[0])
+        """Vertices of all parts but this one and those near it."""
+        return sum(stop - start for start, stop in self._remote_parts)
 
     @property
-    def input_rows(self) -> float:
-        """Rows, local and remote, that all minibatches of an epoch need, in expectation."""
-        return self.steps * float(self.total.sum())
+    def _remote_parts(self) -> list[tuple[int, int]]:
+        held = {self.part, *self.near}
+        return [span for part, span in enumerate(pairwise(self.offsets)) if part not in held]
 
     def worthwhile(self, epochs: int) -> int:
         """Remote rows that spare more transfers than they cost, see `windrow.caching.selection`."""
@@ -102,8 +108,7 @@ class PartRanking:
         if capacity < self.num_remote:
             # A copy: a run that holds on to a part of the ranking would hold all of it in memory.
             return self.ranking[:capacity].copy()
-        start, stop = self.own
-        return np.concatenate([np.arange(start), np.arange(stop, self.offsets[-1])])
+        return np.concatenate([np.arange(0), *(np.arange(*span) for span in self._remote_parts)])
 
     def expected_rows(self, capacities: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Rows that this part asks each owner for in an epoch, float64 [C, parts], with caches of these sizes."""
@@ -147,6 +152,7 @@ def rank_part(
     *,
     samplers: Samplers | None = None,
     demand: Demand | None = None,
+    near: frozenset[int] = frozenset(),
 ) -> PartRanking:
     """Analyse a part's minibatches, and rank what they need by the cache policy: RecipeError where it cannot be used.
 
@@ -156,6 +162,7 @@ def rank_part(
         sampling: how they are made.
         samplers: of the same graph, where they are known from another part.
         demand: its minibatches, where seeds are not the training vertices; the policy "simulation" is refused then.
+        near: other parts whose rows it reads in shared memory.
 
     Cost: one pass over the edges for each hop. The policy "simulation" samples some epochs besides.
     """
@@ -181,8 +188,18 @@ def rank_part(
     scores = total
     if policy != "vip":
         scores = score_vertices(policy, demand, simulate=simulate if order else None, samplers=samplers)
+    input_rows = demand.steps * float(total.sum())
+    for other in near:
+        start, stop = graph.book.part_range(other)
+        scores[start:stop] = total[start:stop] = 0.0
     return PartRanking(
-        part=part, offsets=graph.offsets, steps=demand.steps, total=total, ranking=choose_cached(scores, demand.own)
+        part=part,
+        offsets=graph.offsets,
+        steps=demand.steps,
+        input_rows=input_rows,
+        total=total,
+        ranking=choose_cached(scores, demand.own),
+        near=near,
     )
 
 
@@ -223,19 +240,27 @@ class CacheChoice:
 
 
 def choose_cache(
-    world: World, graph: PartitionedGraph, sampling: Sampling, *, demand: Demand | None = None
+    world: World,
+    graph: PartitionedGraph,
+    sampling: Sampling,
+    *,
+    demand: Demand | None = None,
+    shared: SharedRows | None = None,
 ) -> CacheChoice:
     """Choose the remote rows that this rank keeps, as the cache options say. Collective, one rank for each part.
 
     With a number for alpha every rank keeps floor(alpha N / ranks) rows, or as many as it can ever need; with "auto",
-    those that pay, within the memory budget. `demand` is this rank's minibatches where seeds are not training vertices.
+    those that pay, within the memory budget. `demand` is this rank's minibatches where seeds are not training vertices,
+    `shared` what it reads of other ranks of its host.
 
-    Cost: that of `rank_part`; none where alpha is 0 or there is one rank.
+    Cost: that of `rank_part`; none where alpha is 0, or all ranks are on one host.
     """
     options = sampling.cache
-    if world.size == 1 or options.alpha == 0:
+    near = shared.near if shared else frozenset[int]()
+    alone = torch.tensor(int(len(near) + 1 == world.size))
+    if options.alpha == 0 or bool(world.all_reduce(alone, stage="size of caches", op="min")):
         return CacheChoice(alpha=0.0, cached_ids=torch.empty(0, dtype=torch.int64), expected_rows=None)
-    ranking = rank_part(graph, world.rank, sampling, demand=demand)
+    ranking = rank_part(graph, world.rank, sampling, demand=demand, near=near)
     _, copy_bytes = row_sizes(sampling.sampler, sampling.wire, graph.features)
     if isinstance(options.alpha, str):
         need = ranking.worthwhile(sampling.epochs), ranking.num_remote
@@ -256,6 +281,7 @@ def choose_inference_cache(
     *,
     fanouts: tuple[int, ...],
     batch_size: int,
+    shared: SharedRows | None = None,
 ) -> Tensor:
     """Choose the remote rows that this rank keeps for one pass of sampled inference, by policy "vip". Collective.
 
@@ -268,6 +294,7 @@ def choose_inference_cache(
         options: how much room there is.
         fanouts: neighbours per hop.
         batch_size: vertices of a minibatch, over all ranks.
+        shared: what this rank reads of other ranks of its host.
 
     Returns:
         int64 ids of other ranks' vertices: never more than save transfers, save where rows of all ranks fit.
@@ -287,4 +314,4 @@ def choose_inference_cache(
     )
     seeds = own_vertices(graph, ids).numpy()
     demand = replace(demand_of(graph, world.rank, fanouts, steps), seeds=seeds)
-    return choose_cache(world, graph, sampling, demand=demand).cached_ids
+    return choose_cache(world, graph, sampling, demand=demand, shared=shared).cached_ids

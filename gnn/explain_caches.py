@@ -93,7 +93,8 @@ def explain(
         sampling: as it would be trained.
         pipelined: whether the network works while minibatches are sampled and computed.
         alphas: replication factors to show; those that would keep everything anyway are left out.
-        links: of a network with one rank for each part; None where it is not known.
+        links: of a network with one rank for each part; None where it is not known. Ranks of one host share memory, if
+            the cache options say so.
         work: of a step; None where the network is not known.
 
     Cost:
@@ -101,7 +102,9 @@ def explain(
     """
     parts, vertices, cache = graph.book.num_parts, graph.num_vertices, sampling.cache
     row_bytes, wire_row_bytes = row_sizes(sampling.sampler, sampling.wire, graph.features)
-    remote = [vertices - graph.book.part_size(part) for part in range(parts)]
+    hosts = links.hosts if links is not None and cache.shared_memory else range(parts)
+    near = [frozenset(part for part in range(parts) if hosts[part] == hosts[of] and part != of) for of in range(parts)]
+    remote = [vertices - sum(map(graph.book.part_size, {part, *near[part]})) for part in range(parts)]
     full = max(remote) * parts / vertices
     given = [] if isinstance(cache.alpha, str) else [cache.alpha]
     on_curve = (full * np.linspace(0.0, 1.0, CURVE_POINTS) ** 2).tolist()
@@ -114,7 +117,7 @@ def explain(
     samplers = find_samplers(graph.indptr.numpy(), graph.indices.numpy())
     worthwhile, input_rows, steps = [], 0.0, 0
     for part in range(parts):
-        ranking = rank_part(graph, part, sampling, samplers=samplers)
+        ranking = rank_part(graph, part, sampling, samplers=samplers, near=near[part])
         worthwhile.append(ranking.worthwhile(sampling.epochs))
         affordable = min(worthwhile[-1], rows_that_fit(cache.memory_gib, wire_row_bytes))
         capacities = [*by_alpha, affordable, remote[part]]
@@ -188,6 +191,8 @@ def describe_explanation(found: Explanation, sampling: Sampling, *, network: str
         if found.work.device_s:
             work += f" of the processor and {found.work.device_s * 1e3:.3g} ms of the GPU"
         head.append(f"network: {network}; a step is {work}, {computed}")
+    if not found.marks["all"].alpha:
+        head.append("all ranks are on one host and read each other's rows in shared memory: none travel")
     return "\n".join([*head, "", table([_row(one, found) for one in found.sizes])])
 
 
@@ -230,7 +235,7 @@ def write_explanation_plot(found: Explanation, path: Path, *, title: str) -> Non
         # Most happens where caches are small; Matplotlib also asks about what is left of the axis.
         axes.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0.0)), np.square))
         axes.set(
-            xlim=(0, found.marks["all"].alpha), xlabel="alpha: remote rows kept by a rank, as a share of N / ranks"
+            xlim=(0, found.marks["all"].alpha or 1), xlabel="alpha: remote rows kept by a rank, as a share of N / ranks"
         )
         axes.set_ylim(bottom=0)
         for name, colour, style in lines:

@@ -4,7 +4,6 @@ This is the layout of SALIENT++ (Kaler et al., MLSys 2023): sampling never leave
 features travel. Ids are those of the partition, in which each part is one contiguous range.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -15,8 +14,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import DataError, RecipeError
-from windrow.comm.wire import CodecName, make_codec
+from windrow.comm.numpy_files import read_only_tensor
+from windrow.comm.shared_rows import SharedRows
+from windrow.comm.wire import Codec, CodecName, make_codec
 from windrow.comm.world import World
 from windrow.gnn.graph import EDGE_ARRAYS, Graph, GraphData, Task
 from windrow.gnn.sampler import NeighborSampler
@@ -89,15 +91,15 @@ class PartitionedGraph(GraphData):
         stored = {Path(name).stem for name in store.manifest.files}
         if "features" not in stored:
             raise DataError(f"the graph in {path} has no features: a model needs them")
-        shared = {name: _mapped(store.shared(name)) for name in SHARED_ARRAYS}
+        shared = {name: read_only_tensor(store.shared(name)) for name in SHARED_ARRAYS}
         optional: dict[str, Any] = dict.fromkeys(OPTIONAL_ARRAYS)
-        optional |= {name: _mapped(store.shared(name)) for name in optional if name in stored}
+        optional |= {name: read_only_tensor(store.shared(name)) for name in optional if name in stored}
         features = store.sharded("features", rank)
         return PartitionedGraph(
             book=store.book,
             rank=rank,
-            features=torch.from_numpy(np.array(features)) if read_features else _mapped(features),
-            original_ids=_mapped(store.book.new_to_old),
+            features=torch.from_numpy(np.array(features)) if read_features else read_only_tensor(features),
+            original_ids=read_only_tensor(store.book.new_to_old),
             task=cast("Task", store.metadata["task"]),
             num_classes=int(store.metadata["num_classes"]),
             fingerprint=str(store.metadata["fingerprint"]),
@@ -111,6 +113,21 @@ class PartitionedGraph(GraphData):
         codec = make_codec(storage)
         codec.check(self.features)
         return replace(self, features=codec.encode(self.features))
+
+    def shared_with(
+        self, world: World, codec: Codec, device: torch.device, options: CacheOptions
+    ) -> "tuple[PartitionedGraph, SharedRows | None]":
+        """Let the ranks of this host read these features in memory, as the codec encodes them. Collective.
+
+        Returns:
+            The same graph, its features in that memory if they are exact there: let go of this one. And the rows; None
+            where the options do not want them shared, a GPU trains, or there is one rank.
+        """
+        if not options.shared_memory or device.type != "cpu" or world.size == 1:
+            return self, None
+        shared = SharedRows(world, codec.encode(self.features), stage="features")
+        exact = shared.local.dtype == self.features.dtype
+        return replace(self, features=shared.local) if exact else self, shared
 
     def labels_of(self, ids: Tensor) -> Tensor:
         """Labels of vertices, ids of the partition: DataError where the graph has none."""
@@ -226,10 +243,3 @@ def partition(graph: Graph, world: World, options: PartitionOptions | None = Non
 def open_store(path: Path | str, world: World) -> PartitionedGraph:
     """This rank's view of a store that ``windrow partition`` wrote: see `PartitionedGraph.open`."""
     return PartitionedGraph.open(Path(path), rank=world.rank, size=world.size)
-
-
-def _mapped(array: npt.NDArray[np.generic]) -> Tensor:
-    """A tensor over a file that is mapped read-only. Torch has no read-only tensors and says so; nobody writes here."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
-        return torch.from_numpy(array)

@@ -108,8 +108,10 @@ class GraphTask(Task[LoadedMinibatch]):
         self._takes_dropout = takes_dropout(model)
         codec = setup.wire.vectors_codec(graph.features.dtype)
         codec.check(graph.features)
+        graph, shared = graph.shared_with(world, codec, setup.device, self._cache)
+        self.graph = graph
         if self._cached_ids is None:
-            self._choice = choose_cache(world, graph, self._sampling(setup), demand=demand)
+            self._choice = choose_cache(world, graph, self._sampling(setup), demand=demand, shared=shared)
             self._cached_ids = self._choice.cached_ids
         self._copy_bytes = codec.wire_row_bytes(graph.features.shape[1:], graph.features.dtype)
         self.store = CachedStore(
@@ -120,6 +122,7 @@ class GraphTask(Task[LoadedMinibatch]):
             codec=codec,
             stage="features",
             device=setup.device,
+            shared=shared,
             device_share=self._cache.gpu_share if setup.device.type == "cuda" else 1.0,
         )
         expected = self._choice and self._choice.expected_rows
@@ -204,11 +207,14 @@ class GraphTask(Task[LoadedMinibatch]):
         )
 
     def opening_lines(self) -> Sequence[str]:
-        """What the model does not use of the graph, and what is kept of other ranks, where there are any."""
+        """What the model does not use of the graph, and what is kept or read of other ranks, where there are any."""
         lines = []
         if self.graph.edge_weight is not None and self.graph.edge_weight_for(self._setup.model) is None:
             lines.append("the graph has edge weights, which the model does not use (model.edge_weights)")
-        if self._choice is not None and self._setup.world.size > 1:
+        near = len(self.store.shared.near) if self.store.shared else 0
+        if near:
+            lines.append(f"shared memory: features of {near} other rank{'s' * (near > 1)} of this host are read there")
+        if self._choice is not None and self._setup.world.size > near + 1:
             kept = max(self._cached_rows)
             size = byte_size(kept * self._copy_bytes)
             line = f"cache: alpha {self._choice.alpha:.3g}, up to {kept:,} rows of other ranks ({size})"

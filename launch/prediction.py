@@ -32,6 +32,7 @@ from torch import Tensor
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.wire import Codec
 from windrow.comm.world import World
 from windrow.gnn.cache_choice import choose_inference_cache
 from windrow.gnn.evaluation import Evaluator, check_width, measure_split, metrics_of
@@ -194,10 +195,11 @@ def _infer(
     store = None
     if recipe.evaluation.method == "sampled":
         batch_size = recipe.evaluation.batch_size
+        part, shared = part.shared_with(world, Codec(), torch.device("cpu"), recipe.cache)
         cached_ids = choose_inference_cache(
-            world, part, ids, recipe.cache, fanouts=_fanouts(recipe), batch_size=batch_size
+            world, part, ids, recipe.cache, fanouts=_fanouts(recipe), batch_size=batch_size, shared=shared
         )
-        store = CachedStore(world, part.offsets, part.features, cached_ids=cached_ids, stage="features")
+        store = CachedStore(world, part.offsets, part.features, cached_ids=cached_ids, stage="features", shared=shared)
     evaluator = Evaluator(
         world,
         part,

@@ -69,10 +69,14 @@ class RankCost:
     not cut by columns)."""
     rows_cached: NonNegativeInt = 0
     """Rows, of the same kind, that another rank owns and of which this one kept a copy. Only graphs have such rows."""
+    rows_shared: NonNegativeInt = 0
+    """Rows, of the same kind, that another rank of this host owns and this one read in shared memory. Only graphs have
+    such rows."""
     rows_remote: NonNegativeInt = 0
-    """Rows, of the same kind, that this rank needed and another had."""
+    """Rows, of the same kind, that this rank needed and had to ask another for."""
     peak_memory_bytes: NonNegativeInt = 0
-    """Largest resident set of the process since it started."""
+    """Largest resident set of the process since it started. Features in shared memory count on every rank that has
+    mapped them."""
     peak_gpu_memory_bytes: NonNegativeInt = 0
     """Most memory of tensors on its GPU since it started; 0 without a GPU."""
 
@@ -105,14 +109,14 @@ def communication_share(ranks: Sequence[RankCost]) -> float | None:
 
 
 def home_share(costs: Sequence[RankCost]) -> float | None:
-    """Share of the rows needed that ranks had themselves, copies included; None where none were needed."""
-    home = sum(cost.rows_local + cost.rows_cached for cost in costs)
+    """Share of the rows needed that did not travel: own ones, copies, and those in shared memory; None: none needed."""
+    home = sum(cost.rows_local + cost.rows_cached + cost.rows_shared for cost in costs)
     needed = home + sum(cost.rows_remote for cost in costs)
     return home / needed if needed else None
 
 
 def cache_hit_rate(costs: Sequence[RankCost]) -> float | None:
-    """Share of the rows of other ranks that the asking rank found in its cache; None where it found none."""
+    """Share of the rows of other ranks, but for shared memory, that were in the cache; None where none were."""
     cached = sum(cost.rows_cached for cost in costs)
     return cached / (cached + sum(cost.rows_remote for cost in costs)) if cached else None
 
@@ -151,6 +155,7 @@ def own_traffic(world: World, fetched: Traffic) -> RankCost:
         bytes_fetched=fetched.bytes_received,
         rows_local=found.local,
         rows_cached=found.cached,
+        rows_shared=found.shared,
         rows_remote=found.remote,
     )
 

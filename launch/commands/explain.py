@@ -9,7 +9,7 @@ deduplication (O3 to O7, section [deduplication]) would save. One process does t
 
 import argparse
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,9 +110,12 @@ def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
     work, computed = None, ""
     if links is not None:
         work, computed = _work(graph, recipe, links, arguments.ranks_per_machine)
+    sampling = recipe.sampling
+    if recipe.run.device != "cpu":
+        sampling = replace(sampling, cache=replace(sampling.cache, shared_memory=False))
     found = explain(
         graph,
-        recipe.sampling,
+        sampling,
         pipelined=recipe.pipeline.depth > 0,
         alphas=arguments.alphas or USUAL_ALPHAS,
         links=links,

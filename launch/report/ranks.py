@@ -100,7 +100,7 @@ def _summed(run: ReportedRun, frame: "pd.DataFrame", by: Literal["rank", "epoch"
     return sums.head(len(run.last_ranks)) if by == "rank" else sums
 
 
-OWN, CACHED, REMOTE = "its own", "in the cache", "from another rank"
+OWN, CACHED, SHARED, REMOTE = "its own", "in the cache", "in shared memory", "from another rank"
 
 
 def locality_panel(run: ReportedRun) -> Panel:
@@ -111,7 +111,14 @@ def locality_panel(run: ReportedRun) -> Panel:
     if share is None:
         return Panel(missing="No rows were requested.")
     cached = "" if hits is None else f" Of the rows of other ranks, {hits:.2%} were in the cache."
-    rows = run.rank_frame(lambda cost: {OWN: cost.rows_local, CACHED: cost.rows_cached, REMOTE: cost.rows_remote})
+    rows = run.rank_frame(
+        lambda cost: {
+            OWN: cost.rows_local,
+            CACHED: cost.rows_cached,
+            SHARED: cost.rows_shared,
+            REMOTE: cost.rows_remote,
+        }
+    )
     return Panel(
         views={
             "by rank, all epochs": _locality_by_rank(_summed(run, rows, "rank")),
@@ -123,7 +130,7 @@ def locality_panel(run: ReportedRun) -> Panel:
 
 def _locality_by_rank(numbers: "pd.DataFrame") -> Any:
     shares = 100 * numbers.div(numbers.sum(axis=1), axis=0).fillna(0)
-    shown = [name for name in numbers if name != CACHED or numbers[name].any()]
+    shown = [name for name in numbers if name not in (CACHED, SHARED) or numbers[name].any()]
     hover = "rank %{x}, %{fullData.name}: %{y:.2f} %, %{customdata[0]}"
     rows = series_rows(shares[shown], numbers[shown].map("{:,} rows".format))
     return chart("bar", rows, x="rank", y="share of rows (%)", hover=hover, range_y=[0, 100])

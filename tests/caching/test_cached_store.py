@@ -10,6 +10,7 @@ from windrow.caching.cached_store import CachedStore, LocalRows
 from windrow.comm.errors import DataError
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter, RowsFound
+from windrow.comm.shared_rows import SharedRows
 from windrow.comm.wire import make_codec
 
 ROWS, COLUMNS = 230, 6
@@ -38,10 +39,12 @@ def cached_on(world, share: float) -> torch.Tensor:
     return shuffled[: int(share * len(remote))]
 
 
-def make_store(world, share=0.4, codec="fp32", storage="fp32", **more) -> CachedStore:
-    offsets = offsets_for(world.size)
+def make_store(world, share=0.4, codec="fp32", storage="fp32", shared=False, **more) -> CachedStore:
+    offsets, form = offsets_for(world.size), make_codec(codec)
     rows = whole_matrix(storage)[offsets[world.rank] : offsets[world.rank + 1]]
-    return CachedStore(world, offsets, rows, cached_ids=cached_on(world, share), codec=make_codec(codec), **more)
+    if shared:
+        more["shared"] = SharedRows(world, form.encode(rows), stage="rows")
+    return CachedStore(world, offsets, rows, cached_ids=cached_on(world, share), codec=form, **more)
 
 
 def requests_of(world, number: int, seed: int = 0) -> list[torch.Tensor]:
@@ -62,7 +65,7 @@ def expected(ids, world, codec, storage, wanted) -> torch.Tensor:
 def test_gather_equals_indexing_the_whole_matrix(spmd, share):
     def body(world):
         store = make_store(world, share)
-        assert store.holds_everything == (share == 1.0 or world.size == 1)
+        assert store.needs_messages == (share < 1.0 and world.size > 1)
         for ids in requests_of(world, 4):
             assert torch.equal(store.start(store.plan(ids)).finish(), whole_matrix()[ids])
             out = torch.full((len(ids), COLUMNS), np.nan)
@@ -72,13 +75,14 @@ def test_gather_equals_indexing_the_whole_matrix(spmd, share):
     spmd(body, debug=True)
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("storage", list(DTYPES))
 @pytest.mark.parametrize("codec", list(DTYPES))
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_what_is_cached_changes_no_bit(size, codec, storage):
+def test_what_is_cached_or_shared_changes_no_bit(size, codec, storage, shared):
     def body(world):
         for share in (0.0, 0.5, 1.0):
-            store = make_store(world, share, codec, storage)
+            store = make_store(world, share, codec, storage, shared)
             for ids in requests_of(world, 3):
                 assert torch.equal(
                     store.start(store.plan(ids)).finish(), expected(ids, world, codec, storage, DTYPES[storage])
@@ -184,7 +188,7 @@ def test_meter_counts_where_rows_were_and_what_travelled(spmd):
         rows, ids = world.meter.totals("features: rows"), world.meter.totals("features: ids")
         assert (rows.rows_received, rows.bytes_received) == (asked.remote, 2 * COLUMNS * asked.remote)
         # Five counts to each other rank, and every id once.
-        counts = 0 if store.holds_everything else 5 * (world.size - 1)
+        counts = 5 * (world.size - 1)
         assert ids.bytes_sent == 8 * (asked.remote + counts)
 
     spmd(body)
@@ -202,10 +206,48 @@ def test_where_all_ranks_hold_all_rows_nothing_travels(spmd):
     spmd(body)
 
 
+def test_rows_of_this_host_do_not_travel(spmd):
+    def body(world):
+        store = make_store(world, 0.3, shared=True)
+        world.meter = Meter()
+        asked = RowsFound()
+        for ids in requests_of(world, 1 + world.rank):
+            assert torch.equal(store.start(store.plan(ids)).finish(), whole_matrix()[ids])
+            own, kept = is_own(ids, world), torch.isin(ids, cached_on(world, 0.3))
+            asked += RowsFound(local=int(own.sum()), cached=int(kept.sum()), shared=int((~own & ~kept).sum()))
+        assert world.meter.table() == {}
+        assert world.meter.found("rows: rows") == asked
+
+    spmd(body)
+
+
+def test_rows_of_other_hosts_travel_beside_those_of_this_one(monkeypatch):
+    # Ranks are threads here: two to a host.
+    host_of: dict[int, str] = {}
+    monkeypatch.setattr("socket.gethostname", lambda: host_of[threading.get_ident()])
+
+    def body(world):
+        host_of[threading.get_ident()] = str(world.rank // 2)
+        world.barrier(stage="hosts")
+        store = make_store(world, 0.2, "bf16", shared=True)
+        world.meter = Meter()
+        for ids in requests_of(world, 4):
+            found = store.start(store.plan(ids)).finish()
+            assert torch.equal(found, expected(ids, world, "bf16", "fp32", torch.float32))
+        travelled = {peer for (stage, peer) in world.meter.table() if stage == "rows: rows"}
+        return store.shared.near, travelled, world.meter.found("rows: rows")
+
+    for rank, (near, travelled, found) in enumerate(Loopback.run(4, body)):
+        assert near == {rank ^ 1}
+        assert not travelled & {rank, rank ^ 1}
+        # Rank 1 owns nothing and asks for nothing.
+        assert (found.shared > 0, found.remote > 0) == (rank > 1, rank != 1)
+
+
 def test_one_rank_that_lacks_a_row_keeps_all_in_step(spmd):
     def body(world):
         store = make_store(world, 1.0 if world.rank else 0.9)
-        assert store.holds_everything == (world.size == 1)
+        assert store.needs_messages == (world.size > 1)
         for ids in requests_of(world, 3):
             assert torch.equal(store.start(store.plan(ids)).finish(), whole_matrix()[ids])
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from windrow.comm.rows import CONVERTED_BYTES, move_rows
-from windrow.comm.rows_kernels import AHEAD
+from windrow.comm.rows_kernels import AHEAD, move_past_caches
 
 
 def matrix(rows, columns, dtype):
@@ -28,6 +28,28 @@ def test_rows_go_where_indexing_would_put_them(dtype, columns):
     expected[places] = rows
     move_rows(rows, None, out, places)
     assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("first", [0, 1, 16])
+@pytest.mark.parametrize("columns", [16, 8, 48])
+def test_large_rows_are_written_past_the_caches(monkeypatch, columns, first):
+    monkeypatch.setattr("windrow.comm.rows.LARGE_BYTES", 0)
+    streamed = []
+    monkeypatch.setattr(
+        "windrow.comm.rows.move_past_caches", lambda *given: (streamed.append(1), move_past_caches(*given))
+    )
+    rows, positions = matrix(50, columns, torch.float32), torch.from_numpy(np.random.default_rng(1).integers(0, 50, 70))
+    places = torch.from_numpy(np.random.default_rng(2).permutation(80)[:70])
+    memory = torch.zeros(first + 80 * columns)
+    out = memory[first:].view(80, columns)
+    move_rows(rows, positions, out, places)
+    expected = torch.zeros_like(out)
+    expected[places] = rows[positions]
+    assert torch.equal(out, expected)
+    move_rows(rows, positions, out[:70], None)
+    assert torch.equal(out[:70], rows[positions])
+    # Whole cache lines only, where they begin.
+    assert len(streamed) == (2 if columns % 16 == first % 16 == 0 else 0)
 
 
 def test_rows_may_have_many_dimensions_none_or_be_a_view():

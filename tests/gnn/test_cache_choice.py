@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks.harness.power_law import power_law_communities
+from windrow.caching.selection import CacheOptions
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.wire import WireOptions
@@ -60,6 +61,7 @@ def test_every_rank_agrees_and_gets_what_was_expected(size: int) -> None:
             order=asked.sampler.order,
             pipeline=asked.pipeline,
             cached_ids=choice.cached_ids,
+            cache=CacheOptions(shared_memory=False),
         )
         trainer = Trainer(world, model, task, asked.training, seed=asked.run.seed)
         world.meter.reset()
@@ -149,6 +151,20 @@ def test_what_is_expected_is_what_sampling_asks_for(graph: PartitionedGraph, ord
             assert rows == pytest.approx(measured, rel=0.1, abs=2.0)
             assert rows.sum() == pytest.approx(sum(measured), rel=0.05, abs=2.0)
             assert rows[part] == 0
+
+
+def test_vertices_of_parts_in_shared_memory_are_not_kept(graph: PartitionedGraph) -> None:
+    for policy in ("vip", "degree", "simulation"):
+        alone, near = (
+            rank_part(graph, 1, recipe(policy=policy).sampling, near=frozenset(parts)) for parts in ([], [0])
+        )
+        start, stop = near.own
+        assert near.num_remote == alone.num_remote - start
+        assert near.ranking.tolist() == [vertex for vertex in alone.ranking if vertex >= stop]
+        assert near.kept(10**6).tolist() == list(range(stop, graph.num_vertices))
+        assert near.expected_rows([50])[0, 0] == 0
+        assert near.input_rows == alone.input_rows
+        assert near.expected_rows([0])[0, 2:].tolist() == alone.expected_rows([0])[0, 2:].tolist()
 
 
 def test_room_for_all_keeps_also_what_no_minibatch_needs(graph: PartitionedGraph) -> None:

@@ -110,6 +110,20 @@ def test_time_is_that_of_the_rows_of_a_step(graph: PartitionedGraph) -> None:
     assert found.marks["all"].time.exchange_s == 0
 
 
+def test_ranks_of_one_host_share_memory(graph: PartitionedGraph) -> None:
+    pairs = dataclasses.replace(network("4mbit"), hosts=tuple(f"host{part // 2}" for part in range(PARTS)))
+    apart = dataclasses.replace(sampling(), cache=dataclasses.replace(sampling().cache, shared_memory=False))
+    near, far = (explain(graph, asked, links=pairs, work=WORK) for asked in (sampling(), apart))
+    assert 0 < near.curve[0].remote_rows < far.curve[0].remote_rows
+    assert near.marks["all"].alpha < far.marks["all"].alpha
+    single = dataclasses.replace(pairs, hosts=("host",) * PARTS)
+    alone = explain(graph, sampling(), links=single, work=WORK)
+    assert [(one.alpha, one.remote_rows) for one in alone.sizes] == [(0, 0)]
+    assert alone.sizes[0].time is not None
+    assert alone.sizes[0].time.exchange_s == 0
+    assert "in shared memory: none travel" in describe_explanation(alone, sampling(), network="one", computed="here")
+
+
 def test_without_a_pipeline_every_row_counts(graph: PartitionedGraph) -> None:
     links = network("4mbit")
     with_one = explain(graph, sampling(), links=links, work=WORK)

@@ -91,7 +91,7 @@ def test_the_cache_is_chosen_by_what_minibatches_of_links_need(negatives: Any) -
 
     def body(world: World) -> tuple[int, float, str]:
         part = gnn.partition(graph, world, PartitionOptions(method="random"))
-        cache = CacheOptions(alpha=0.3)
+        cache = CacheOptions(alpha=0.3, shared_memory=False)
         task = gnn.LinkTask(part, links, (3,), negatives=negatives, num_negatives=2, cache=cache)
         model = gnn.build_model(shape, in_features=FEATURES, out_features=4, seed=1)
         with wr.Trainer(world, model, task, batch_size=60) as trainer:

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
+from windrow.comm.meter import Meter
 from windrow.comm.wire import WireOptions
 from windrow.gnn.evaluation import EvaluationOptions
 from windrow.gnn.message_passing import Block
@@ -27,7 +29,16 @@ def make_graph():
 
 
 def make_trainer(
-    world, graph, *, kind="graphsage", residual=True, order="global", fanouts=(4, 3), wire="fp32", **training
+    world,
+    graph,
+    *,
+    kind="graphsage",
+    residual=True,
+    order="global",
+    fanouts=(4, 3),
+    wire="fp32",
+    shared_memory=True,
+    **training,
 ):
     # Neighbouring vertices land on different ranks: nearly everything must be fetched.
     book = PartitionBook.from_assignment(torch.arange(graph.num_vertices).numpy() % world.size, world.size)
@@ -37,7 +48,7 @@ def make_trainer(
     return Trainer(
         world,
         build_model(options, in_features=6, out_features=part.num_outputs, seed=5),
-        NodeTask(part, fanouts, order=order),
+        NodeTask(part, fanouts, order=order, cache=CacheOptions(alpha=0.2, shared_memory=shared_memory)),
         wire=WireOptions(vectors=wire),
         seed=5,
         **{"batch_size": 20, "learning_rate": 0.01, "weight_decay": 0.01, **training},
@@ -61,6 +72,21 @@ def test_losses_do_not_depend_on_the_world(spmd, kind):
     expected = losses_of(Loopback.single(), graph, kind=kind)
     for losses in spmd(lambda world: losses_of(world, graph, kind=kind)):
         torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("wire", ["fp32", "bf16"])
+def test_shared_memory_changes_no_bit_and_spares_all_traffic(spmd, wire):
+    def body(world):
+        found = []
+        for shared_memory in (False, True):
+            world.meter = Meter()
+            losses = losses_of(world, make_graph(), wire=wire, shared_memory=shared_memory)
+            found.append((losses, world.meter.totals("features: rows").rows_sent, world.meter.found().shared))
+        return found, world.size > 1
+
+    for ((losses, sent, shared), (same_losses, none_sent, read)), several in spmd(body):
+        assert losses == same_losses
+        assert (sent > 0, shared, none_sent, read > 0) == (several, 0, 0, several)
 
 
 def test_training_learns(spmd):

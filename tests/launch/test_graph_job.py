@@ -72,7 +72,7 @@ def test_the_size_of_copies_is_the_one_that_they_have(recipe: Recipe) -> None:
         "partition": {"num_parts": 2, "method": "random"},
         "sampler": {"fanouts": [4, 3]},
         "wire": {"vectors": "fp16"},
-        "cache": {"alpha": 0.5},
+        "cache": {"alpha": 0.5, "shared_memory": False},
     }
     asked = make_recipe(changed, source="r.toml", base=Path("/"))
     partition_to_store(asked)

@@ -138,17 +138,17 @@ def test_shares_at_home_by_rank_and_by_epoch(run_of: RunOf) -> None:
 
 
 def test_a_cache_has_a_bar_and_a_curve(panel_of: PanelOf) -> None:
-    """Rank 1 needs 10 rows: 5 are its own, 2 in its cache, 3 elsewhere; the other rank needs 4 of its own."""
+    """Rank 1 needs 10 rows: 5 of its own, 2 in its cache, 1 in shared memory, 2 elsewhere; the other needs 4 own."""
     first = (RankCost(rows_local=4), RankCost(rows_local=5, rows_remote=5))
-    second = (RankCost(rows_local=4), RankCost(rows_local=5, rows_cached=2, rows_remote=3))
+    second = (RankCost(rows_local=4), RankCost(rows_local=5, rows_cached=2, rows_shared=1, rows_remote=2))
     panel = panel_of(locality_panel, first, second)
     by_rank, by_epoch = panel.views.values()
-    assert [list(bar.y) for bar in by_rank.data] == [[100, 50], [0, 10], [0, 40]]
+    assert [list(bar.y) for bar in by_rank.data] == [[100, 50], [0, 10], [0, 5], [0, 35]]
     assert told(by_rank.data[1]) == ["0 rows", "2 rows"]
     together, hits = by_epoch.data
-    assert together.y == pytest.approx([100 * 9 / 14, 100 * 11 / 14])
-    assert (list(hits.x), list(hits.y)) == ([2], pytest.approx([40]))
-    whole = "71.43% over all ranks and epochs. Of the rows of other ranks, 20.00% were in the cache."
+    assert together.y == pytest.approx([100 * 9 / 14, 100 * 12 / 14])
+    assert (list(hits.x), list(hits.y)) == ([2], pytest.approx([50]))
+    whole = "75.00% over all ranks and epochs. Of the rows of other ranks, 22.22% were in the cache."
     assert panel.note == whole
 
 
