@@ -7,6 +7,7 @@ time. The operator is the one that torch's own compiler puts in the place of a l
 Parameters are drawn from an explicit generator, so that creating a model leaves no trace elsewhere.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-__all__ = ["Linear", "autocast", "glorot", "linear", "make_linear", "multiply", "multiply_transposed"]
+__all__ = ["Linear", "autocast", "glorot", "linear", "make_linear", "multiply", "multiply_transposed", "product_flops"]
 
 _ROWS_AT_ONCE = 1024
 """Rows of the two factors of a weight's gradient that one thread multiplies at once: 1 MiB of 256 float32, so that
@@ -104,6 +105,16 @@ class _Linear(torch.autograd.Function):
             multiply_transposed(upstream, x) if wants_weight else None,
             upstream.sum(0) if wants_bias else None,
         )
+
+
+def product_flops() -> dict[Any, Callable[..., int]]:
+    """Flops of the operators above, by the shapes of their arguments, as `torch.utils.flop_counter` wants them."""
+    if not torch.backends.mkldnn.is_available():
+        return {}
+    return {
+        torch.ops.mkldnn._linear_pointwise: lambda x, weight, *_, **__: 2 * x[0] * x[1] * weight[0],  # noqa: SLF001
+        torch.ops.aten.mkldnn_linear_backward_weights: lambda up, x, *_, **__: 2 * up[0] * up[1] * x[1],
+    }
 
 
 class Linear(nn.Linear):
