@@ -60,7 +60,7 @@ class Bar(NamedTuple):
 
 
 def graph_recipe(folder: Path, parts: int, *, epochs: int = 3, backend: str = "auto") -> Recipe:
-    """Training on the graph of these tests, with a cache that holds some of what is needed."""
+    """Training on the graph of these tests, with a cache that holds some of what is needed; the rest travels."""
     values: dict[str, Any] = {
         "name": "tiny",
         "store": "store",
@@ -68,7 +68,7 @@ def graph_recipe(folder: Path, parts: int, *, epochs: int = 3, backend: str = "a
         "partition": {"num_parts": parts, "method": "random"},
         "model": {"hidden": 8, "num_layers": 2, "dropout": 0.3},
         "sampler": {"fanouts": [4, 3]},
-        "cache": {"alpha": 0.2},
+        "cache": {"alpha": 0.2, "shared_memory": False},
         "training": {"epochs": epochs, "batch_size": 32, "learning_rate": 0.01},
         "run": {"tensorboard": False, "threads": 1, "deadline_s": 60, "backend": backend},
     }

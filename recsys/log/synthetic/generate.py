@@ -50,9 +50,7 @@ def generate_log(
 
     if samples < 1:
         raise DataError(f"a log of {samples} samples: ask for at least 1")
-    # Label, session and time, ids, dense values.
-    sample_bytes = 1 + 8 + 8 + 8 * options.ids_per_sample() + 4 * len(options.dense)
-    rows = min(max(int(ROW_GROUP_BYTES / sample_bytes) // 1024, 1), 1024) * 1024
+    rows = _rows_per_group(options)
     single = ["label", *(f.name for group in options.groups if group.mean_length is None for f in group.features)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,6 +66,13 @@ def generate_log(
                     progress(batch.num_rows)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error}. Choose another file.") from error
+
+
+def _rows_per_group(options: SessionLogOptions) -> int:
+    """Samples of a row group of `ROW_GROUP_BYTES`, a multiple of 1,024 and at most a million."""
+    # Label, session and time, ids, dense values.
+    sample_bytes = 1 + 8 + 8 + 8 * options.ids_per_sample() + 4 * len(options.dense)
+    return min(max(int(ROW_GROUP_BYTES / sample_bytes) // 1024, 1), 1024) * 1024
 
 
 def recipe_groups(options: SessionLogOptions) -> list[list[str]]:
