@@ -26,12 +26,12 @@ examples:
   windrow train --help
 """
 COMMANDS = (
-    *("init", "partition", "cluster-log", "prepare", "generate-log", "groups", "plan", "explain", "train", "predict"),
-    *("recommend", "evaluate", "export", "network", "report", "doctor", "completion"),
+    *("init", "partition", "cluster-log", "prepare", "generate-log", "groups", "plan", "explain", "train"),
+    *("profile", "predict", "recommend", "evaluate", "export", "network", "report", "doctor", "completion"),
 )
 """In the order in which the help shows them; each is a module of `windrow.launch.commands`."""
 
-COLLECTIVE = ("train", "predict", "recommend", "evaluate", "network")
+COLLECTIVE = ("train", "profile", "predict", "recommend", "evaluate", "network")
 """Those that ranks do together; the others are the work of one process."""
 
 WRONG_USE = 2

@@ -41,6 +41,7 @@ __all__ = [
     "PREDICTED_BYTES",
     "cache_folder",
     "cached_file",
+    "kept_links",
     "kept_links_of_this_machine",
     "known_links",
     "link_rows",
@@ -135,10 +136,16 @@ def world_of_sums(world: World, topology: Topology, *, device: torch.device) -> 
     hosts = gather_hosts(world)
     if topology == "hierarchical":
         return hierarchical(world, hosts)
+    links = kept_links(world, hosts, device)
+    return world if links is None else hierarchical(world, hosts, links=links)
+
+
+def kept_links(world: World, hosts: Sequence[str], device: torch.device) -> Links | None:
+    """What ``windrow network`` measured between hosts, of the cache of rank 0; None where nobody ran it. Collective."""
     file = _file_of(world, cache_folder(), hosts, device)
     kept = read_cached_links(file, hosts) if world.rank == 0 else None
     links: Links | None = world.broadcast_object(kept, root=0, stage=STAGE)
-    return world if links is None else hierarchical(world, hosts, links=links)
+    return links
 
 
 def read_network(path: Path) -> Links:

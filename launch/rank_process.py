@@ -23,7 +23,15 @@ from windrow.comm.world import World
 from windrow.training.checkpoint import CheckpointOptions
 from windrow.training.environment import usable_cores
 
-__all__ = ["GRAPH_SHAPES", "RECOMMENDATION_SHAPES", "RunOptions", "joined_job", "keep_freed_memory", "keep_shapes"]
+__all__ = [
+    "GRAPH_SHAPES",
+    "RECOMMENDATION_SHAPES",
+    "RunOptions",
+    "joined_job",
+    "keep_freed_memory",
+    "keep_shapes",
+    "ranks_on_this_machine",
+]
 
 
 @checked_dataclass
@@ -69,7 +77,7 @@ def joined_job(options: RunOptions) -> Iterator[tuple[World, torch.device]]:
     with connect(
         options.backend, deadline_s=options.deadline_s, debug=options.debug, cuda_aware_mpi=options.cuda_aware_mpi
     ) as world:
-        torch.set_num_threads(options.threads or max(1, usable_cores() // _ranks_on_this_machine(world)))
+        torch.set_num_threads(options.threads or max(1, usable_cores() // ranks_on_this_machine(world)))
         world.meter = Meter()
         yield world, device
 
@@ -85,7 +93,7 @@ def _own_device(options: RunOptions) -> torch.device:
     return device
 
 
-def _ranks_on_this_machine(world: World) -> int:
+def ranks_on_this_machine(world: World) -> int:
     """How many ranks share this machine's cores, those on its emulated hosts too. Collective."""
     kernels = world.all_gather_object(kernel_id(), stage="hosts")
     return kernels.count(kernels[world.rank])

@@ -10,6 +10,7 @@ Parameters are drawn from an explicit generator, so that creating a model leaves
 """
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "multiply",
     "multiply_transposed",
     "onednn_is_faster",
+    "product_flops",
 ]
 
 _ROWS_AT_ONCE = 1024
@@ -128,6 +130,16 @@ class _Linear(torch.autograd.Function):
             multiply_transposed(upstream, x) if wants_weight else None,
             upstream.sum(0) if wants_bias else None,
         )
+
+
+def product_flops() -> dict[Any, Callable[..., int]]:
+    """Flops of the operators above, by the shapes of their arguments, as `torch.utils.flop_counter` wants them."""
+    if not torch.backends.mkldnn.is_available():
+        return {}
+    return {
+        torch.ops.mkldnn._linear_pointwise: lambda x, weight, *_, **__: 2 * x[0] * x[1] * weight[0],  # noqa: SLF001
+        torch.ops.aten.mkldnn_linear_backward_weights: lambda up, x, *_, **__: 2 * up[0] * up[1] * x[1],
+    }
 
 
 class Linear(nn.Linear):

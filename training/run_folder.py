@@ -9,6 +9,7 @@
         tensorboard/         the same for TensorBoard
         checkpoints/         (windrow.training.checkpoint)
         trace.json           a timeline of the first epochs, where --trace asked for it (windrow.training.timeline)
+        profile.json         where the time of a step goes, if windrow profile wrote it there (windrow.launch.profiling)
         predictions.parquet  what windrow predict wrote, where it was asked (windrow.launch.prediction)
         hidden.npy           the same with --hidden
         summary.json         the figures at the end
@@ -43,6 +44,7 @@ class RunFolder:
         self.tensorboard_folder = path / "tensorboard"
         self.checkpoint_folder = path / "checkpoints"
         self.trace_file = path / "trace.json"
+        self.profile_file = path / "profile.json"
         self.predictions_file = path / "predictions.parquet"
         self.hidden_file = path / "hidden.npy"
         self.summary_file = path / "summary.json"

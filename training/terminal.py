@@ -210,7 +210,7 @@ class BarProgress(Progress):
 def table(rows: Sequence[Mapping[str, object]]) -> str:
     """Lay out rows, dictionaries with the same keys, which become the header, as text.
 
-    Numbers stand to the right (floats with four significant digits), the rest to the left.
+    Numbers stand to the right (floats with four significant digits; "-" for None), the rest to the left.
     """
     if not rows:
         return "(no rows)"
@@ -229,11 +229,11 @@ def table(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _cell(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

@@ -196,7 +196,7 @@ class Trainer:
             DataError: the loss became NaN or infinite.
         """
         self._loss = loss_before if self.world.rank == 0 else 0.0
-        self._train_steps(epoch, range(first_step, self.steps_per_epoch), after_step)
+        self.train_steps(epoch, range(first_step, self.steps_per_epoch), after_step)
         return self.loss_so_far() / self.task.samples_per_epoch
 
     def train_step(self, epoch: int, step: int) -> float:
@@ -206,7 +206,7 @@ class Trainer:
             Loss summed (not averaged) over this rank's samples.
         """
         self._loss = 0.0
-        self._train_steps(epoch, range(step, step + 1), None)
+        self.train_steps(epoch, range(step, step + 1))
         return self._loss
 
     def loss_so_far(self) -> float:
@@ -248,7 +248,8 @@ class Trainer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _train_steps(self, epoch: int, steps: range, after_step: Callable[[int], None] | None) -> None:
+    def train_steps(self, epoch: int, steps: range, after_step: Callable[[int], None] | None = None) -> None:
+        """Run consecutive steps of an epoch; `after_step` as of `train_epoch`. Collective."""
         self.model.train()
         with self.task.minibatches(epoch, steps) as minibatches:
             for step in steps:

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from windrow.comm.errors import StoreError
 from windrow.launch.report.panel import Panel
 from windrow.launch.report.read_run import ReportedRun
 from windrow.training.epoch_cost import cache_hit_rate, communication_share, home_share
@@ -14,7 +15,7 @@ from windrow.training.terminal import byte_size, count, duration
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["comparison_panels", "headline", "settings_table"]
+__all__ = ["comparison_panels", "headline", "profile_panel", "settings_table"]
 
 UNKNOWN = "not recorded"
 MOST_HOSTS = 4
@@ -109,6 +110,26 @@ def comparison_panels(runs: Sequence[ReportedRun]) -> list[Panel]:
             note=f"{len(differing)} of {len(settings)} settings.",
         ),
     ]
+
+
+def profile_panel(run: ReportedRun) -> Panel:
+    """Where the time of a step goes: the table and the advice of ``windrow profile``.
+
+    Raises:
+        StoreError: its file is not what this version writes.
+    """
+    import pandas as pd
+
+    found = run.profile
+    if found is None:
+        return Panel(missing="No profile.json: windrow profile RECIPE --json RUN/profile.json writes it.")
+    try:
+        table = pd.DataFrame(found["stages"], dtype=object).set_index("stage").rename_axis(None).fillna(ABSENT)
+        return Panel(table=table, note=". ".join([found["about"], *found["advice"]]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(
+            f"{run.path / 'profile.json'}: not what this version of windrow writes. Remove the file to go without it."
+        ) from error
 
 
 _FIGURES: dict[str, Callable[[ReportedRun], str]] = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from windrow.comm.errors import RecipeError
 from windrow.launch.report.curves import curve_panels
-from windrow.launch.report.overview import comparison_panels, headline, settings_table
+from windrow.launch.report.overview import comparison_panels, headline, profile_panel, settings_table
 from windrow.launch.report.panel import TEMPLATE
 from windrow.launch.report.placement import placement_panel
 from windrow.launch.report.ranks import communication_panel, locality_panel, memory_panel, stages_panel, traffic_panel
@@ -25,6 +25,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 PANELS = {
     "stages": stages_panel,
+    "profile": profile_panel,
     "communication": communication_panel,
     "traffic": traffic_panel,
     "locality": locality_panel,

@@ -41,6 +41,8 @@ class ReportedRun:
     """Where data lives; None for a run that did not record it."""
     finished: bool
     """Whether the run came to its end."""
+    profile: Mapping[str, Any] | None = None
+    """What `windrow.launch.profiling.profile` gives; None where nobody has put it there."""
 
     @property
     def best(self) -> EpochRecord | None:
@@ -139,6 +141,7 @@ def read_run(path: Path, *, name: str) -> ReportedRun:
             },
             placement=_read_json(folder.placement_file, dict, "an object"),
             finished=folder.summary_file.is_file(),
+            profile=_read_json(folder.profile_file, dict, "an object"),
         )
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(f"{path}: cannot be read: {error}. Give the folder of a run of yours.") from error

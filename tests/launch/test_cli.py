@@ -30,7 +30,7 @@ ALONE = {
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--help"], *([name, "--help"] for name in (*ALONE, "train", "predict"))):
+    for arguments in (["--help"], *([name, "--help"] for name in (*ALONE, "train", "predict", "profile"))):
         with pytest.raises(SystemExit) as caught:
             cli.main(arguments)
         assert caught.value.code == 0
@@ -101,7 +101,7 @@ def test_help_and_refusals_come_before_heavy_libraries(tmp_path: Path) -> None:
         (tmp_path / f"{name}.toml").write_text(text)
     either = ("missing", "broken", "neither")
     wrong = {
-        **dict.fromkeys(("train", "explain"), either),
+        **dict.fromkeys(("train", "explain", "profile"), either),
         "partition": (*either, "log"),
         **dict.fromkeys(("prepare", "groups", "plan --ranks 2"), (*either, "graph")),
     }

@@ -32,7 +32,7 @@ def test_cores_are_shared_by_the_ranks_of_a_kernel(monkeypatch: pytest.MonkeyPat
 
     def body(world: World) -> int:
         own.kernel = "abbb"[world.rank]
-        return rank_process._ranks_on_this_machine(world)
+        return rank_process.ranks_on_this_machine(world)
 
     assert Loopback.run(4, body, deadline_s=60) == [1, 3, 3, 3]
 

@@ -7,9 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 from windrow.training import dense
-from windrow.training.dense import glorot, linear, make_linear, multiply, multiply_transposed, onednn_is_faster
+from windrow.training.dense import (
+    glorot,
+    linear,
+    make_linear,
+    multiply,
+    multiply_transposed,
+    onednn_is_faster,
+    product_flops,
+)
 
 
 @pytest.fixture(params=["oneDNN", "PyTorch's"])
@@ -39,6 +48,18 @@ def test_products(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> N
     torch.testing.assert_close(product.double(), upstream @ weight, **tolerance)
     product = multiply_transposed(narrow[3], narrow[0])
     torch.testing.assert_close(product.double(), upstream.t() @ x, **tolerance)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), SHAPES[1:-1])
+def test_flops_of_products(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> None:
+    x, weight = random(rows, inputs, seed=1, dtype=dtype), random(outputs, inputs, seed=2, dtype=dtype)
+    with FlopCounterMode(display=False, custom_mapping=product_flops()) as counter:
+        product = linear(x.requires_grad_(), weight.requires_grad_())
+        assert counter.get_total_flops() == 2 * rows * inputs * outputs
+        product.sum().backward()
+    assert counter.get_total_flops() == 6 * rows * inputs * outputs
 
 
 @pytest.mark.usefixtures("library")

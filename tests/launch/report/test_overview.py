@@ -1,10 +1,16 @@
 """windrow.launch.report.overview: the card of a run, what differs between runs, figures side by side."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from windrow.launch.report.overview import comparison_panels, headline, settings_table
-from windrow.launch.report.read_run import ReportedRun
+import pytest
+
+from windrow.comm.errors import StoreError
+from windrow.launch.report.overview import comparison_panels, headline, profile_panel, settings_table
+from windrow.launch.report.read_run import ReportedRun, read_run
 from windrow.training.epoch_cost import RankCost
 
 RunOf = Callable[..., ReportedRun]
@@ -51,6 +57,29 @@ def test_without_a_test_split_validation_is_the_result(run_of: RunOf) -> None:
     run = run_of("graph", "one", epochs=1)
     card = headline(replace(run, records=[replace(run.records[0], test=None)]))
     assert (card["result"], card["result_note"]) == ("0.7100", "ROC-AUC (validation) at epoch 1, the best of 1")
+
+
+PROFILE = {
+    "about": "means of 20 steps",
+    "stages": [{"stage": "fetch", "ms": 1.5, "floor ms": None, "bound by": "network"}],
+    "advice": ["do this", "do that"],
+}
+
+
+def test_the_profile_of_a_step(make_run: Callable[..., Path]) -> None:
+    run = make_run("graph", "one")
+    assert "windrow profile RECIPE --json RUN/profile.json" in profile_panel(read_run(run, name="one")).missing
+    (run / "profile.json").write_text(json.dumps(PROFILE))
+    panel = profile_panel(read_run(run, name="one"))
+    assert panel.table is not None
+    assert panel.table.to_dict("index") == {"fetch": {"ms": 1.5, "floor ms": "-", "bound by": "network"}}
+    assert panel.note == "means of 20 steps. do this. do that"
+
+
+@pytest.mark.parametrize("profile", [{}, PROFILE | {"stages": [{"ms": 1}]}, PROFILE | {"stages": 3}])
+def test_a_profile_of_another_version_is_refused(run_of: RunOf, profile: dict[str, Any]) -> None:
+    with pytest.raises(StoreError, match=r"profile\.json: not what this version"):
+        profile_panel(replace(run_of("log", "one"), profile=profile))
 
 
 def test_settings_become_lines(run_of: RunOf) -> None:
