@@ -23,6 +23,11 @@ SPIN_S = 0.05
 """Seconds of polling before the waiting loop begins to sleep, which is what an MPI library itself does for ever: a
 long message moves piece by piece, one piece for each poll."""
 
+LONG_YIELD_S = 5e-5
+"""Yielding takes a hundredth of it on a core that nobody else wants."""
+NAP_S = 1e-4
+"""Seconds between polls on a core that others want, such as ranks that share it: they compute meanwhile."""
+
 POLLS_PER_SLEEP = 32
 LONGEST_SLEEP_S = 1e-3
 
@@ -120,13 +125,19 @@ class Pending(Generic[T]):
             PeerFailedError: a peer is known to have failed.
         """
         started = time.monotonic()
-        polls = 0
+        polls, nap = 0, 0.0
         while not self.test():
             polls += 1
-            waited = time.monotonic() - started
+            now = time.monotonic()
+            waited = now - started
             assert self._request is not None
             if self._request.polls and (waited < SPIN_S or polls % POLLS_PER_SLEEP):
+                if nap:
+                    time.sleep(nap)
+                    continue
                 os.sched_yield()
+                # A core that others want is not given up for long by yielding: Linux would soon hand it back.
+                nap = NAP_S if time.monotonic() - now > LONG_YIELD_S else 0.0
                 continue
             if waited > self._deadline_s:
                 raise self._late(waited)
