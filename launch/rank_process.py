@@ -11,6 +11,7 @@ import platform
 from collections.abc import Iterator
 from typing import Literal
 
+import numpy as np
 import torch
 
 from windrow.comm.connect import BackendName, connect, ending_all_ranks
@@ -126,7 +127,12 @@ def keep_freed_memory() -> bool:
     mallopt = ctypes.CDLL(None).mallopt
     # No memory maps of its own for a large piece, no return of the heap's end, and a heap that grows in large steps.
     settings = ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1), (M_TOP_PAD, _GROWTH_BYTES))
-    return all(mallopt(name, value) == 1 for name, value in settings)
+    taken = all(mallopt(name, value) == 1 for name, value in settings)
+    # NumPy asks for huge pages, where rows at random places are found faster, for an array that nobody writes. The heap
+    # has its addresses from now on, and what comes there keeps the pages.
+    with contextlib.suppress(MemoryError):
+        np.empty(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, np.uint8)
+    return taken
 
 
 def keep_shapes(most: int) -> None:
