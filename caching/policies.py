@@ -23,8 +23,9 @@ import numpy.typing as npt
 
 from windrow.caching.ranking_kernels import add_from_samplers
 from windrow.caching.selection import PolicyName
-from windrow.caching.vip import Demand, Samplers, in_parallel, inclusion_probabilities
+from windrow.caching.vip import Demand, Samplers, inclusion_probabilities
 from windrow.comm.errors import RecipeError
+from windrow.comm.threads import in_parallel
 
 __all__ = ["SIMULATED_EPOCHS", "score_vertices"]
 

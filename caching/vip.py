@@ -25,21 +25,18 @@ On graphs without triangles the first alone leaves an error of expected traffic 
 on a social network and a network of co-authors. Entries that repeat in a list are as many chances to be drawn.
 """
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from windrow.caching.ranking_kernels import estimate_shared, fingerprints, mark_single_edges, pass_hop
 from windrow.comm.random import stream_key
 from windrow.comm.rows_kernels import transpose
+from windrow.comm.threads import in_parallel
 
-__all__ = ["Demand", "Samplers", "find_samplers", "in_parallel", "inclusion_probabilities"]
+__all__ = ["Demand", "Samplers", "find_samplers", "inclusion_probabilities"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -69,9 +66,6 @@ class Demand:
 
 PAIRS_PER_VERTEX = 8
 """Draws that estimate how far lists overlap. Single estimates are coarse, but sums over many neighbours count."""
-
-CHUNKS_PER_THREAD = 8
-"""Pieces of work for each thread, so that none waits long for the last."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -115,27 +109,6 @@ def find_samplers(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer
     )  # fmt: skip
     in_parallel(estimate, indptr)
     return Samplers(indptr=out_indptr, indices=out_indices, single=single, shared=shared)
-
-
-def in_parallel(
-    work: Callable[[int, int], object], indptr: npt.NDArray[np.int64], *, chunks_per_thread: int = CHUNKS_PER_THREAD
-) -> None:
-    """Call a compiled loop that holds no lock on ranges of vertices, on as many threads as PyTorch has.
-
-    `work` does the vertices from its first argument to before its second, each without regard to others; the ranges
-    have about equally many vertices and entries.
-    """
-    num_vertices = len(indptr) - 1
-    threads = torch.get_num_threads()
-    if threads == 1:
-        work(0, num_vertices)
-        return
-    weights = indptr + np.arange(num_vertices + 1)
-    cuts = np.linspace(0, weights[-1], threads * chunks_per_thread + 1)
-    bounds = np.unique(np.append(np.searchsorted(weights, cuts), num_vertices)).tolist()
-    with ThreadPoolExecutor(threads, thread_name_prefix="vertices") as pool:
-        for done in [pool.submit(work, first, last) for first, last in pairwise(bounds)]:
-            done.result()
 
 
 COMMON_SHARE = 0.6

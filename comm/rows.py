@@ -1,7 +1,7 @@
 """Rows and their ids: fast copies from and to random places, owners of ids, splits of a length.
 
 PyTorch's `index_copy_` reaches a quarter of the bandwidth that the loops for copies do; they ask for each row some
-steps before it is copied, so that many travel at once.
+steps before it is copied, so that many travel at once, and run on all of PyTorch's threads.
 
 Offsets say which ids each rank owns. A rank may own none::
 
@@ -22,6 +22,7 @@ from torch import Tensor
 from windrow.comm.errors import DataError
 from windrow.comm.rows_kernels import CACHE_LINE_BYTES, find_owners, move, move_past_caches, sort_by_owner
 from windrow.comm.rows_kernels import move_columns as move_columns_kernel
+from windrow.comm.threads import in_parallel
 from windrow.comm.transfer import as_bytes
 
 __all__ = [
@@ -39,6 +40,9 @@ CONVERTED_BYTES = 256 << 10
 
 LARGE_BYTES = 16 << 20
 """A matrix of so many bytes is written past the caches, which would not hold it until it is read."""
+
+BYTES_AT_ONCE = 1 << 20
+"""Less is not worth a call in another thread."""
 
 SHORT = (torch.float16, torch.bfloat16)
 CONVERTED_DTYPES = [pair for short in SHORT for pair in ((short, torch.float32), (torch.float32, short))]
@@ -82,15 +86,23 @@ def move_rows(rows: Tensor, positions: Tensor | None, out: Tensor, places: Tenso
             out.copy_(picked)
         else:
             out.index_copy_(0, places, picked.to(out.dtype))
-    elif rows.dtype == out.dtype:
-        words, put = _words(rows, out)
-        whole_lines = put.itemsize == 8 and put[:1].nbytes % CACHE_LINE_BYTES == put.ctypes.data % CACHE_LINE_BYTES == 0
-        if out.nbytes >= LARGE_BYTES and whole_lines:
-            move_past_caches(words, _order(positions), put, _order(places))
-        else:
-            move(words, _order(positions), put, _order(places), is_bfloat16)
     else:
-        move(_bits(rows), _order(positions), _bits(out), _order(places), is_bfloat16)
+        is_same = rows.dtype == out.dtype
+        words, put = _words(rows, out) if is_same else (_bits(rows), _bits(out))
+        whole_lines = put.itemsize == 8 and put[:1].nbytes % CACHE_LINE_BYTES == put.ctypes.data % CACHE_LINE_BYTES == 0
+        past_caches = is_same and whole_lines and out.nbytes >= LARGE_BYTES
+        order, put_order = _order(positions), _order(places)
+
+        def move_some(first: int, last: int) -> None:
+            # Of a matrix whose rows come as they stand, those of the range.
+            source = words if positions is not None else words[first:last]
+            target = put if places is not None else put[first:last]
+            if past_caches:
+                move_past_caches(source, order[first:last], target, put_order[first:last])
+            else:
+                move(source, order[first:last], target, put_order[first:last], is_bfloat16)
+
+        in_parallel(move_some, count, at_once=BYTES_AT_ONCE // out[:1].nbytes + 1)
 
 
 def move_columns(

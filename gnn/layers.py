@@ -17,6 +17,8 @@ from windrow.gnn.message_passing import (
     aggregate,
     divide_by_degrees,
     edge_softmax,
+    join_means,
+    spread_means,
     sum_over_bags,
     weighted_degrees,
 )
@@ -49,44 +51,41 @@ class GraphSAGELayer(nn.Module):
 class _Sage(torch.autograd.Function):
     """The mean and the linear map of the neighbours in the cheaper of the two orders.
 
-    It adds in place, which layer-by-layer autograd cannot.
+    Where the mean comes first it stands beside the destination's own row, and their weights side by side too: products
+    of twice the width are faster than twice as many, and nothing needs to be added up.
     """
 
     @staticmethod
     def forward(ctx: Any, block: Block, x: Tensor, own: Tensor, bias: Tensor, neighbor: Tensor) -> Tensor:
         ctx.block = block
         ctx.projects_first = _projects_first(block, x, len(own))
-        rows = multiply(x, neighbor) if ctx.projects_first else x
-        mean = divide_by_degrees(block, sum_over_bags(rows, block.indptr, block.indices))
-        ctx.save_for_backward(x, own, neighbor, *(() if ctx.projects_first else (mean,)))
-        output = multiply(x[: block.num_dst], own, bias)
-        return output.add_(mean if ctx.projects_first else multiply(mean, neighbor))
+        if not ctx.projects_first:
+            joined = join_means(block, x)
+            ctx.save_for_backward(joined, own, neighbor)
+            return multiply(joined, torch.cat([own, neighbor], 1), bias)
+        ctx.save_for_backward(x, own, neighbor)
+        mean = divide_by_degrees(block, sum_over_bags(multiply(x, neighbor), block.indptr, block.indices))
+        return multiply(x[: block.num_dst], own, bias).add_(mean)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[None, Tensor | None, Tensor, Tensor, Tensor]:
-        (x, own, neighbor, *means), block = ctx.saved_tensors, ctx.block
+        (rows, own, neighbor), block = ctx.saved_tensors, ctx.block
         upstream = upstream.contiguous()
         gradient: Tensor | None = None
-        if ctx.projects_first:
-            of_rows = _transposed_mean(block, upstream.clone())
-            neighbor_gradient = multiply_transposed(of_rows, x)
+        if not ctx.projects_first:
+            own_gradient, neighbor_gradient = multiply_transposed(upstream, rows).chunk(2, 1)
+            if ctx.needs_input_grad[1]:
+                gradient = spread_means(block, multiply(upstream, torch.cat([own, neighbor], 1).t()))
+        else:
+            turned = block.transpose
+            of_rows = sum_over_bags(divide_by_degrees(block, upstream.clone()), turned.indptr, turned.indices)
+            neighbor_gradient = multiply_transposed(of_rows, rows)
+            own_gradient = multiply_transposed(upstream, rows[: block.num_dst])
             if ctx.needs_input_grad[1]:
                 gradient = multiply(of_rows, neighbor.t())
-        else:
-            neighbor_gradient = multiply_transposed(upstream, means[0])
-            if ctx.needs_input_grad[1]:
-                gradient = _transposed_mean(block, multiply(upstream, neighbor.t()))
-        if gradient is not None:
-            gradient[: block.num_dst].add_(multiply(upstream, own.t()))
-        own_gradient = multiply_transposed(upstream, x[: block.num_dst])
+                gradient[: block.num_dst].add_(multiply(upstream, own.t()))
         return None, gradient, own_gradient, upstream.sum(0), neighbor_gradient
-
-
-def _transposed_mean(block: Block, upstream: Tensor) -> Tensor:
-    """Gradient of the rows whose means have this one, which is changed."""
-    transpose = block.transpose
-    return sum_over_bags(divide_by_degrees(block, upstream), transpose.indptr, transpose.indices)
 
 
 class GCNLayer(nn.Module):

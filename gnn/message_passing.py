@@ -10,10 +10,14 @@ The sum is `torch.embedding_bag` with destinations as bags: on CPUs it reaches F
 kernel, on GPUs torch's own, and both add in the order of the edges, so results do not vary from run to
 run or with the number of threads. The gradient with respect to x is the same call on the transposed
 block; it is not computed (nor is the transpose) where x needs no gradient.
+
+Where a layer multiplies the row of a destination and the mean over its sources by weights of their own, one pass writes
+both side by side, so that one product with both weights side by side does it: on CPUs a loop of our own, on all
+threads, in the order of the edges too.
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -21,7 +25,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from windrow.comm.rows_kernels import transpose
-from windrow.gnn.message_passing_kernels import edge_dot, segment_softmax, segment_softmax_backward
+from windrow.comm.threads import in_parallel
+from windrow.gnn import message_passing_kernels as kernels
 
 __all__ = [
     "Block",
@@ -31,6 +36,8 @@ __all__ = [
     "aggregate",
     "divide_by_degrees",
     "edge_softmax",
+    "join_means",
+    "spread_means",
     "sum_over_bags",
     "weighted_degrees",
 ]
@@ -211,6 +218,9 @@ class Minibatch:
 
 _KERNEL_DTYPES = (torch.float32, torch.float64)
 
+_ROWS_AT_ONCE = 1024
+"""To read or write fewer is not worth a call in another thread."""
+
 
 def aggregate(block: Block, x: Tensor, *, edge_weights: Tensor | None = None) -> Tensor:
     """Add up the rows of each destination's sources.
@@ -235,6 +245,36 @@ def aggregate(block: Block, x: Tensor, *, edge_weights: Tensor | None = None) ->
 def divide_by_degrees(block: Block, rows: Tensor) -> Tensor:
     """Divide the row [features] of each destination by its number of edges, if any, in place, without a gradient."""
     return rows.div_(block.degrees.clamp(min=1).to(rows.dtype).unsqueeze(1))
+
+
+def join_means(block: Block, x: Tensor) -> Tensor:
+    """Each destination's own row and the mean over its sources side by side, zeros without edges; without a gradient.
+
+    Of x, floating [num_src, features]; the result is [num_dst, 2 * features], in new memory: one matrix product
+    multiplies both.
+    """
+    if not _has_kernel(x):
+        mean = divide_by_degrees(block, sum_over_bags(x, block.indptr, block.indices))
+        return torch.cat([x[: block.num_dst], mean], 1)
+    joined = x.new_empty(block.num_dst, 2 * x.shape[1])
+    arrays: list[Any] = [tensor.numpy() for tensor in (block.indptr, block.indices, x.detach().contiguous(), joined)]
+    in_parallel(partial(kernels.join_means, *arrays), arrays[0], at_once=_ROWS_AT_ONCE)
+    return joined
+
+
+def spread_means(block: Block, joined: Tensor) -> Tensor:
+    """Compute the gradient of x, [num_src, features], from that of what `join_means` gave, which is not changed."""
+    turned = block.transpose
+    if not _has_kernel(joined):
+        own, mean = joined.chunk(2, 1)
+        rows = sum_over_bags(divide_by_degrees(block, mean.clone()), turned.indptr, turned.indices)
+        rows[: block.num_dst].add_(own)
+        return rows
+    rows = joined.new_empty(block.num_src, joined.shape[1] // 2)
+    tensors = (block.indptr, turned.indptr, turned.indices, joined.contiguous(), rows)
+    arrays: list[Any] = [tensor.numpy() for tensor in tensors]
+    in_parallel(partial(kernels.spread_means, *arrays), arrays[1], at_once=_ROWS_AT_ONCE)
+    return rows
 
 
 def sum_over_bags(rows: Tensor, indptr: Tensor, indices: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -324,7 +364,7 @@ class _EdgeSoftmax(torch.autograd.Function):
         scores = scores.detach().contiguous()
         if _has_kernel(scores):
             weights = torch.empty_like(scores)
-            segment_softmax(block.indptr.numpy(), scores.numpy(), weights.numpy())
+            kernels.segment_softmax(block.indptr.numpy(), scores.numpy(), weights.numpy())
         else:
             at_edge = block.edge_destinations
             largest = scores.new_full((block.num_dst, scores.shape[1]), -torch.inf)
@@ -343,7 +383,7 @@ class _EdgeSoftmax(torch.autograd.Function):
         if _has_kernel(weights):
             gradient = torch.empty_like(weights)
             arrays = (block.indptr, weights, upstream, gradient)
-            segment_softmax_backward(*(array.numpy() for array in arrays))
+            kernels.segment_softmax_backward(*(array.numpy() for array in arrays))
             return gradient, None
         product = weights * upstream
         return product - weights * _edge_sum(block, product).index_select(0, block.edge_destinations), None
@@ -367,7 +407,7 @@ def _edge_dot(block: Block, sources: Tensor, destinations: Tensor) -> Tensor:
         at_source = sources.index_select(0, block.indices)
         return (at_source * destinations.index_select(0, block.edge_destinations)).sum(-1)
     products = sources.new_empty(block.num_edges, sources.shape[1])
-    edge_dot(*(tensor.numpy() for tensor in (block.indptr, block.indices, sources, destinations, products)))
+    kernels.edge_dot(*(tensor.numpy() for tensor in (block.indptr, block.indices, sources, destinations, products)))
     return products
 
 

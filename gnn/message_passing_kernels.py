@@ -4,10 +4,75 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["edge_dot", "segment_softmax", "segment_softmax_backward"]
+from windrow.comm.inline_kernels import prefetch
+
+__all__ = ["edge_dot", "join_means", "segment_softmax", "segment_softmax_backward", "spread_means"]
 
 IntegerArray = NDArray[np.int32] | NDArray[np.int64]
 FloatArray = NDArray[np.float32] | NDArray[np.float64]
+
+AHEAD = 8
+"""Edges between asking for a row and reading it."""
+
+CACHE_LINE_BYTES = 64
+
+
+@numba.njit(cache=True, nogil=True)
+def join_means(
+    indptr: NDArray[np.int64], indices: IntegerArray, rows: FloatArray, joined: FloatArray, first: int, last: int
+) -> None:
+    """Write the row of each destination from `first` to before `last`, and beside it the mean over its sources."""
+    width, line, end = rows.shape[1], CACHE_LINE_BYTES // rows.itemsize, len(indices) - 1
+    flat, one = rows.reshape(-1), rows.dtype.type(1)
+    for destination in range(first, last):
+        # Slices of one row let the compiler use vector instructions: their indices cannot be negative.
+        own, mean, row = joined[destination, :width], joined[destination, width:], rows[destination]
+        for column in range(width):
+            own[column] = row[column]
+            mean[column] = 0
+        start, stop = indptr[destination], indptr[destination + 1]
+        for edge in range(start, stop):
+            coming = np.int64(indices[min(edge + AHEAD, end)]) * width
+            for column in range(0, width, line):
+                prefetch(flat, coming + column)
+            row = rows[indices[edge]]
+            for column in range(width):
+                mean[column] += row[column]
+        share = one / rows.dtype.type(max(1, stop - start))
+        for column in range(width):
+            mean[column] *= share
+
+
+@numba.njit(cache=True, nogil=True)
+def spread_means(
+    indptr: NDArray[np.int64],
+    by_source: NDArray[np.int64],
+    destinations: IntegerArray,
+    joined: FloatArray,
+    rows: FloatArray,
+    first: int,
+    last: int,
+) -> None:
+    """The transpose of `join_means`: the gradient of each source's row, by edges grouped by source."""
+    width, line, end = rows.shape[1], CACHE_LINE_BYTES // rows.itemsize, len(destinations) - 1
+    flat, one = joined.reshape(-1), rows.dtype.type(1)
+    for source in range(first, last):
+        total = rows[source]
+        if source < len(joined):
+            own = joined[source, :width]
+            for column in range(width):
+                total[column] = own[column]
+        else:
+            total[:] = 0
+        for edge in range(by_source[source], by_source[source + 1]):
+            coming = (2 * np.int64(destinations[min(edge + AHEAD, end)]) + 1) * width
+            for column in range(0, width, line):
+                prefetch(flat, coming + column)
+            destination = destinations[edge]
+            share = one / rows.dtype.type(indptr[destination + 1] - indptr[destination])
+            mean = joined[destination, width:]
+            for column in range(width):
+                total[column] += share * mean[column]
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})

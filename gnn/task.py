@@ -16,6 +16,7 @@ from windrow.caching.vip import Demand
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.meter import Traffic
 from windrow.comm.options import PositiveFloat, PositiveInt, checked_dataclass
+from windrow.comm.rows import move_rows
 from windrow.gnn.cache_choice import CacheChoice, Sampling, choose_cache, seed_order
 from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers, check_splits, check_width, metrics_of
 from windrow.gnn.graph import Task as Labels
@@ -159,7 +160,9 @@ class GraphTask(Task[LoadedMinibatch]):
         setup, task = self._setup, minibatch.task
         arguments: list[Any] = [minibatch.minibatch.blocks, minibatch.rows]
         if self._takes_dropout:
-            row_ids = self.graph.original_ids[minibatch.input_ids].to(setup.device)
+            row_ids = torch.empty_like(minibatch.input_ids)
+            move_rows(self.graph.original_ids, minibatch.input_ids, row_ids, None)
+            row_ids = row_ids.to(setup.device)
             arguments.append(DropoutContext(seed=setup.seed, epoch=task.epoch, step=task.step, row_ids=row_ids))
         return setup.model(*arguments)
 

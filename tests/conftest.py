@@ -50,6 +50,14 @@ def shared_data() -> Path:
 
 
 @pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets the number of PyTorch's threads until the test ends."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def shared_tmp_path(tmp_path: Path) -> Path:
     """`tmp_path`, under mpirun that of rank 0 on every rank."""
     if launched_size() == 1:

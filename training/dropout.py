@@ -16,6 +16,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,15 @@ from torch.autograd.function import once_differentiable
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER, Stream, stream_key
-from windrow.training.dropout_kernels import drop_columns
+from windrow.comm.threads import in_parallel
+from windrow.training.dropout_kernels import drop_columns, pass_kept
 
 __all__ = ["DropoutContext", "seeded_generator", "takes_dropout"]
 
 _DECISIONS = 1 << 16
+
+_ROWS_AT_ONCE = 1024
+"""Fewer are not worth a call in another thread."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -100,15 +105,22 @@ class _Drop(torch.autograd.Function):
         if not ctx.rectify:
             return (_scale_or_zero(upstream, kept, ctx.key, ctx.threshold, rectify=False), None, None, None, None)
         # An entry passed both exactly where it came out above zero, so nothing is drawn again.
-        gradient: Tensor = torch.ops.aten.threshold_backward(upstream, kept, 0)
-        return gradient.mul_(_DECISIONS / (_DECISIONS - ctx.threshold)), None, None, None, None
+        scale = _DECISIONS / (_DECISIONS - ctx.threshold)
+        if not _has_kernel(upstream):
+            gradient = torch.ops.aten.threshold_backward(upstream, kept, 0).mul_(scale)
+        else:
+            gradient = torch.empty_like(kept)
+            arrays = (kept.numpy(), upstream.contiguous().numpy(), np.float32(scale), gradient.numpy())
+            in_parallel(partial(pass_kept, *arrays), len(kept), at_once=_ROWS_AT_ONCE)
+        return gradient, None, None, None, None
 
 
 def _scale_or_zero(x: Tensor, row_ids: Tensor, key: int, threshold: int, *, rectify: bool) -> Tensor:
-    if x.device.type != "cpu" or x.dtype != torch.float32:
+    if not _has_kernel(x):
         return _drop_anywhere(torch.relu(x) if rectify else x, row_ids, key, threshold)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    drop_columns(
+    drop = partial(
+        drop_columns,
         x.contiguous().numpy(),
         row_ids.numpy(),
         np.uint64(key),
@@ -117,7 +129,13 @@ def _scale_or_zero(x: Tensor, row_ids: Tensor, key: int, threshold: int, *, rect
         np.float32(0 if rectify else -np.inf),
         out.numpy(),
     )
+    in_parallel(drop, len(x), at_once=_ROWS_AT_ONCE)
     return out
+
+
+def _has_kernel(x: Tensor) -> bool:
+    """Whether compiled loops take it; other devices and dtypes go through torch."""
+    return x.device.type == "cpu" and x.dtype == torch.float32
 
 
 def _drop_anywhere(x: Tensor, row_ids: Tensor, key: int, threshold: int) -> Tensor:

@@ -4,24 +4,15 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.caching.vip import CERTAIN, COMMON_SHARE, Demand, find_samplers, in_parallel, inclusion_probabilities
+from windrow.caching.vip import CERTAIN, COMMON_SHARE, Demand, find_samplers, inclusion_probabilities
 
 
 def csc(lists, dtype=np.int32):
     indptr = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
     return indptr, np.array([entry for one in lists for entry in one], dtype)
-
-
-@pytest.fixture
-def threads():
-    """Sets the number of PyTorch's threads until the test ends."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
 
 
 def lists_of(edges, num_vertices, dtype=np.int32):
@@ -92,27 +83,6 @@ def test_long_lists_are_searched_in_part():
     # 200 entries each, in 64 of which a neighbour is looked for; what is found counts 200 / 64 times.
     samplers = find_samplers(*lists_of(complete(201), 201))
     assert 0.7 < samplers.shared.mean() <= 1
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_every_vertex_is_done_once_on_any_number_of_threads(threads, number):
-    done = np.zeros(50, np.int64)
-
-    def work(first, last):
-        done[first:last] += 1
-
-    threads(number)
-    in_parallel(work, np.concatenate([np.zeros(20), np.arange(31) * 100]).astype(np.int64))
-    assert (done == 1).all()
-
-
-def test_an_error_in_a_thread_is_raised(threads):
-    def work(first, last):
-        raise ValueError(f"{first} to {last}")
-
-    threads(2)
-    with pytest.raises(ValueError, match="to"):
-        in_parallel(work, np.arange(10))
 
 
 def demand_for(lists, seeds, *, steps, fanouts, dtype=np.int32):

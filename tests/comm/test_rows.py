@@ -97,6 +97,15 @@ def test_rows_are_converted_on_their_way(dtype, wanted, columns):
     assert torch.equal(out[:60], rows.to(wanted))
 
 
+@pytest.mark.parametrize("wanted", [torch.float32, torch.float16])
+@pytest.mark.parametrize("large", [0, 1 << 30])
+def test_threads_share_the_rows(monkeypatch, threads, wanted, large):
+    monkeypatch.setattr("windrow.comm.rows.LARGE_BYTES", large)
+    monkeypatch.setattr("windrow.comm.rows.BYTES_AT_ONCE", 200)
+    threads(3)
+    test_rows_are_converted_on_their_way(torch.float32, wanted, 16)
+
+
 def test_rows_that_are_no_block_of_memory_are_converted_too():
     whole = matrix(30, 6, torch.float32)
     rows, places = whole[:, ::2], torch.arange(29, -1, -1)

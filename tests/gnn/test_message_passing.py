@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from windrow.gnn import message_passing
-from windrow.gnn.message_passing import Block, Minibatch, _transpose_anywhere, add_ends, aggregate, edge_softmax
+from windrow.gnn.message_passing import (
+    Block,
+    Minibatch,
+    _transpose_anywhere,
+    add_ends,
+    aggregate,
+    edge_softmax,
+    join_means,
+    spread_means,
+)
 
 
 @st.composite
@@ -108,6 +117,27 @@ def test_aggregate_equals_a_dense_product(num_dst, more_sources, num_edges, feat
     found = torch.autograd.grad(result, inputs, upstream)
     wanted = torch.autograd.grad(expected, inputs, upstream)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("indices", [torch.int32, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_means_stand_beside_own_rows(monkeypatch, threads, number, indices, dtype):
+    block = make_block(70, 40, 200, 1, indices)
+    x, upstream = random(70, 5, dtype=dtype), random(40, 10, seed=1, dtype=dtype)
+    monkeypatch.setattr(message_passing, "_ROWS_AT_ONCE", 3)
+    threads(number)
+    joined, gradient = join_means(block, x), spread_means(block, upstream)
+    counts = block.degrees.clamp(min=1).unsqueeze(1)
+    matrix = torch.cat([torch.eye(40, 70, dtype=dtype), dense(block, torch.ones(200, dtype=dtype)) / counts])
+    torch.testing.assert_close(joined, (matrix @ x).view(2, 40, 5).transpose(0, 1).reshape(40, 10))
+    torch.testing.assert_close(gradient, matrix.T @ torch.cat(upstream.chunk(2, 1)))
+    threads(1)
+    assert torch.equal(joined, join_means(block, x))
+    assert torch.equal(gradient, spread_means(block, upstream))
+    monkeypatch.setattr(message_passing, "_has_kernel", lambda tensor: False)
+    torch.testing.assert_close(joined, join_means(block, x))
+    torch.testing.assert_close(gradient, spread_means(block, upstream))
 
 
 def test_heads_are_aggregated_one_by_one():

@@ -120,7 +120,7 @@ def test_keeps_what_the_law_says(columns: int, lowest: float) -> None:
     x = np.arange(-columns, 3 * columns, dtype=np.float32).reshape(4, columns)
     out = np.empty_like(x)
     threshold = 20_000
-    drop_columns(x, row_ids, np.uint64(KEY), np.uint16(threshold), np.float32(2), np.float32(lowest), out)
+    drop_columns(x, row_ids, np.uint64(KEY), np.uint16(threshold), np.float32(2), np.float32(lowest), out, 0, 4)
     row_keys = hash_ids(KEY, row_ids)
     for row in range(4):
         for column in range(columns):
