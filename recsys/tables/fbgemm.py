@@ -19,7 +19,6 @@ learning rate of 1 / a of what it is, the same formula comes out, and s is what 
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, groupby, pairwise
 from typing import Any
 
@@ -31,6 +30,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from windrow.comm.threads import in_parallel
 from windrow.partition.tables.plan import COLUMN_MULTIPLE
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.tables.table import TableBatch
@@ -252,7 +252,6 @@ class _CPULearning:
             np.int64,
         )
         self._columns = np.array([*accumulate((members[lookup].dim for lookup in lookups[:-1]), initial=0)], np.int64)
-        self._pool: ThreadPoolExecutor | None = None
 
     def states(self) -> list[Tensor]:
         """What the optimiser keeps of each member: views, [rows] or [rows, columns stored]."""
@@ -277,14 +276,13 @@ class _CPULearning:
             np.float32(learning_rate),
             np.float32(self._eps),
         )
-        threads = torch.get_num_threads()
-        if threads == 1:
-            learn(*arguments, 0, 1)
-            return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tables")
-        for done in [self._pool.submit(learn, *arguments, part, threads) for part in range(threads)]:
-            done.result()
+        parts = torch.get_num_threads()
+
+        def learn_parts(first: int, last: int) -> None:
+            for part in range(first, last):
+                learn(*arguments, part, parts)
+
+        in_parallel(learn_parts, parts, chunks_per_thread=1)
 
 
 class _LearnOnCPU(torch.autograd.Function):

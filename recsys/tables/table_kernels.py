@@ -145,7 +145,7 @@ def learn(
 
 
 @numba.njit(nogil=True, cache=True)
-def _bits(count: int) -> int:
+def _bits(count: int | np.integer) -> int:
     """Bits of the numbers below `count`, at least 1."""
     bits = 1
     while (count - 1) >> bits:
@@ -191,9 +191,9 @@ def _sort_by_row(
             cursor[number + 1] += cursor[number]
         for position in range(taken):
             key = keys[position]
-            number = np.int64((key >> shift) & mask)
-            spare[cursor[number]] = key
-            cursor[number] += 1
+            place = np.int64((key >> shift) & mask)
+            spare[cursor[place]] = key
+            cursor[place] += 1
         keys, spare = spare, keys
     return keys[:taken]
 
@@ -202,7 +202,7 @@ _PART_MULTIPLIER, _LOW_HALF, _HALF_BITS = np.uint64(0x9E3779B1), np.uint64(0xFFF
 
 
 @numba.njit(inline="always", cache=True)
-def _part_of(row: np.uint64, parts: int) -> int:
+def _part_of(row: np.uint64, parts: int) -> np.int64:
     return np.int64((((row * _PART_MULTIPLIER) & _LOW_HALF) * np.uint64(parts)) >> _HALF_BITS)
 
 
@@ -241,7 +241,7 @@ def _learn_rows(
                 arriving = gradients[low]
                 for column in range(dim):
                     total[column] += arriving[column]
-            else:
+            elif bag_of is not None:
                 arriving, weight = gradients[bag_of[low]], weights[low]
                 for column in range(dim):
                     total[column] += weight * arriving[column]
