@@ -13,15 +13,15 @@ That is the order without shuffling. A shuffle cuts each shard into windows, at 
 row number, takes the windows of a shard in an order of its own in each epoch, and the rows of each window in an order
 of its own too. Position (epoch, step) is thus all that resuming needs: nothing depends on what was read before.
 
-Two threads read ahead, the second in the name of the first::
+Three threads read ahead, each in the name of the one after it, so that one row group is decoded while another is
+shuffled and batches are cut::
 
-    row groups of files -> windows, shuffled -> [one per shard] -> batches -> [prefetch_steps] -> training
+    row groups of files -> [one] -> windows, shuffled -> [one per shard] -> batches -> [prefetch_steps] -> training
 """
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate, pairwise
 from time import perf_counter
 from typing import Literal
@@ -35,7 +35,7 @@ from windrow.comm.rows import near_equal_split
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.jagged import list_positions
 from windrow.recsys.batches.prefetch import prefetch
-from windrow.recsys.batches.row_groups import ColumnChoice, RowGroups
+from windrow.recsys.batches.row_groups import ColumnChoice, RowGroup, RowGroups
 from windrow.recsys.batches.transforms import Transforms
 from windrow.recsys.batches.windows import GroupBatches, Piece, WindowColumns, batch_of_pieces, read_window
 from windrow.recsys.log.store import CURE, ROW_GROUP_ROWS, SESSION_COLUMN, FeatureEntry, LogStore
@@ -207,8 +207,8 @@ class BatchReader:
             (each shard's).
         shuffle_rows: rows of a window; a multiple of `windrow.recsys.log.store.ROW_GROUP_ROWS` is read fastest.
         seed: the run's seed.
-        memory_bytes: decoded row groups kept across windows and epochs. Two windows for each of the rank's shards
-            and `prefetch_steps` batches come on top.
+        memory_bytes: decoded row groups kept across windows and epochs. Two windows for each of the rank's shards,
+            the row groups of three more and `prefetch_steps` batches come on top.
         prefetch_steps: batches held ready, at least 1.
         groups: features whose lists are held and given once for samples that have the same in all features of a
             group: `Batch.deduplicated` has each group, in this order; other features stay in `Batch.sparse`.
@@ -334,7 +334,8 @@ class BatchReader:
         features = self._choice.plain
         # Not the reader's own: an epoch that was left early may still be reading when the next one begins.
         groups = GroupBatches(self._choice.groups, list(map(self._choice.is_weighted, self._choice.groups)))
-        with closing(prefetch(map(partial(self._load, epoch), needed), depth=len(self._mine))) as loaded:
+        decoded = prefetch(((window, self._groups.covering(window.start, window.stop)) for window in needed), depth=1)
+        with closing(prefetch(self._ordered(epoch, decoded), depth=len(self._mine))) as loaded:
             for step in range(first_step, self.steps_per_epoch):
                 pieces = []
                 for shard in self._mine:
@@ -367,14 +368,17 @@ class BatchReader:
             ]
         return [window for _, _, _, window in sorted(found, key=lambda entry: entry[:3])]
 
-    def _load(self, epoch: int, window: Window) -> tuple[Window, WindowColumns]:
-        groups = self._groups.covering(window.start, window.stop)
-        order = None
-        if self._shuffle != "none":
-            key = stream_key(self._seed, Stream.SHUFFLE, epoch, window.shard, window.start)
-            if self._shuffle == "sessions":
-                parts = [group.columns[SESSION_COLUMN][start:stop] for group, start, stop in groups]
-                order = permutation_of_runs(key, np.concatenate(parts))
-            else:
-                order = permutation(key, len(window))
-        return window, read_window(groups, window.start, order)
+    def _ordered(
+        self, epoch: int, decoded: Generator[tuple[Window, list[tuple[RowGroup, int, int]]], None, None]
+    ) -> Generator[tuple[Window, WindowColumns], None, None]:
+        with closing(decoded):
+            for window, groups in decoded:
+                order = None
+                if self._shuffle != "none":
+                    key = stream_key(self._seed, Stream.SHUFFLE, epoch, window.shard, window.start)
+                    if self._shuffle == "sessions":
+                        parts = [group.columns[SESSION_COLUMN][start:stop] for group, start, stop in groups]
+                        order = permutation_of_runs(key, np.concatenate(parts))
+                    else:
+                        order = permutation(key, len(window))
+                yield window, read_window(groups, window.start, order)

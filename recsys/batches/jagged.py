@@ -31,6 +31,7 @@ Nothing is checked when one is made. What comes from outside is checked once, by
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -50,6 +51,7 @@ __all__ = [
     "Windows",
     "check_inverse",
     "check_lists",
+    "empty_array",
     "is_compiled",
     "jagged_of",
     "keyed",
@@ -252,6 +254,14 @@ class Windows(Generic[Array]):
         return Jagged.of_lengths(values[positions], self.lengths)
 
 
+def empty_array(shape: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """``numpy.empty`` from Arrow's pool, which keeps what is given back: touching new memory costs most of a copy."""
+    import pyarrow as pa
+
+    flat = np.frombuffer(pa.allocate_buffer(prod(shape) * np.dtype(dtype).itemsize), dtype)
+    return flat.reshape(shape)
+
+
 def offsets_of_lengths(lengths: Array) -> Array:
     """[n + 1] int64: 0, then the sums of the first 1, 2, ... n of [n] integers."""
     if isinstance(lengths, Tensor):
@@ -311,7 +321,7 @@ def _selected_by_loops(lists: Jagged[npt.NDArray[Any]], rows: npt.NDArray[np.int
     total = selected_lengths(lists.offsets, rows, lengths)
 
     def copied(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        out = np.empty(total, column.dtype)
+        out = empty_array((total,), column.dtype)
         copy_lists(lists.offsets, column, rows, out)
         return out
 

@@ -10,6 +10,7 @@ them until a batch copies those that it needs::
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from torch import Tensor
 from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
-from windrow.recsys.batches.jagged import Jagged, keyed
+from windrow.recsys.batches.jagged import Jagged, empty_array, keyed
 from windrow.recsys.batches.row_groups import RowGroup, SharedGroups
 from windrow.recsys.batches.windows_kernels import (
     FIELDS,
@@ -190,7 +191,7 @@ def read_window(
     """
     num_rows = sum(stop - start for _, start, stop in groups)
     first = groups[0][0]
-    single = np.empty((len(first.single), num_rows), np.int64)
+    single = empty_array((len(first.single), num_rows), np.int64)
     for ids, name in zip(single, first.single, strict=True):
         _take([group.single[name][start:stop] for group, start, stop in groups], order, ids)
     codes = [
@@ -206,7 +207,7 @@ def read_window(
         },
         single=single,
         lists={
-            name: _in_order([group.lists[name].slice(start, stop) for group, start, stop in groups], order)
+            name: _in_order([(group.lists[name], start, stop) for group, start, stop in groups], order)
             for name in first.lists
         },
         groups=WindowGroups(tuple(group.groups for group, _, _ in groups), _take(codes, order, axis=1)),
@@ -221,17 +222,18 @@ def batch_of_pieces(pieces: Sequence[Piece], features: Sequence[FeatureEntry], g
         features: that are in no group, in their order. Where any of them has weights, the ids of those without weigh 1.
         groups: what puts groups of features together.
     """
-    single = np.concatenate([piece.window.single[:, piece.start : piece.stop] for piece in pieces], axis=1)
-    if len(single) == len(features):
-        ids, lengths, weights = single.reshape(-1), np.ones(single.size, np.int64), None
+    num_samples = sum(map(len, pieces))
+    if any(feature.multi_hot for feature in features):
+        ids, lengths, weights = _mixed(pieces, num_samples, features)
     else:
-        ids, lengths, weights = _mixed(pieces, single, features)
+        ids = _take([piece.window.single[:, piece.start : piece.stop] for piece in pieces], None, axis=1).reshape(-1)
+        lengths, weights = np.ones(len(ids), np.int64), None
     sparse = keyed(
         [feature.name for feature in features],
         torch.from_numpy(ids),
         torch.from_numpy(lengths),
         None if weights is None else torch.from_numpy(weights),
-        num_samples=single.shape[1],
+        num_samples=num_samples,
     )
     columns = {
         name: _joined([piece.window.columns[name][piece.start : piece.stop] for piece in pieces])
@@ -249,34 +251,40 @@ def batch_of_pieces(pieces: Sequence[Piece], features: Sequence[FeatureEntry], g
 
 
 def _joined(parts: Sequence[npt.NDArray[Any]]) -> Tensor:
-    return torch.from_numpy(np.concatenate(parts))
+    return torch.from_numpy(_take(parts, None))
 
 
 def _mixed(
-    pieces: Sequence[Piece], single: IntArray, features: Sequence[FeatureEntry]
+    pieces: Sequence[Piece], num_samples: int, features: Sequence[FeatureEntry]
 ) -> tuple[IntArray, IntArray, npt.NDArray[np.float32] | None]:
     """Ids, lengths and weights where features of one id and multi-hot ones alternate."""
-    ids, lengths = [], []
+    ids: list[IntArray] = []
     weights: list[npt.NDArray[np.float32] | None] = []
-    next_single = iter(single)
-    for feature in features:
+    lengths = empty_array((len(features), num_samples), np.int64)
+    next_single = count()
+    for feature, of_feature in zip(features, lengths, strict=True):
         if feature.multi_hot:
             cuts = [piece.window.lists[feature.name].slice(piece.start, piece.stop) for piece in pieces]
             ids += [cut.values for cut in cuts]
-            lengths += [cut.lengths for cut in cuts]
             weights += [cut.weights for cut in cuts]
+            np.concatenate([cut.lengths for cut in cuts], out=of_feature)
         else:
-            ids.append(next(next_single))
-            lengths.append(np.ones(single.shape[1], np.int64))
-            weights.append(None)
+            place = next(next_single)
+            ids += [piece.window.single[place, piece.start : piece.stop] for piece in pieces]
+            weights += [None] * len(pieces)
+            of_feature[:] = 1
     of_ids = None
     if any(feature.weighted for feature in features):
         parts = zip(ids, weights, strict=True)
         of_ids = np.concatenate([np.ones(len(part), np.float32) if own is None else own for part, own in parts])
-    return np.concatenate(ids), np.concatenate(lengths), of_ids
+    return _take(ids, None), lengths.reshape(-1), of_ids
 
 
-def _in_order(parts: Sequence[Lists], order: IntArray | None) -> Lists:
+def _in_order(cuts: Sequence[tuple[Lists, int, int]], order: IntArray | None) -> Lists:
+    if order is not None and len(cuts) == 1:
+        lists, start, _ = cuts[0]
+        return lists.select(order + start)
+    parts = [lists.slice(start, stop) for lists, start, stop in cuts]
     weights = [part.weights for part in parts if part.weights is not None]
     joined = Jagged.of_lengths(
         _one([part.values for part in parts]),
@@ -289,6 +297,10 @@ def _in_order(parts: Sequence[Lists], order: IntArray | None) -> Lists:
 def _take(
     parts: Sequence[npt.NDArray[Any]], order: IntArray | None, out: npt.NDArray[Any] | None = None, *, axis: int = 0
 ) -> npt.NDArray[Any]:
+    if out is None:
+        shape = list(parts[0].shape)
+        shape[axis] = sum(part.shape[axis] for part in parts)
+        out = empty_array(shape, parts[0].dtype)
     if order is None:
         return np.concatenate(parts, axis=axis, out=out)
     # The mode that checks positions first copies to a buffer.

@@ -241,5 +241,23 @@ def test_lists_of_clustered_samples_are_written_in_full(tmp_path: Path) -> None:
             writer.write(batch)
         group = parquet.read_metadata(tmp_path / writer.files()[0].name).row_group(0)
         found[clustered] = [group.column(place).has_dictionary_page for place in range(2)]
-        assert parquet.read_table(tmp_path / writer.files()[0].name).to_batches() == [batch]
+        assert parquet.read_table(tmp_path / writer.files()[0].name).to_pylist() == batch.to_pylist()
     assert found == {False: [True, True], True: [True, False]}
+
+
+def test_what_is_never_null_is_declared_so(tmp_path: Path) -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "dense": pa.array([[0.5, 1.0], [2.0, 3.0]], pa.list_(pa.float32(), 2)),
+            "item": [1, 1],
+            "ids": [[1, 2], []],
+            "cart": [[1, 2], [1, 2]],
+        }
+    )
+    with SplitWriter(tmp_path, "test", repeats=[("cart", "")]) as writer:
+        writer.write(batch)
+    found = parquet.read_table(tmp_path / writer.files()[0].name)
+    assert {field.name for field in found.schema if field.nullable} == {"cart"}
+    assert not any(field.type.value_field.nullable for field in found.schema if field.type.num_fields)
+    assert found.select(["dense", "item", "ids"]).to_pylist() == batch.select(["dense", "item", "ids"]).to_pylist()
+    assert found["cart"].to_pylist() == [[1, 2], None]
