@@ -364,7 +364,9 @@ class _EdgeSoftmax(torch.autograd.Function):
         scores = scores.detach().contiguous()
         if _has_kernel(scores):
             weights = torch.empty_like(scores)
-            kernels.segment_softmax(block.indptr.numpy(), scores.numpy(), weights.numpy())
+            kernels.subtract_largest(block.indptr.numpy(), scores.numpy(), weights.numpy())
+            weights.exp_()  # PyTorch's takes many at once, which a compiled loop's does not.
+            kernels.divide_by_sums(block.indptr.numpy(), weights.numpy())
         else:
             at_edge = block.edge_destinations
             largest = scores.new_full((block.num_dst, scores.shape[1]), -torch.inf)

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from windrow.comm.inline_kernels import prefetch
 
-__all__ = ["edge_dot", "join_means", "segment_softmax", "segment_softmax_backward", "spread_means"]
+__all__ = ["divide_by_sums", "edge_dot", "join_means", "segment_softmax_backward", "spread_means", "subtract_largest"]
 
 IntegerArray = NDArray[np.int32] | NDArray[np.int64]
 FloatArray = NDArray[np.float32] | NDArray[np.float64]
@@ -96,29 +96,45 @@ def edge_dot(
 
 
 @numba.njit(cache=True, nogil=True)
-def segment_softmax(indptr: NDArray[np.int64], scores: FloatArray, weights: FloatArray) -> None:
-    """Softmax of `scores` [edges, heads] over the edges of each destination, into `weights`."""
+def subtract_largest(indptr: NDArray[np.int64], scores: FloatArray, out: FloatArray) -> None:
+    """Scores [edges, heads] less the largest of their destination, which leaves none above 0, into `out`."""
+    heads = scores.shape[1]
+    largest = np.empty(heads, scores.dtype)
     for destination in range(indptr.shape[0] - 1):
         start, stop = indptr[destination], indptr[destination + 1]
-        for head in range(scores.shape[1]):
-            if start == stop:
-                continue
-            largest = scores[start, head]
-            for edge in range(start + 1, stop):
-                largest = max(largest, scores[edge, head])
-            total = largest - largest
-            for edge in range(start, stop):
-                weights[edge, head] = np.exp(scores[edge, head] - largest)
-                total += weights[edge, head]
-            for edge in range(start, stop):
-                weights[edge, head] /= total
+        largest[:] = -np.inf
+        for edge in range(start, stop):
+            for head in range(heads):
+                largest[head] = max(largest[head], scores[edge, head])
+        for edge in range(start, stop):
+            for head in range(heads):
+                out[edge, head] = scores[edge, head] - largest[head]
+
+
+@numba.njit(cache=True, nogil=True)
+def divide_by_sums(indptr: NDArray[np.int64], weights: FloatArray) -> None:
+    """Divide `weights` [edges, heads] by their sum over the edges of each destination, in place."""
+    heads = weights.shape[1]
+    total = np.empty(heads, weights.dtype)
+    for destination in range(indptr.shape[0] - 1):
+        start, stop = indptr[destination], indptr[destination + 1]
+        total[:] = 0
+        for edge in range(start, stop):
+            for head in range(heads):
+                total[head] += weights[edge, head]
+        for edge in range(start, stop):
+            for head in range(heads):
+                weights[edge, head] /= total[head]
 
 
 @numba.njit(cache=True, nogil=True)
 def segment_softmax_backward(
     indptr: NDArray[np.int64], weights: FloatArray, upstream: FloatArray, gradient: FloatArray
 ) -> None:
-    """Gradient of `segment_softmax`: weights * (upstream - sum of weights * upstream), into `gradient`."""
+    """Gradient of a softmax over the edges of each destination, into `gradient`.
+
+    It is weights * (upstream - sum of weights * upstream).
+    """
     for destination in range(indptr.shape[0] - 1):
         start, stop = indptr[destination], indptr[destination + 1]
         for head in range(weights.shape[1]):

@@ -5,6 +5,7 @@ import time
 import pytest
 import torch
 
+from windrow.comm import transfer
 from windrow.comm.errors import DeadlineError
 from windrow.comm.transfer import Pending, Request, as_bytes, from_transport, to_transport
 
@@ -126,3 +127,18 @@ def test_bytes_are_the_tensors_own_memory(tensor):
     assert as_uint8.shape == (tensor.nbytes,)
     assert as_uint8.numpy().tobytes() == tensor.numpy().tobytes()
     assert tensor.numel() == 0 or as_uint8.data_ptr() == tensor.data_ptr()
+
+
+@pytest.mark.parametrize("crowded", [True, False])
+def test_a_core_that_others_want_is_left_to_them(monkeypatch: pytest.MonkeyPatch, crowded: bool) -> None:
+    naps: list[float] = []
+    now = [0.0]
+
+    def yield_core() -> None:
+        now[0] += transfer.LONG_YIELD_S * (2 if crowded else 0.01)
+
+    monkeypatch.setattr(transfer.os, "sched_yield", yield_core)
+    monkeypatch.setattr(transfer.time, "sleep", naps.append)
+    monkeypatch.setattr(transfer.time, "monotonic", lambda: now[0])
+    pending(10).wait()
+    assert naps == ([transfer.NAP_S] * 9 if crowded else [])

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -74,6 +75,28 @@ def printed(script: str, argument: str) -> int:
 @pytest.mark.skipif(rank_process.platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_large_memory_is_taken_again_without_page_faults() -> None:
     assert printed(SCRIPT, "keep") < printed(SCRIPT, "leave") / 2
+
+
+HUGE = """
+import sys
+from windrow.launch.rank_process import keep_freed_memory
+import torch
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+rows = torch.zeros(64 << 20, dtype=torch.uint8)
+with open("/proc/self/smaps") as file:
+    print(sum(int(line.split()[1]) for line in file if line.startswith("AnonHugePages")))
+"""
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(
+    not HUGE_PAGES.is_file() or "[madvise]" not in HUGE_PAGES.read_text(),
+    reason="the system has no huge pages for those that ask",
+)
+@pytest.mark.skipif(rank_process.platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_large_memory_is_in_huge_pages() -> None:
+    assert printed(HUGE, "keep") > printed(HUGE, "leave") + (32 << 10)
 
 
 def test_says_so_where_the_library_is_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,6 +149,43 @@ def test_lookups_that_break_the_contract(kind, lookups, said):
 # ----------------------------------------------------------------------------------------------------------- learning
 
 
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(0, 1000), st.sampled_from(FUSED), st.sampled_from(["fp32", "fp16"]), st.booleans(), st.integers(2, 5)
+)
+def test_what_is_learnt_does_not_depend_on_threads(seed, optimizer, precision, weighted, threads):
+    # One table of most values, whose rows are shared out, and small ones, which one thread does.
+    large = LocalTable(name="large", rows=(0, 5000), columns=(0, 12))
+    found = []
+    try:
+        for count in (1, threads):
+            torch.set_num_threads(count)
+            batch = make(
+                FBGEMMTableBatch, (*MEMBERS, large), (0, 1, 1, 2, 3, 3), optimizer=optimizer, precision=precision
+            )
+            values, offsets = random_bags(batch, 40, seed)
+            weights = torch.rand(len(values), generator=torch.Generator().manual_seed(seed)) if weighted else None
+            learn(batch, values, offsets, weights)
+            found.append([content.tensor.clone() for content in batch.state()])
+    finally:
+        torch.set_num_threads(1)
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_learns_from_rows_of_many_digits():
+    member = LocalTable(name="a", rows=(0, 70_000), columns=(0, 4))
+    batch = make(FBGEMMTableBatch, (member,), (0,), optimizer="sgd", learning_rate=1.0)
+    (before,) = state(batch)
+    generator = torch.Generator().manual_seed(4)
+    values = torch.randint(0, 70_000, (30_000,), generator=generator) // torch.randint(
+        1, 3000, (30_000,), generator=generator
+    )
+    offsets = torch.arange(0, 30_001, 3)
+    batch(values, offsets).sum().backward()
+    expected = before - torch.bincount(values, minlength=70_000)[:, None]
+    torch.testing.assert_close(state(batch)[0], expected)
+
+
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad", "adam"])
 @pytest.mark.parametrize("members", [MEMBERS, ODD], ids=["multiples of 4", "odd dims"])
