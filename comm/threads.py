@@ -13,10 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["in_parallel"]
+__all__ = ["ROWS_AT_ONCE", "in_parallel"]
 
 CHUNKS_PER_THREAD = 8
 """Pieces of work for each thread, so that none waits long for the last."""
+
+ROWS_AT_ONCE = 1024
+"""Rows of a hundred columns or so: to read or write fewer is not worth a call in another thread."""
 
 
 def in_parallel(

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from windrow.comm.rows_kernels import transpose
-from windrow.comm.threads import in_parallel
+from windrow.comm.threads import ROWS_AT_ONCE, in_parallel
 from windrow.gnn import message_passing_kernels as kernels
 
 __all__ = [
@@ -218,9 +218,6 @@ class Minibatch:
 
 _KERNEL_DTYPES = (torch.float32, torch.float64)
 
-_ROWS_AT_ONCE = 1024
-"""To read or write fewer is not worth a call in another thread."""
-
 
 def aggregate(block: Block, x: Tensor, *, edge_weights: Tensor | None = None) -> Tensor:
     """Add up the rows of each destination's sources.
@@ -258,7 +255,7 @@ def join_means(block: Block, x: Tensor) -> Tensor:
         return torch.cat([x[: block.num_dst], mean], 1)
     joined = x.new_empty(block.num_dst, 2 * x.shape[1])
     arrays: list[Any] = [tensor.numpy() for tensor in (block.indptr, block.indices, x.detach().contiguous(), joined)]
-    in_parallel(partial(kernels.join_means, *arrays), arrays[0], at_once=_ROWS_AT_ONCE)
+    in_parallel(partial(kernels.join_means, *arrays), arrays[0], at_once=ROWS_AT_ONCE)
     return joined
 
 
@@ -273,7 +270,7 @@ def spread_means(block: Block, joined: Tensor) -> Tensor:
     rows = joined.new_empty(block.num_src, joined.shape[1] // 2)
     tensors = (block.indptr, turned.indptr, turned.indices, joined.contiguous(), rows)
     arrays: list[Any] = [tensor.numpy() for tensor in tensors]
-    in_parallel(partial(kernels.spread_means, *arrays), arrays[1], at_once=_ROWS_AT_ONCE)
+    in_parallel(partial(kernels.spread_means, *arrays), arrays[1], at_once=ROWS_AT_ONCE)
     return rows
 
 

@@ -5,16 +5,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from windrow.comm.inline_kernels import prefetch
+from windrow.comm.rows_kernels import AHEAD, CACHE_LINE_BYTES
 
 __all__ = ["divide_by_sums", "edge_dot", "join_means", "segment_softmax_backward", "spread_means", "subtract_largest"]
 
 IntegerArray = NDArray[np.int32] | NDArray[np.int64]
 FloatArray = NDArray[np.float32] | NDArray[np.float64]
-
-AHEAD = 8
-"""Edges between asking for a row and reading it."""
-
-CACHE_LINE_BYTES = 64
 
 
 @numba.njit(cache=True, nogil=True)

@@ -117,6 +117,7 @@ def keep_freed_memory() -> bool:
 
     By default glibc takes every large tensor fresh from the operating system, which clears each page when it is first
     touched: several times the work of a layer's cheap operations. The price: memory once needed is kept until the end.
+    It is in huge pages where the system gives them to those that ask.
     Call it before large tensors are made.
 
     Returns:

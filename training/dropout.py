@@ -26,15 +26,12 @@ from torch.autograd.function import once_differentiable
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER, Stream, stream_key
-from windrow.comm.threads import in_parallel
+from windrow.comm.threads import ROWS_AT_ONCE, in_parallel
 from windrow.training.dropout_kernels import drop_columns, pass_kept
 
 __all__ = ["DropoutContext", "seeded_generator", "takes_dropout"]
 
 _DECISIONS = 1 << 16
-
-_ROWS_AT_ONCE = 1024
-"""Fewer are not worth a call in another thread."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -111,7 +108,7 @@ class _Drop(torch.autograd.Function):
         else:
             gradient = torch.empty_like(kept)
             arrays = (kept.numpy(), upstream.contiguous().numpy(), np.float32(scale), gradient.numpy())
-            in_parallel(partial(pass_kept, *arrays), len(kept), at_once=_ROWS_AT_ONCE)
+            in_parallel(partial(pass_kept, *arrays), len(kept), at_once=ROWS_AT_ONCE)
         return gradient, None, None, None, None
 
 
@@ -129,7 +126,7 @@ def _scale_or_zero(x: Tensor, row_ids: Tensor, key: int, threshold: int, *, rect
         np.float32(0 if rectify else -np.inf),
         out.numpy(),
     )
-    in_parallel(drop, len(x), at_once=_ROWS_AT_ONCE)
+    in_parallel(drop, len(x), at_once=ROWS_AT_ONCE)
     return out
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from windrow.comm.inline_kernels import hash_id, mix64, prefetch
 from windrow.comm.random import GOLDEN
-from windrow.comm.rows_kernels import as_float16
+from windrow.comm.rows_kernels import AHEAD, CACHE_LINE_BYTES, as_float16
 
 __all__ = ["add_to_rows", "fill_uniform", "learn", "sum_rows"]
 
@@ -25,9 +25,6 @@ Floats = npt.NDArray[np.float32]
 Keys = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.integer]
 Offsets = npt.NDArray[np.int64]
-
-AHEAD = 8
-"""Rows between asking for one and reading it."""
 
 AHEAD_LEARNING = 12
 """Sorted values between asking for a row and changing it."""
@@ -178,7 +175,7 @@ def _sort_by_row(
     for bag in range(len(bags) - 1):
         for position in range(bags[bag], bags[bag + 1]):
             row = np.uint64(values[position])
-            if parts > 1 and _part_of(row, parts) != part:
+            if parts > 1 and mix64(row) % np.uint64(parts) != part:
                 continue
             for digit in range(passes):
                 cursors[digit, np.int64((row >> np.uint64(digit * digit_bits)) & mask) + 1] += 1
@@ -198,14 +195,6 @@ def _sort_by_row(
     return keys[:taken]
 
 
-_PART_MULTIPLIER, _LOW_HALF, _HALF_BITS = np.uint64(0x9E3779B1), np.uint64(0xFFFFFFFF), np.uint64(32)
-
-
-@numba.njit(inline="always", cache=True)
-def _part_of(row: np.uint64, parts: int) -> np.int64:
-    return np.int64((((row * _PART_MULTIPLIER) & _LOW_HALF) * np.uint64(parts)) >> _HALF_BITS)
-
-
 @numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 def _learn_rows(
     table: npt.NDArray[np.float32 | np.uint16],
@@ -222,7 +211,7 @@ def _learn_rows(
     dim, last = gradients.shape[1], len(keys) - 1
     zero = np.float32(0)
     mask, shift = np.uint64((1 << low_bits) - 1), np.uint64(low_bits)
-    flat, stored, line = table.reshape(-1), table.shape[1], FLOATS_IN_A_CACHE_LINE * 4 // table.itemsize
+    flat, stored, line = table.reshape(-1), table.shape[1], CACHE_LINE_BYTES // table.itemsize
     flat_squares, kept = squares.reshape(-1), squares.shape[1]
     total = np.empty(dim, np.float32)
     position = 0

@@ -125,7 +125,7 @@ def test_aggregate_equals_a_dense_product(num_dst, more_sources, num_edges, feat
 def test_means_stand_beside_own_rows(monkeypatch, threads, number, indices, dtype):
     block = make_block(70, 40, 200, 1, indices)
     x, upstream = random(70, 5, dtype=dtype), random(40, 10, seed=1, dtype=dtype)
-    monkeypatch.setattr(message_passing, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(message_passing, "ROWS_AT_ONCE", 3)
     threads(number)
     joined, gradient = join_means(block, x), spread_means(block, upstream)
     counts = block.degrees.clamp(min=1).unsqueeze(1)
