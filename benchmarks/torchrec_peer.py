@@ -438,7 +438,7 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
 
 def measure(program: Program) -> Findings:
     """Time everything on 1, 2 and 4 ranks."""
-    repeats, steps = (5, 3) if program.short else (15, 8)
+    repeats, steps = (4, 6) if program.short else (15, 8)
     comparisons: dict[str, Comparison] = {}
     figures: dict[str, float] = {}
     for size in (1, 2, 4):

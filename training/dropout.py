@@ -81,9 +81,13 @@ def takes_dropout(model: nn.Module) -> bool:
 def seeded_generator(key: int, device: torch.device) -> Iterator[None]:
     """Let torch's generators, which `nn.Dropout` draws from, start at a key in here; afterwards they are as before."""
     devices = [device] if device.type == "cuda" else []
+    seed = key & (2**63 - 1)  # torch takes signed 64-bit seeds
     with torch.random.fork_rng(devices=devices):
-        # torch takes signed 64-bit seeds.
-        torch.manual_seed(key & (2**63 - 1))
+        # torch.manual_seed would note a stack trace at every step for each kind of device that is not there.
+        torch.default_generator.manual_seed(seed)
+        for each in devices:
+            with torch.cuda.device(each):
+                torch.cuda.manual_seed(seed)
         yield
 
 

@@ -71,8 +71,8 @@ class _TextBlock(NamedTuple):
     header: bytes
     data: bytes
 
-    @property
-    def num_lines(self) -> int:
+    def count_lines(self) -> int:
+        """Lines of the block; takes a pass over it."""
         return self.data.count(b"\n")
 
     def parsed(self, batch: Any, columns_in_file: tuple[str, ...]) -> RawBlock:
@@ -117,15 +117,14 @@ def _read_criteo(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iter
     import pyarrow as pa
 
     def parse(block: _TextBlock) -> RawBlock:
-        values = np.empty((len(CRITEO_COLUMNS), block.num_lines), np.int64)
-        valid = np.zeros((len(CRITEO_COLUMNS), (block.num_lines + 7) // 8), np.uint8)
+        rows = block.count_lines()
+        values = np.empty((len(CRITEO_COLUMNS), rows), np.int64)
+        valid = np.zeros((len(CRITEO_COLUMNS), (rows + 7) // 8), np.uint8)
         line, field = parse_criteo(np.frombuffer(block.data, np.uint8), NUM_DENSE, values, valid)
         if line >= 0:
             raise DataError(_criteo_message(block, line, field))
         found = {
-            name: pa.Array.from_buffers(
-                pa.int64(), block.num_lines, [pa.py_buffer(valid[position]), pa.py_buffer(values[position])]
-            )
+            name: pa.Array.from_buffers(pa.int64(), rows, [pa.py_buffer(valid[position]), pa.py_buffer(values[position])])
             for position, name in enumerate(CRITEO_COLUMNS)
             if name in columns
         }
@@ -160,8 +159,9 @@ def _read_libfm(files: Sequence[Path], columns: Mapping[str, TextType]) -> Itera
 
     def parse(block: _TextBlock) -> RawBlock:
         capacity = block.data.count(b":")
-        labels = np.empty(block.num_lines)
-        offsets = np.empty(block.num_lines + 1, np.int64)
+        rows = block.count_lines()
+        labels = np.empty(rows)
+        offsets = np.empty(rows + 1, np.int64)
         ids = np.empty(capacity, np.int64)
         weights = np.empty(capacity, np.float32)
         line, position = parse_libfm(np.frombuffer(block.data, np.uint8), labels, offsets, ids, weights)
@@ -217,7 +217,7 @@ def _read_csv(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iterato
             except pa.ArrowInvalid as error:
                 first = block.place.first
                 raise DataError(
-                    f"{block.place.file}, lines {first} to {first + block.num_lines - 1}: {error}. Correct the line "
+                    f"{block.place.file}, lines {first} to {first + block.count_lines() - 1}: {error}. Correct the line "
                     f"(rows of this message are counted from line {first}); every line needs the {len(names)} fields "
                     "of the header"
                 ) from error
