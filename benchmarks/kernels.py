@@ -75,8 +75,10 @@ MOST_REPLICATED_ROWS = 20_265
 LINEAR_SHAPES = (
     *((2048, 13, 512), (2048, 512, 256), (2048, 256, 64), (2048, 415, 512), (2048, 256, 1)),
     *((30_000, 128, 64), (30_000, 64, 64), (8192, 256, 256), (2500, 16, 256), (1030, 40, 17)),
+    *((32, 64, 64), (256, 16, 16), (65_536, 16, 4), (200_000, 64, 1), (1, 2048, 2048)),
 )
-"""Rows, inputs, outputs: of the peer benchmark's DLRM; of layers on sampled blocks, examples' and wider; of tests."""
+"""Rows, inputs, outputs: of the peer benchmark's DLRM; of layers on sampled blocks, examples' and wider; of tests;
+small, narrow, and of a single row."""
 PRODUCT = (512, 1024, 1024)
 """Rows, inputs, outputs of the large product."""
 

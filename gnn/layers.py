@@ -235,7 +235,7 @@ class GINLayer(nn.Module):
     def forward(self, block: Block, x: Tensor) -> Tensor:
         """Apply the layer to one hop: x [num_src, in_features] -> [num_dst, out_features]."""
         total = (1 + self.epsilon) * x[: block.num_dst] + aggregate(block, x)
-        output: Tensor = self.output_linear(self.hidden_linear(total).relu())
+        output: Tensor = self.output_linear(self.hidden_linear(total, rectify=True))
         return output
 
 

@@ -2,9 +2,10 @@
 
 Torch multiplies float32 matrices with MKL, which stays with AVX2 on processors that are not Intel's; oneDNN compiles
 its loops for whatever the processor has. On a core with AVX-512 from AMD a product of a tall matrix takes half the
-time. Where MKL uses all that the processor has it is the faster one: with AVX2 alone oneDNN takes as long for products,
-and twice as long for gradients of weights. The operator is the one that torch's own compiler puts in the place of a
-linear layer.
+time; of a small one, or of one with few columns on both sides, several times as long, so that those stay with MKL.
+Where MKL uses all that the processor has it is the faster one: with AVX2 alone oneDNN takes as long for products, and
+twice as long for gradients of weights. The operator is the one that torch's own compiler puts in the place of a linear
+layer.
 
 Parameters are drawn from an explicit generator, so that creating a model leaves no trace elsewhere.
 """
@@ -35,21 +36,27 @@ _ROWS_AT_ONCE = 1024
 """Rows of the two factors of a weight's gradient that one thread multiplies at once: 1 MiB of 256 float32, so that
 they stay in the second-level cache."""
 
+LEAST_PRODUCTS, LEAST_WEIGHTS, LEAST_ROWS = 5 << 20, 2048, 8
+"""Multiplications of a product, entries of its weight and rows, from which oneDNN is the faster one where it has
+instructions that MKL does not use; `benchmarks/kernels.py` shows both for shapes on either side."""
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, rectify: bool = False) -> Tensor:
     """`torch.nn.functional.linear`, faster for float32 on CPUs.
 
     Args:
         x: floating [rows, in_features].
         weight: [out_features, in_features].
         bias: [out_features], or None.
+        rectify: set what is below zero to zero, in the same pass.
 
     Returns:
         [rows, out_features]: x weight^T + bias, differentiable in all three.
     """
-    if torch.is_autocast_enabled(x.device.type) or not _uses_onednn(x):
-        return functional.linear(x, weight, bias)
-    result: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    if torch.is_autocast_enabled(x.device.type) or not _uses_onednn(x, len(x), weight.numel()):
+        product = functional.linear(x, weight, bias)
+        return product.relu_() if rectify else product
+    result: Tensor = _Linear.apply(x, weight, bias, rectify)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -62,10 +69,11 @@ def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.to(dtype) for tensor in tensors)
 
 
-def _uses_onednn(x: Tensor) -> bool:
-    """Whether products go through oneDNN: at least one row, float32 in CPU memory, and no exported program."""
+def _uses_onednn(x: Tensor, rows: int, weights: int) -> bool:
+    """Whether a product goes through oneDNN: large enough, float32 in CPU memory, and no exported program."""
     is_plain = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.compiler.is_exporting()
-    return is_plain and x.numel() > 0 and onednn_is_faster()
+    is_large = rows >= LEAST_ROWS and weights >= LEAST_WEIGHTS and rows * weights >= LEAST_PRODUCTS
+    return is_plain and is_large and onednn_is_faster()
 
 
 @functools.cache
@@ -79,15 +87,16 @@ def onednn_is_faster(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     return cpuinfo.is_file() and "GenuineIntel" not in cpuinfo.read_text()
 
 
-def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, rectify: bool = False) -> Tensor:
     """Compute what `linear` does without a gradient, in new memory; the weight may have any strides."""
-    if not _uses_onednn(x):
-        return functional.linear(x, weight, bias)
+    if not _uses_onednn(x, len(x), weight.numel()):
+        product = functional.linear(x, weight, bias)
+        return product.relu_() if rectify else product
     operator = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001  # the only way to oneDNN without a copy
     if not (weight.is_contiguous() or weight.t().is_contiguous()):
         # A slice of a larger matrix would be multiplied by its reference loop, hundreds of times slower.
         weight = weight.contiguous()
-    result: Tensor = operator(x, weight, bias, "none", [], "")
+    result: Tensor = operator(x, weight, bias, "relu" if rectify else "none", [], "")
     return result
 
 
@@ -96,7 +105,7 @@ def multiply_transposed(left: Tensor, right: Tensor) -> Tensor:
 
     Added up in an order that only the number of threads changes, so results do not vary from run to run.
     """
-    if not _uses_onednn(left):
+    if not _uses_onednn(left, len(left), left.shape[1] * right.shape[1]):
         return left.t() @ right
     total = left.new_zeros(left.shape[1], right.shape[1])
     with_bias = False
@@ -116,19 +125,23 @@ def multiply_transposed(left: Tensor, right: Tensor) -> Tensor:
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return multiply(x.detach(), weight.detach(), None if bias is None else bias.detach())
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rectify: bool) -> Tensor:  # noqa: FBT001
+        product = multiply(x.detach(), weight.detach(), None if bias is None else bias.detach(), rectify=rectify)
+        ctx.save_for_backward(x, weight, product if rectify else None)
+        return product
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        x, weight, rectified = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
+        if rectified is not None:
+            upstream = torch.ops.aten.threshold_backward(upstream, rectified, 0)
         return (
             multiply(upstream, weight.t()) if wants_x else None,
             multiply_transposed(upstream, x) if wants_weight else None,
             upstream.sum(0) if wants_bias else None,
+            None,
         )
 
 
@@ -145,9 +158,9 @@ def product_flops() -> dict[Any, Callable[..., int]]:
 class Linear(nn.Linear):
     """A linear map that multiplies as `windrow.training.dense` does; in all else PyTorch's."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute x W^T + b for rows x: [rows, in_features] -> [rows, out_features]."""
-        return linear(x, self.weight, self.bias)
+    def forward(self, x: Tensor, *, rectify: bool = False) -> Tensor:
+        """Compute x W^T + b for rows x: [rows, in_features] -> [rows, out_features]; see `linear`."""
+        return linear(x, self.weight, self.bias, rectify=rectify)
 
 
 def glorot(*shape: int, generator: torch.Generator) -> nn.Parameter:

@@ -124,7 +124,9 @@ def _read_criteo(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iter
         if line >= 0:
             raise DataError(_criteo_message(block, line, field))
         found = {
-            name: pa.Array.from_buffers(pa.int64(), rows, [pa.py_buffer(valid[position]), pa.py_buffer(values[position])])
+            name: pa.Array.from_buffers(
+                pa.int64(), rows, [pa.py_buffer(valid[position]), pa.py_buffer(values[position])]
+            )
             for position, name in enumerate(CRITEO_COLUMNS)
             if name in columns
         }
@@ -217,8 +219,8 @@ def _read_csv(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iterato
             except pa.ArrowInvalid as error:
                 first = block.place.first
                 raise DataError(
-                    f"{block.place.file}, lines {first} to {first + block.count_lines() - 1}: {error}. Correct the line "
-                    f"(rows of this message are counted from line {first}); every line needs the {len(names)} fields "
+                    f"{block.place.file}, lines {first} to {first + block.count_lines() - 1}: {error}. Correct the "
+                    f"line (rows of this message are counted from line {first}); every line needs the {len(names)} fields "
                     "of the header"
                 ) from error
         return block.parsed(batch, names)

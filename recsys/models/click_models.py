@@ -141,8 +141,10 @@ class MLP(nn.Module):
     def forward(self, x: Tensor, context: DropoutContext | None = None) -> Tensor:
         """Run all layers, [B, sizes[0]] -> [B, sizes[-1]]; without a context nothing is dropped."""
         for index, layer in enumerate(self.layers):
-            x = layer(x)
-            x = torch.relu(x) if context is None else context.drop(x, self._dropout, layer=index, rectify=True)
+            if context is None or not self._dropout:
+                x = layer(x, rectify=True)
+            else:
+                x = context.drop(layer(x), self._dropout, layer=index, rectify=True)
         return x
 
 

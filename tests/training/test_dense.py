@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ from windrow.training.dense import (
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever is faster here, both must be right."""
     monkeypatch.setattr(dense, "onednn_is_faster", lambda: request.param == "oneDNN")
+    for limit in ("LEAST_PRODUCTS", "LEAST_WEIGHTS", "LEAST_ROWS"):
+        monkeypatch.setattr(dense, limit, 1)
 
 
 SHAPES = [(1, 1, 1), (7, 5, 3), (1030, 40, 17), (2500, 16, 256), (0, 4, 3)]
@@ -44,6 +47,7 @@ def test_products(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> N
     tolerance = {"rtol": 1e-4, "atol": 1e-3} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-12}
     product = multiply(*narrow[:3])
     torch.testing.assert_close(product.double(), functional.linear(x, weight, bias), **tolerance)
+    torch.testing.assert_close(multiply(*narrow[:3], rectify=True), product.relu(), rtol=0, atol=0)
     product = multiply(narrow[3], narrow[1].t())
     torch.testing.assert_close(product.double(), upstream @ weight, **tolerance)
     product = multiply_transposed(narrow[3], narrow[0])
@@ -63,15 +67,18 @@ def test_flops_of_products(rows: int, inputs: int, outputs: int, dtype: torch.dt
 
 
 @pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("rectify", [False, True])
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_gradients(dtype: torch.dtype, with_bias: bool) -> None:
+def test_gradients(dtype: torch.dtype, with_bias: bool, rectify: bool) -> None:
     leaves = [random(30, 6, seed=1), random(4, 6, seed=2), random(4, seed=3)][: 3 if with_bias else 2]
     upstream = random(30, 4, seed=4)
     results = []
-    for function, precision in ((linear, dtype), (functional.linear, torch.float64)):
+    for function, precision in ((partial(linear, rectify=rectify), dtype), (functional.linear, torch.float64)):
         inputs = [leaf.to(precision).requires_grad_() for leaf in leaves]
         output = function(*inputs)
+        if rectify and function is functional.linear:
+            output = output.relu()
         results.append([output, *torch.autograd.grad(output, inputs, upstream.to(precision))])
     for mine, expected in zip(*results, strict=True):
         torch.testing.assert_close(mine.double(), expected, rtol=1e-5, atol=1e-5)
@@ -97,6 +104,7 @@ import random, torch
 from windrow.training import dense
 from windrow.training.dense import multiply, multiply_transposed
 dense.onednn_is_faster = lambda: True
+dense.LEAST_PRODUCTS = dense.LEAST_WEIGHTS = dense.LEAST_ROWS = 1
 torch.set_num_threads(1)
 choice, held = random.Random(2), []
 generator = torch.Generator().manual_seed(1)
@@ -135,6 +143,19 @@ def test_the_library_follows_from_the_processor(
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     assert onednn_is_faster(tmp_path / "cpuinfo") == faster
     assert not onednn_is_faster(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs", "goes"),
+    [(2048, 64, 64, True), (256, 64, 64, False), (65_536, 16, 16, False), (1, 4096, 4096, False)],
+)
+def test_small_and_narrow_products_stay_with_mkl(
+    rows: int, inputs: int, outputs: int, goes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dense, "onednn_is_faster", lambda: True)
+    product = linear(torch.ones(rows, inputs), torch.ones(outputs, inputs, requires_grad=True))
+    assert (type(product.grad_fn).__name__ == "_LinearBackward") == goes
+    assert torch.equal(product, torch.full((rows, outputs), float(inputs)))
 
 
 def test_glorot_fills_its_range() -> None:
