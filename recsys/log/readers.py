@@ -220,8 +220,8 @@ def _read_csv(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iterato
                 first = block.place.first
                 raise DataError(
                     f"{block.place.file}, lines {first} to {first + block.count_lines() - 1}: {error}. Correct the "
-                    f"line (rows of this message are counted from line {first}); every line needs the {len(names)} fields "
-                    "of the header"
+                    f"line (rows of this message are counted from line {first}); every line needs the {len(names)} "
+                    "fields of the header"
                 ) from error
         return block.parsed(batch, names)
 
