@@ -38,6 +38,7 @@ from windrow.gnn.sampler import NeighborSampler
 
 __all__ = [
     "Report",
+    "block_of_range",
     "gather_predictions",
     "infer_exactly",
     "infer_sampled",
@@ -95,7 +96,7 @@ def infer_exactly(
         chunks = []
         for number, first in enumerate(firsts, start=1):
             last = min(start + first + chunk_vertices, stop)
-            block, sources = _chunk(graph, degrees, edge_weight, min(start + first, stop), last)
+            block, sources = block_of_range(graph, degrees, edge_weight, min(start + first, stop), last)
             of_sources = fetch_rows(wire, graph.offsets, rows, sources)
             chunks.append(model.layer_forward(layer, block.to(device), of_sources))
             progress("layers", (layer + number / len(firsts)) / num_layers)
@@ -107,10 +108,13 @@ def _largest_part(graph: PartitionedGraph) -> int:
     return max(stop - start for start, stop in pairwise(graph.offsets))
 
 
-def _chunk(
-    graph: PartitionedGraph, degrees: Tensor, edge_weight: Tensor | None, start: int, stop: int
+def block_of_range(
+    graph: PartitionedGraph, degrees: Tensor | None, edge_weight: Tensor | None, start: int, stop: int
 ) -> tuple[Block, Tensor]:
-    """The block of all in-edges of the vertices start..stop - 1, and the ids of its sources."""
+    """The block of all in-edges of the vertices start..stop - 1, and the ids of its sources: these, others ascending.
+
+    Of all vertices `degrees` [N], and of all edges `edge_weight` [E], are known or None.
+    """
     indptr = graph.indptr[start : stop + 1]
     edges = slice(int(indptr[0]), int(indptr[-1]))
     neighbours = graph.indices[edges].long()
@@ -124,7 +128,7 @@ def _chunk(
         num_dst=stop - start,
         indptr=indptr - indptr[0],
         indices=indices,
-        source_degrees=degrees[sources],
+        source_degrees=None if degrees is None else degrees[sources],
         edge_weight=None if edge_weight is None else edge_weight[edges],
     )
     return block, sources

@@ -3,6 +3,7 @@
 GraphSAGE and GCN aggregate and multiply by weights in the cheaper of the two orders.
 """
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -43,6 +44,9 @@ class GraphSAGELayer(nn.Module):
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
         """Apply the layer to one hop: x [num_src, in_features] -> [num_dst, out_features]."""
+        if block.exchange is not None:
+            total = _aggregate_projected(replace(block, edge_weight=None), x, self.neighbor_linear.weight)
+            return self.self_linear(x) + total / _column(block.degrees, x.dtype)
         tensors = autocast(x, self.self_linear.weight, self.self_linear.bias, self.neighbor_linear.weight)
         output: Tensor = _Sage.apply(block, *tensors)  # type: ignore[no-untyped-call]
         return output
@@ -129,7 +133,9 @@ class GCNLayer(nn.Module):
         """Apply the layer to one hop: x [num_src, in_features] -> [num_dst, out_features]."""
         if self.normalisation == "both":
             source_scale, destination_scale = _symmetric_scales(block, x.dtype)
-            total = _aggregate_projected(block, x * source_scale, self.linear.weight) * destination_scale
+            # With an exchange x has the rows of destinations only, which are the first sources.
+            x = x * source_scale[: len(x)]
+            total = _aggregate_projected(block, x, self.linear.weight) * destination_scale
         else:
             total = _aggregate_projected(block, x, self.linear.weight)
             if self.normalisation == "right":
@@ -206,7 +212,7 @@ class GATLayer(nn.Module):
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
         """Apply the layer to one hop: x [num_src, in_features] -> [num_dst, out_features]."""
-        projected = self.linear(x).view(-1, self.heads, self.head_features)
+        block, projected = block.with_sources(self.linear(x).view(-1, self.heads, self.head_features))
         source_scores = (projected * self.source_attention).sum(-1)
         destination_scores = (projected[: block.num_dst] * self.destination_attention).sum(-1)
         scores = functional.leaky_relu(add_ends(block, source_scores, destination_scores), _NEGATIVE_SLOPE)
@@ -261,6 +267,8 @@ def _projects_first(block: Block, x: Tensor, out_features: int) -> bool:
     per destination. Both are counted with their backward pass; an input that needs no gradient (the first
     layer's features) spares the aggregation's.
     """
+    if block.exchange is not None:
+        return block.exchange.projects_first(x.shape[1], out_features, learnt=x.requires_grad)
     products, gathers = (3, 2) if x.requires_grad else (2, 1)
     gather, product = _GATHER_COST * block.num_edges, products * x.shape[1] * out_features
     projected_first = gather * 2 * out_features + product * block.num_src

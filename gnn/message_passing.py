@@ -18,7 +18,7 @@ threads, in the order of the edges too.
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -30,9 +30,11 @@ from windrow.gnn import message_passing_kernels as kernels
 
 __all__ = [
     "Block",
+    "Exchange",
     "Minibatch",
     "Transpose",
     "add_ends",
+    "add_sums",
     "aggregate",
     "divide_by_degrees",
     "edge_softmax",
@@ -52,6 +54,19 @@ class Transpose(NamedTuple):
     """Destination of each edge; dtype of the block's `indices`, [edges]."""
     edge_ids: Tensor
     """Position of each edge in the block's `indices`; dtype of the block's `indices`, [edges]."""
+
+
+class Exchange(Protocol):
+    """Brings rows of sources that other ranks own: `windrow.gnn.halo.HaloExchange`."""
+
+    def sums(self, x: Tensor, *, weighted: bool) -> Tensor:
+        """`aggregate`, from rows of the destinations; `weighted`: with `Block.edge_weight`. Collective."""
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Rows of all sources from those of the destinations, [num_dst, ...] -> [num_src, ...]. Collective."""
+
+    def projects_first(self, in_features: int, out_features: int, *, learnt: bool) -> bool:
+        """Whether rows travel after a linear map rather than before it; `learnt`: the map's input has a gradient."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,6 +95,9 @@ class Block:
     """float32 [edges]; None: the graph has none, or the model does not use them."""
     edge_attr: Tensor | None = None
     """float32 [edges, D], features of edges; None likewise."""
+    exchange: Exchange | None = None
+    """Full-graph training: every rank has the in-edges of its own vertices, and a layer's input holds their rows only,
+    [num_dst, features]; the other sources' come by this. None: the input has the rows of all sources."""
 
     @classmethod
     def whole(cls, indptr: Tensor, indices: Tensor) -> Self:
@@ -122,6 +140,14 @@ class Block:
 
         nodes = {"num_src_nodes": self.num_src, "num_dst_nodes": self.num_dst}
         return dgl.create_block(("csc", (self.indptr, self.indices.long(), [])), **nodes, device=self.device)
+
+    def with_sources(self, x: Tensor) -> tuple["Block", Tensor]:
+        """This hop as a layer sees it that looks at each source: a block without exchange, and rows of all sources.
+
+        Collective where the block has an `exchange`; otherwise nothing happens. A layer that only adds rows up calls
+        `aggregate` instead, which may send less. Of x, floating [num_dst, ...], or [num_src, ...] without exchange.
+        """
+        return (self, x) if self.exchange is None else (replace(self, exchange=None), self.exchange.rows(x))
 
     @property
     def device(self) -> torch.device:
@@ -224,13 +250,17 @@ def aggregate(block: Block, x: Tensor, *, edge_weights: Tensor | None = None) ->
 
     Args:
         block: the bipartite graph; on the device of `x`.
-        x: floating [num_src, features], or [num_src, heads, features].
-        edge_weights: floating [edges], or [edges, heads] where `x` has heads.
+        x: floating [num_src, features], or [num_src, heads, features]; [num_dst, features] where the block has an
+            `exchange`: then it is collective.
+        edge_weights: floating [edges], or [edges, heads] where `x` has heads. With an `exchange` those of the block.
 
     Returns:
         [num_dst, features] or [num_dst, heads, features], differentiable in `x` and `edge_weights`; zeros for a
         destination without edges. Cost: edges x features multiply-adds, the same again for each gradient.
     """
+    if block.exchange is not None:
+        assert edge_weights is None or edge_weights is block.edge_weight, "other weights go with Block.with_sources"
+        return block.exchange.sums(x, weighted=edge_weights is not None)
     rows, weights = x.flatten(1).unsqueeze(1), None
     if edge_weights is not None:
         weights = edge_weights.to(x.dtype)  # Under autocast only one of the two may be short.
@@ -287,6 +317,18 @@ def sum_over_bags(rows: Tensor, indptr: Tensor, indices: Tensor, weights: Tensor
         rows.detach(), indices, indptr.to(indices.dtype), mode=0, per_sample_weights=weights, include_last_offset=True
     )[0]
     return total
+
+
+def add_sums(
+    rows: Tensor, indptr: Tensor, indices: Tensor, weights: Tensor | None, out: Tensor, places: Tensor
+) -> None:
+    """Add the sum of each bag, as `sum_over_bags` has them, to the row of `out` at its place, int64; no two equal."""
+    if not _has_kernel(rows) or out.dtype != rows.dtype:
+        out.index_add_(0, places, sum_over_bags(rows, indptr, indices, weights).to(out.dtype))
+        return
+    weights = rows.new_empty(0) if weights is None else weights
+    arrays: list[Any] = [tensor.numpy() for tensor in (indptr, indices, weights, rows.contiguous(), out, places)]
+    in_parallel(partial(kernels.add_sums, *arrays), arrays[0], at_once=ROWS_AT_ONCE)
 
 
 def weighted_degrees(indptr: Tensor, edge_weight: Tensor) -> Tensor:

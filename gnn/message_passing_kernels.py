@@ -7,7 +7,15 @@ from numpy.typing import NDArray
 from windrow.comm.inline_kernels import prefetch
 from windrow.comm.rows_kernels import AHEAD, CACHE_LINE_BYTES
 
-__all__ = ["divide_by_sums", "edge_dot", "join_means", "segment_softmax_backward", "spread_means", "subtract_largest"]
+__all__ = [
+    "add_sums",
+    "divide_by_sums",
+    "edge_dot",
+    "join_means",
+    "segment_softmax_backward",
+    "spread_means",
+    "subtract_largest",
+]
 
 IntegerArray = NDArray[np.int32] | NDArray[np.int64]
 FloatArray = NDArray[np.float32] | NDArray[np.float64]
@@ -69,6 +77,33 @@ def spread_means(
             mean = joined[destination, width:]
             for column in range(width):
                 total[column] += share * mean[column]
+
+
+@numba.njit(cache=True, nogil=True)
+def add_sums(
+    indptr: NDArray[np.int64],
+    indices: IntegerArray,
+    weights: FloatArray,
+    rows: FloatArray,
+    out: FloatArray,
+    places: NDArray[np.int64],
+    first: int,
+    last: int,
+) -> None:
+    """Add the rows of each bag from `first` to before `last`, times their weights, if any, to its row of `out`."""
+    width, line, end = rows.shape[1], CACHE_LINE_BYTES // rows.itemsize, len(indices) - 1
+    flat, weight = rows.reshape(-1), rows.dtype.type(1)
+    for bag in range(first, last):
+        total = out[places[bag]]
+        for entry in range(indptr[bag], indptr[bag + 1]):
+            coming = np.int64(indices[min(entry + AHEAD, end)]) * width
+            for column in range(0, width, line):
+                prefetch(flat, coming + column)
+            if len(weights):
+                weight = weights[entry]
+            row = rows[indices[entry]]
+            for column in range(width):
+                total[column] += weight * row[column]
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})

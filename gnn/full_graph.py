@@ -1,0 +1,218 @@
+"""Learning about vertices from the whole graph at once: every epoch is one step over all vertices and edges.
+
+Each rank runs the model on the vertices of its part, and before each layer gets the rows of their sources that others
+own (`windrow.gnn.halo`): no sampling, so the gradient is exact, and messages grow with the cut and the hidden width
+alone.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from windrow.comm.errors import RecipeError
+from windrow.comm.meter import Traffic
+from windrow.comm.options import checked_dataclass
+from windrow.comm.wire import Codec, make_codec
+from windrow.gnn.evaluation import EvaluationOptions, check_splits, measure_split, metrics_of
+from windrow.gnn.halo import Halo, HaloExchange
+from windrow.gnn.inference import block_of_range, gather_predictions, own_vertices
+from windrow.gnn.message_passing import Block, weighted_degrees
+from windrow.gnn.models import GNN
+from windrow.gnn.partitioned import PartitionedGraph, graph_placement
+from windrow.gnn.task import TrainingOptions, loss_sum
+from windrow.training import task as training
+from windrow.training.dropout import DropoutContext, takes_dropout
+from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
+
+__all__ = ["FullGraphOptions", "FullGraphTask"]
+
+
+@checked_dataclass
+class FullGraphOptions:
+    """How rows travel between parts in full-graph training; the number formats are those of [wire]."""
+
+    overlap: bool = True
+    """Add up over own sources while messages travel; false: afterwards, as a baseline."""
+    partial_sums: bool = True
+    """Send sums for destinations where they are fewer than rows of sources, by a minimum vertex cover of the edges
+    between two parts. Layers that look at each source (gat) get rows anyway."""
+    keep_first: bool = True
+    """Keep what the first layer adds up of the features, so that they travel once in a run; where the layer's map makes
+    them narrower first, only if it does not. Memory: a row of features for each vertex of the part."""
+
+
+class FullGraphTask(Task[None]):
+    """Labels of vertices, learnt from the whole graph at once (AdaQP, Wan et al., MLSys 2023, has the setting).
+
+    The model is called as ``model(blocks, x)`` with one block for each layer and x float32 [vertices of this part,
+    features]; it returns [vertices of this part, outputs]. Layers of windrow take these blocks as they are; a module of
+    your own calls `Block.with_sources` before each layer that reads sources::
+
+        for conv, block in zip(self.convs, blocks):
+            block, rows = block.with_sources(x)
+            x = conv((rows, rows[: block.num_dst]), block.edge_index)
+
+    Dropout is that of `windrow.gnn.task.NodeTask`.
+
+    Args:
+        graph: this rank's view.
+        options: how rows travel; must agree.
+        num_layers: blocks that the model takes; None: those of a `GNN`.
+        loss: see `windrow.gnn.task.NodeTask`, as `metrics` and `evaluation`, of which the metric counts: measured is
+            what the model gives for all vertices, with rows that travel as they are.
+
+    Raises:
+        RecipeError: an option is out of range.
+        DataError: the graph has no labels.
+    """
+
+    data: ClassVar[Literal["graph", "log"]] = "graph"
+    default_options: ClassVar[training.TrainingOptions] = TrainingOptions()
+    steps_per_epoch = 1
+
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        options: FullGraphOptions | None = None,
+        *,
+        num_layers: int | None = None,
+        loss: Loss | None = None,
+        metrics: Metrics | None = None,
+        evaluation: EvaluationOptions | None = None,
+    ) -> None:
+        self.graph = graph
+        self.fingerprint = graph.fingerprint
+        self.samples_per_epoch = len(graph.train_ids)
+        graph.labels_of(graph.train_ids[:0])  # Refuses a graph that has none.
+        self._options = options or FullGraphOptions()
+        self._num_layers = num_layers
+        self._loss = loss
+        self._metrics = metrics
+        self._evaluation = evaluation or EvaluationOptions()
+
+    def start(self, setup: Setup) -> None:
+        """Agree on who sends what. Collective.
+
+        Raises:
+            DataError: a split has no labels to measure on, or a feature is too large for the wire's number format.
+            RecipeError: it is not known how many blocks the model takes.
+        """
+        graph, model, world, device = self.graph, setup.model, setup.world, setup.device
+        self._setup = setup
+        self._takes_dropout = takes_dropout(model)
+        num_layers = model.options.num_layers if isinstance(model, GNN) else self._num_layers
+        if num_layers is None:
+            raise RecipeError(
+                f"how many blocks does {type(model).__name__} take? Say FullGraphTask(graph, num_layers = ...)"
+            )
+        self._given_metrics = self._metrics or metrics_of(self._evaluation, graph)
+        self.metric = next(iter(self._given_metrics))
+        start, stop = graph.own_range
+        own = graph.train_ids[(graph.train_ids >= start) & (graph.train_ids < stop)]
+        self._train = (own - start).to(device)
+        self._labels = graph.labels_of(own).to(device)
+        self._features = graph.features.to(device, torch.float32)
+        codec = setup.wire.vectors_codec(torch.float32)
+        codec.check(self._features)
+        edge_weight = graph.edge_weight_for(model)
+        degrees = graph.indptr.diff() if edge_weight is None else weighted_degrees(graph.indptr, edge_weight)
+        block, sources = block_of_range(
+            graph, degrees if getattr(model, "needs_source_degrees", False) else None, edge_weight, start, stop
+        )
+        whole, partial = (
+            Halo(world, block, sources[block.num_dst :], graph.offsets, cover=cover, device=device)
+            for cover in (False, self._options.partial_sums)
+        )
+        block = block.to(device)
+
+        def blocks(**codecs: Codec) -> list[Block]:
+            return [
+                replace(
+                    block,
+                    exchange=HaloExchange(
+                        world,
+                        whole,
+                        partial,
+                        layer=layer,
+                        device=device,
+                        overlap=self._options.overlap,
+                        keeps_first=layer == 0 and self._options.keep_first,
+                        **codecs,
+                    ),
+                )
+                for layer in range(num_layers)
+            ]
+
+        self._blocks = blocks(codec=codec, gradient_codec=make_codec(setup.wire.gradients))
+        self._exact_blocks = blocks()
+
+    def global_batch_size(self, epoch: int, step: int) -> int:
+        """All training vertices."""
+        del epoch, step
+        return self.samples_per_epoch
+
+    @contextmanager
+    def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[None]]:
+        """The one step has all there is."""
+        del epoch
+        with self._setup.world.background_progress():
+            yield (None for _ in steps)
+
+    def loss(self, minibatch: None, epoch: int, step: int) -> Tensor:
+        """Of this rank's training vertices; every rank has a backward pass to run, also one without any."""
+        del minibatch
+        arguments: list[Any] = [self._blocks, self._features]
+        if self._takes_dropout:
+            row_ids = self.graph.original_ids[slice(*self.graph.own_range)].to(self._setup.device)
+            arguments.append(DropoutContext(seed=self._setup.seed, epoch=epoch, step=step, row_ids=row_ids))
+        with self._setup.stopwatch.measure("forward"):
+            output = self._setup.model(*arguments)
+            if not len(self._train):
+                return output.sum() * 0
+            chosen = output[self._train]
+            if self._loss is None:
+                return loss_sum(self.graph.task, chosen, self._labels)
+            return summed_loss(self._loss, chosen, self._labels)
+
+    @torch.no_grad()
+    def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
+        """Measure on all vertices of each split. Collective."""
+        check_splits(splits)
+        wanted = {split: ids for split in splits if len(ids := self.graph.split_ids(split))}
+        outputs = self._infer()
+        values = {}
+        for split, ids in wanted.items():
+            own = own_vertices(self.graph, ids)
+            chosen = outputs[own - self.graph.own_range[0]]
+            values[split] = measure_split(self._setup.world, self.graph, self._given_metrics, own, chosen)
+        return values
+
+    def predict(self, split: str | None = None) -> Tensor:
+        """Outputs for all vertices by the user's id, or for those of a split in its order. Collective."""
+        everything = gather_predictions(self._setup.world, self.graph, self._infer())
+        if split is None:
+            return everything
+        check_splits([split])
+        return everything[self.graph.original_ids[self.graph.split_ids(split)]]
+
+    @torch.no_grad()
+    def _infer(self) -> Tensor:
+        """Outputs of this part's vertices on the CPU, from rows that travel as they are."""
+        self._setup.model.eval()
+        outputs: Tensor = self._setup.model(self._exact_blocks, self._features)
+        return outputs.cpu()
+
+    def traffic(self) -> Traffic:
+        """Rows of all layers, and their gradients, that this rank exchanged."""
+        meter = self._setup.world.meter
+        assert meter is not None
+        stages = [f"layer {layer}: {way}" for layer in range(len(self._blocks)) for way in ("rows", "gradients")]
+        return sum((meter.totals(stage) for stage in stages), Traffic())
+
+    def placement(self) -> dict[str, Any]:
+        """The parts of the graph."""
+        return graph_placement(self.graph, [0] * self._setup.world.size, 0)
