@@ -1,17 +1,12 @@
 """Full-graph training on parts against one process that has the whole graph."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-from windrow.comm.errors import RecipeError
-from windrow.comm.loopback import Loopback
-from windrow.gnn.full_graph import FullGraphOptions, FullGraphTask
 from windrow.gnn.build import assemble_graph
-from windrow.gnn.layers import GraphSAGELayer
+from windrow.gnn.full_graph import FullGraphOptions, FullGraphTask
 from windrow.gnn.message_passing import Block
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
