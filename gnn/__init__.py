@@ -5,6 +5,7 @@ What a program of one's own needs is here; the modules hold the rest.
 
 from windrow.gnn.build import assemble_graph
 from windrow.gnn.evaluation import EvaluationOptions, Evaluator
+from windrow.gnn.full_graph import FullGraphOptions, FullGraphTask
 from windrow.gnn.graph import Graph
 from windrow.gnn.inference import gather_predictions, infer_exactly
 from windrow.gnn.link_task import Links, LinkTask, split_links
@@ -19,6 +20,8 @@ __all__ = [
     "GNN",
     "EvaluationOptions",
     "Evaluator",
+    "FullGraphOptions",
+    "FullGraphTask",
     "Graph",
     "LinkTask",
     "Links",

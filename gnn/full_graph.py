@@ -35,6 +35,9 @@ __all__ = ["FullGraphOptions", "FullGraphTask"]
 class FullGraphOptions:
     """How rows travel between parts in full-graph training; the number formats are those of [wire]."""
 
+    enabled: bool = False
+    """Learn from the whole graph in every step, without sampling: [sampler], [cache], [pipeline] and
+    training.batch_size count for nothing then."""
     overlap: bool = True
     """Add up over own sources while messages travel; false: afterwards, as a baseline."""
     partial_sums: bool = True
@@ -127,6 +130,7 @@ class FullGraphTask(Task[None]):
             Halo(world, block, sources[block.num_dst :], graph.offsets, cover=cover, device=device)
             for cover in (False, self._options.partial_sums)
         )
+        self._sent_rows, self._whole_rows = (sum(halo.send_counts) for halo in (partial, whole))
         block = block.to(device)
 
         def blocks(**codecs: Codec) -> list[Block]:
@@ -172,7 +176,8 @@ class FullGraphTask(Task[None]):
         with self._setup.stopwatch.measure("forward"):
             output = self._setup.model(*arguments)
             if not len(self._train):
-                return output.sum() * 0
+                nothing: Tensor = output.sum() * 0
+                return nothing
             chosen = output[self._train]
             if self._loss is None:
                 return loss_sum(self.graph.task, chosen, self._labels)
@@ -205,6 +210,17 @@ class FullGraphTask(Task[None]):
         self._setup.model.eval()
         outputs: Tensor = self._setup.model(self._exact_blocks, self._features)
         return outputs.cpu()
+
+    def opening_lines(self) -> Sequence[str]:
+        """What travels, where there are other ranks."""
+        world = self._setup.world
+        if world.size == 1:
+            return []
+        sent, whole = world.all_reduce(torch.tensor([self._sent_rows, self._whole_rows]), stage="halo").tolist()
+        line = f"halo: {sent:,} rows travel before each layer"
+        if self._options.partial_sums:
+            line += f", {whole - sent:,} ({(whole - sent) / max(1, whole):.0%}) fewer than sources of other parts"
+        return [line]
 
     def traffic(self) -> Traffic:
         """Rows of all layers, and their gradients, that this rank exchanged."""

@@ -30,6 +30,7 @@ from windrow.comm.wire import Codec, Wire
 from windrow.comm.world import World
 from windrow.gnn import message_passing
 from windrow.gnn.message_passing import add_sums
+from windrow.partition.vertex_cover import least_vertex_cover
 
 __all__ = ["Halo", "HaloExchange"]
 
@@ -176,8 +177,6 @@ def _wanted(
         bounds = torch.searchsorted(halo_ids, torch.tensor(offsets))
         ones = None if weights is None else torch.ones(len(halo_ids))
         return _Wanted(bounds.diff().tolist(), torch.ones_like(halo_ids), halo_ids, ones, (destination, place, weights))
-    from windrow.partition.vertex_cover import vertex_cover
-
     owner = torch.bucketize(halo_ids, torch.tensor(offsets[1:]), right=True)[place]
     counts, sizes, ids, of_entries = [], [], [], []
     arriving: list[tuple[Tensor, Tensor, Tensor | None]] = []
@@ -186,8 +185,8 @@ def _wanted(
         chosen = owner == rank
         at, to = place[chosen], destination[chosen]
         own_weights = torch.ones(len(at)) if weights is None else weights[chosen]
-        sent_rows = torch.from_numpy(vertex_cover(at.numpy(), to.numpy())[0])
-        by_row = torch.isin(at, sent_rows)
+        least = least_vertex_cover(at.numpy(), to.numpy())
+        sent_rows, by_row = torch.from_numpy(least.sources), torch.from_numpy(least.by_source)
         sums = Bags.of(to[~by_row], at[~by_row], own_weights[~by_row])
         counts.append(len(sent_rows) + len(sums.places))
         sizes += [torch.ones_like(sent_rows), sums.indptr.diff()]

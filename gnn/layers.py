@@ -46,7 +46,8 @@ class GraphSAGELayer(nn.Module):
         """Apply the layer to one hop: x [num_src, in_features] -> [num_dst, out_features]."""
         if block.exchange is not None:
             total = _aggregate_projected(replace(block, edge_weight=None), x, self.neighbor_linear.weight)
-            return self.self_linear(x) + total / _column(block.degrees, x.dtype)
+            own: Tensor = self.self_linear(x)
+            return own + total / _column(block.degrees, x.dtype)
         tensors = autocast(x, self.self_linear.weight, self.self_linear.bias, self.neighbor_linear.weight)
         output: Tensor = _Sage.apply(block, *tensors)  # type: ignore[no-untyped-call]
         return output

@@ -16,7 +16,7 @@ raising the base past all entries forgets them at no cost, until the numbers run
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal, TypeAlias
+from typing import Any, Annotated, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -198,12 +198,15 @@ class NeighborSampler:
         workspace.found = number_vertices(
             block_indices, workspace.first_seen, workspace.base, workspace.frontier, num_dst
         )
+        of_edges: dict[str, Any] = {
+            name: rows[torch.from_numpy(places)] for name, rows in self._edge_data.items() if places is not None
+        }
         return Block(
             num_src=workspace.found,
             num_dst=num_dst,
             indptr=torch.from_numpy(block_indptr),
             indices=torch.from_numpy(block_indices),
-            **{name: rows[torch.from_numpy(places)] for name, rows in self._edge_data.items() if places is not None},
+            **of_edges,
         )
 
 

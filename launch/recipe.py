@@ -16,6 +16,7 @@ from windrow.comm.options import checked_dataclass
 from windrow.comm.wire import WireOptions
 from windrow.gnn.cache_choice import Sampling
 from windrow.gnn.evaluation import EvaluationOptions
+from windrow.gnn.full_graph import FullGraphOptions
 from windrow.gnn.models import ModelOptions
 from windrow.gnn.partitioning import PartitionJob
 from windrow.gnn.pipeline import PipelineOptions
@@ -26,7 +27,7 @@ from windrow.launch.settings import parse_settings, settings_to_dict
 
 __all__ = ["AnyRecipe", "Recipe", "load_any_recipe", "load_recipe", "make_any_recipe", "make_recipe"]
 
-DECISIVE_SECTIONS = ("model", "sampler", "wire", "training", "evaluation")
+DECISIVE_SECTIONS = ("model", "sampler", "full_graph", "wire", "training", "evaluation")
 
 
 @checked_dataclass
@@ -37,6 +38,8 @@ class Recipe(PartitionJob):
     """Names the run folder; the file's name without ".toml" where it is not given."""
     model: ModelOptions = field(default_factory=ModelOptions)
     """The network."""
+    full_graph: FullGraphOptions = field(default_factory=FullGraphOptions)
+    """Training on the whole graph at once, without sampling."""
     cache: CacheOptions = field(default_factory=CacheOptions)
     """Which rows of other ranks are kept on each."""
     pipeline: PipelineOptions = field(default_factory=PipelineOptions)
@@ -54,6 +57,9 @@ class Recipe(PartitionJob):
         Raises:
             RecipeError: names both settings, their values and the cure.
         """
+        if self.full_graph.enabled:
+            self._check_full_graph()
+            return
         self._check_fanouts("sampler", self.sampler.fanouts)
         if self.evaluation.fanouts:
             self._check_fanouts("evaluation", self.evaluation.fanouts)
@@ -68,6 +74,21 @@ class Recipe(PartitionJob):
                 f'wire.gradients = "{self.wire.gradients}": features of vertices are not learnt, so no gradients of '
                 "them travel; leave it out, and set wire.sums for the gradients of the model"
             )
+
+    def _check_full_graph(self) -> None:
+        """Refuse what has no meaning without sampling."""
+        refused = {
+            "sampler.storage": (self.sampler.storage, "fp32"),
+            "training.accumulate": (self.training.accumulate, 1),
+            "evaluation.method": (self.evaluation.method, "exact"),
+            "cache.policy": (self.cache.policy, CacheOptions().policy),
+        }
+        for name, (value, only) in refused.items():
+            if value != only:
+                raise RecipeError(
+                    f"{name} = {value!r} with full_graph.enabled = true, where every step takes all vertices and "
+                    f"nothing is sampled: leave it out ({only!r})"
+                )
 
     def _check_fanouts(self, section: str, fanouts: Sequence[int]) -> None:
         if len(fanouts) != self.model.num_layers:

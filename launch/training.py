@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from windrow.comm.world import World
+from windrow.gnn.full_graph import FullGraphTask
 from windrow.gnn.models import build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import check_vertex_order
@@ -87,18 +88,22 @@ def make_trainer(world: World, recipe: AnyRecipe, device: torch.device) -> Train
     )
 
 
-def _graph(world: World, recipe: Recipe, device: torch.device) -> tuple[torch.nn.Module, NodeTask]:
+def _graph(world: World, recipe: Recipe, device: torch.device) -> "tuple[torch.nn.Module, Task[Any]]":
     graph = PartitionedGraph.open(recipe.store, rank=world.rank, size=world.size)
-    if device.type == "cuda":
-        check_vertex_order(graph.order, recipe, gpu_share=recipe.cache.gpu_share)
-    task = NodeTask(
-        graph.stored_as(recipe.sampler.storage),
-        recipe.sampler.fanouts,
-        order=recipe.sampler.order,
-        evaluation=recipe.evaluation,
-        cache=recipe.cache,
-        pipeline=recipe.pipeline,
-    )
+    task: Task[Any]
+    if recipe.full_graph.enabled:
+        task = FullGraphTask(graph, recipe.full_graph, evaluation=recipe.evaluation)
+    else:
+        if device.type == "cuda":
+            check_vertex_order(graph.order, recipe, gpu_share=recipe.cache.gpu_share)
+        task = NodeTask(
+            graph.stored_as(recipe.sampler.storage),
+            recipe.sampler.fanouts,
+            order=recipe.sampler.order,
+            evaluation=recipe.evaluation,
+            cache=recipe.cache,
+            pipeline=recipe.pipeline,
+        )
     model = build_model(
         recipe.model, in_features=graph.num_features, out_features=graph.num_outputs, seed=recipe.run.seed
     )
