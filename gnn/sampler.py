@@ -16,7 +16,7 @@ raising the base past all entries forgets them at no cost, until the numbers run
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
