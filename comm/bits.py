@@ -86,10 +86,8 @@ def squared_coefficients(
     degrees = np.diff(indptr)
     power = 2 if source_degrees is None else 1
     of_destinations = np.maximum(degrees, 1).astype(np.float64) ** -power
-    sums: Floats = np.bincount(indices, np.repeat(of_destinations, degrees), minlength=num_sources)
-    if source_degrees is not None:
-        sums /= np.maximum(source_degrees, 1)
-    return sums
+    sums = np.bincount(indices, np.repeat(of_destinations, degrees), minlength=num_sources)
+    return np.asarray(sums if source_degrees is None else sums / np.maximum(source_degrees, 1), np.float64)
 
 
 def error_weights(coefficients: Floats, ranges: npt.NDArray[np.floating], width: int) -> Floats:
