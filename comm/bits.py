@@ -91,7 +91,7 @@ def squared_coefficients(
 
 
 def error_weights(coefficients: Floats, ranges: npt.NDArray[np.floating], width: int) -> Floats:
-    """Weigh messages: beta = ``sum of c_uv^2 * width * range^2 / 6``, float64 [n] (AdaQP, theorem 2).
+    """Weigh messages: beta = ``sum of c_uv^2 * width * range^2 / 6``, float64 [n] (AdaQP).
 
     With b bits the squared error that a message adds to the sums of its receiver is beta / (2^b - 1)^2 on average.
 
@@ -157,9 +157,9 @@ def adaptive_bits(
         V = sum over groups of weight_g / (2^b_g - 1)^2
         T = sum over rounds r = 1 to W - 1 of the slowest channel from p to (p + r) mod W, in seconds
 
-    where most and least are those of all groups at the narrowest and the widest width. A term that is the same for all
-    widths counts for nothing, and of equal choices the one with the fewest bytes is taken: a share of 0 gives all
-    groups the narrowest width.
+    V is most and T least where all groups have the narrowest width, and the other way round with the widest. A term
+    that is the same for all widths counts for nothing, and of choices that cost the same a channel takes the one with
+    the fewest bytes: a share of 0 gives all groups the narrowest width.
 
     For a given deadline of a round each channel does best to widen groups by the error that a byte saves. States of
     this greedy path, and those that differ from one of them by up to `FARTHEST` groups, are compared: for each channel
@@ -178,7 +178,7 @@ def adaptive_bits(
     """
     widths = np.array(sorted(row_bytes), np.int64)
     bytes_of_row = np.array([row_bytes[int(bits)] for bits in widths], np.int64)
-    errors = 1 / (2.0**widths - 1) ** 2
+    errors = 1 / ((1 << widths) - 1) ** 2
     rounds = _rounds(groups, links)
     channels = list(itertools.chain(*rounds))
     least_s, most_s = (

@@ -212,6 +212,18 @@ def test_where_nothing_can_be_gained_rows_are_narrow_and_where_nothing_is_lost_w
     assert_equal_bits(adaptive_bits(groups, equal_links(2), row_bytes(1), error_share=0.5), uniform_bits(groups, 8))
 
 
+def test_every_rank_solves_for_itself_from_what_all_gathered(spmd):
+    def body(world):
+        rng = np.random.default_rng(world.rank)
+        weights = [rng.lognormal(0, 2, 500 * (peer != world.rank)) for peer in range(world.size)]
+        groups = world.all_gather_object([group_messages(one, 20)[1] for one in weights], stage="groups")
+        bits = adaptive_bits(groups, equal_links(world.size), row_bytes(64), error_share=0.5)
+        return [[channel.tolist() for channel in row] for row in bits]
+
+    first, *others = spmd(body)
+    assert others == [first] * len(others)
+
+
 MATRICES = ("latency_s", "seconds_per_byte", "hidden_s")
 
 
