@@ -91,6 +91,6 @@ $(INSTALLED): .venv/.stamp-python requirements/common.txt requirements/$(DEVICE)
 	python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(INSTALLED_FOR_DEVELOPMENT): $(INSTALLED) requirements/dev.txt
-	python -m pip install --disable-pip-version-check -r requirements/dev.txt
+$(INSTALLED_FOR_DEVELOPMENT): $(INSTALLED) requirements/dev.txt requirements/dev-$(DEVICE).txt
+	python -m pip install --disable-pip-version-check -r requirements/dev-$(DEVICE).txt
 	@touch $@

@@ -26,10 +26,16 @@ OPTIONAL_LIBRARIES = [
     "torch_geometric",
     "torchmetrics",
     "torchrec",
+    "triton",
 ]
 """Not tqdm, which torch imports itself."""
 
-ADAPTERS = {"windrow.comm.mpi_world", "windrow.recsys.tables.fbgemm", "windrow.recsys.torchrec_adapter"}
+ADAPTERS = {
+    "windrow.comm.mpi_world",
+    "windrow.comm.quantize_triton",
+    "windrow.recsys.tables.fbgemm",
+    "windrow.recsys.torchrec_adapter",
+}
 """Modules whose whole purpose is one optional library."""
 
 TIME_BUDGET = 1.5

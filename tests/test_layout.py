@@ -31,6 +31,7 @@ ADAPTERS = {
     "mpi4py": "comm/mpi_world.py",
     "fbgemm_gpu": "recsys/tables/fbgemm.py",
     "torchrec": "recsys/torchrec_adapter.py",
+    "triton": "comm/quantize_triton.py",
 }
 """Library -> the module that imports it when it is imported, and is itself imported inside functions only."""
 
