@@ -78,7 +78,7 @@ def share_of_saved(comparison: Comparison, columns: int, bits: int) -> float:
 def measure(program: Program) -> Findings:
     """Time everything in one process, which has as many threads as are ever used."""
     threads = sorted({1, len(os.sched_getaffinity(0))})
-    task = {"threads": threads, "matrix_bytes": MATRIX_BYTES[program.short], "repeats": 7 if program.short else 31}
+    task = {"threads": threads, "matrix_bytes": MATRIX_BYTES[program.short], "repeats": 31}
     figures: dict[str, float] = {}
     comparisons: dict[str, Comparison] = {}
     shares: dict[int, list[float]] = {count: [] for count in threads}
