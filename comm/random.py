@@ -36,6 +36,7 @@ class Stream(IntEnum):
     HISTORY = 9
     HASH_VALUES = 10
     AUDIENCE = 11
+    QUANTISE = 12
 
 
 def mix64(value: int) -> int:

@@ -174,13 +174,16 @@ class Transfer:
         self._block_shapes = [
             [(block.num_rows, *_row_shape(block, sources[block.matrix])) for block in blocks] for blocks in outgoing
         ]
-        sent = Messages(self._wire, codec, self._block_shapes, _ready(self._wire, codec, outgoing, sources))
-        for blocks, packed in zip(outgoing, sent.blocks, strict=True):
+        sent = Messages(self._wire, codec, self._block_shapes, _ready(self._wire, codec, outgoing, sources), sent=True)
+        for blocks, packed, packing in zip(outgoing, sent.blocks, sent.packings, strict=True):
             # None are packed for this rank, nor where they are sent from where they stand.
             for block, memory in zip(blocks, packed, strict=False):
-                _copy(sources[block.matrix], block, memory)
+                if packing is None:
+                    _copy(sources[block.matrix], block, memory)
+                else:
+                    packing.pack(_gathered(sources[block.matrix], block), memory)
         wanted = [[landing.target for landing in landings] for landings in route.landings[:size]] if into else []
-        received = Messages(self._wire, codec, route.arriving, _ready(self._wire, codec, wanted, into))
+        received = Messages(self._wire, codec, route.arriving, _ready(self._wire, codec, wanted, into), sent=False)
         self._post(sent, received, stage=self._wire.rows_stage)
 
     def land_own(self, targets: Sequence[Tensor]) -> None:
@@ -222,8 +225,9 @@ class Transfer:
                 if not self._own_landed:
                     self.land_own(targets)
             elif received.blocks[peer]:
+                blocks = self._unpacked(received, peer, self._route.arriving[peer])
                 for landing in landings:
-                    _land(received.blocks[peer][landing.block], landing, targets[landing.target.matrix])
+                    _land(blocks[landing.block], landing, targets[landing.target.matrix])
         self._sources = ()
         self._sent.release(None)
         self._received.release(targets[0].device if targets else None)
@@ -237,16 +241,21 @@ class Transfer:
         route, wire = self._route, self._wire
         codec = wire.gradient_codec
         self._gradients = self._gradient_memory()
-        sent = Messages(wire, codec, route.arriving)
+        sent = Messages(wire, codec, route.arriving, sent=True)
         for peer, landings in enumerate(route.landings[: wire.world.size]):
+            packing = sent.packings[peer]
             for landing in landings if peer != self._rank else ():
-                packed, found = sent.blocks[peer][landing.block], gradients[landing.target.matrix]
+                memory, found = sent.blocks[peer][landing.block], gradients[landing.target.matrix]
+                shape = route.arriving[peer][landing.block]
+                packed = memory if packing is None else found.new_empty(shape)
                 if landing.runs is None:
                     _copy(found, landing.target, packed)
                 else:
                     move_columns(_view(found, landing.target), packed, landing.runs, back=True)
+                if packing is not None:
+                    packing.pack(packed, memory)
         ready = _ready(wire, codec, route.outgoing[: wire.world.size], self._gradients)
-        received = Messages(wire, codec, self._block_shapes, ready)
+        received = Messages(wire, codec, self._block_shapes, ready, sent=False)
         self._post(sent, received, stage="gradients")
         # While they travel:
         self._return_directly(self._rank, gradients, self._gradients)
@@ -259,13 +268,25 @@ class Transfer:
         """Wait for the gradients of the sources, in memory that is used again once the backward pass is over."""
         route, received = self._route, self._received
         self._pending.wait()
-        for blocks, arrived in zip(route.outgoing, received.blocks, strict=False):
+        for peer, blocks in enumerate(route.outgoing[: self._wire.world.size]):
+            arrived = self._unpacked(received, peer, self._block_shapes[peer])
             for block, values in zip(blocks, arrived, strict=False):
                 _write(self._gradients[block.matrix], block, values)
         self._sent.release(None)
         received.release(None)
         self._wire.give_after_backward(self._gradient_buffer)
         return self._gradients
+
+    def _unpacked(self, received: Messages, peer: int, shapes: Sequence[Shape]) -> Sequence[Tensor]:
+        """The blocks of a message, none where it was received in place."""
+        blocks, packing = received.blocks[peer], received.packings[peer]
+        if packing is None:
+            return blocks
+        found = []
+        for packed, shape in zip(blocks, shapes, strict=False):
+            found.append(torch.empty(shape, dtype=self._wire.dtype, device=packed.device))
+            packing.unpack(packed, found[-1])
+        return found
 
     def _post(self, sent: Messages, received: Messages, *, stage: str) -> None:
         self._sent, self._received = sent, received
@@ -381,6 +402,16 @@ def _copy(source: Tensor | RowSource, block: Block, out: Tensor) -> None:
         move_rows(source, block.rows.to(source.device), out, None)
     else:
         out.copy_(_read(source, block))
+
+
+def _gathered(source: Tensor | RowSource, block: Block) -> Tensor:
+    """A block as a contiguous matrix, of which it may be a view."""
+    if isinstance(source, Tensor):
+        return _read(source, block).contiguous()
+    assert isinstance(block.rows, Tensor)
+    rows = torch.empty((block.num_rows, *source.row_shape))
+    source.gather(block.rows, out=rows)
+    return rows
 
 
 def _write(matrix: Tensor, block: Block, values: Tensor) -> None:

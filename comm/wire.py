@@ -11,7 +11,7 @@ Both ends know the size of a message before it travels: a row of given shape and
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -82,6 +82,11 @@ class Codec:
         """What numbers of a dtype become on the wire: a copy of rows may convert them on its way."""
         return self._shorter or dtype
 
+    def of_message(self, peer: int, *, sent: bool) -> "_PackedRows | None":
+        """How the rows of a message to, or from, a rank are packed; None: each number by itself, as `wire_dtype`."""
+        del peer, sent
+        return None
+
     def check(self, rows: Tensor) -> None:
         """Refuse rows [n, ...] that would not survive the wire. Call it once, where they are loaded: one pass.
 
@@ -102,6 +107,19 @@ class Codec:
                     f"{torch.finfo(self._shorter).max:g}. Scale the values down (standardise the columns), or let "
                     f"them travel as {others}"
                 )
+
+
+class _PackedRows(Protocol):
+    """How rows of one message become bytes that no single number can be read from, and rows again."""
+
+    def num_bytes(self, shape: "Shape") -> int:
+        """Bytes of a block of this shape, rows first; a message has one."""
+
+    def pack(self, rows: Tensor, out: Tensor) -> None:
+        """Write rows, float32 [n, width], into `out`, uint8 [bytes], on the same device."""
+
+    def unpack(self, packed: Tensor, out: Tensor) -> None:
+        """Write what arrived into `out`, float32 [n, width] and contiguous."""
 
 
 def make_codec(name: CodecName) -> Codec:
@@ -236,10 +254,17 @@ class Messages:
         codec: how blocks travel.
         shapes: of the blocks, for each rank.
         ready: for each rank the memory of a message of one block that needs no packing, or None.
+        sent: whether they go out.
     """
 
     def __init__(
-        self, wire: Wire, codec: Codec, shapes: Sequence[Sequence[Shape]], ready: Sequence[Tensor | None] | None = None
+        self,
+        wire: Wire,
+        codec: Codec,
+        shapes: Sequence[Sequence[Shape]],
+        ready: Sequence[Tensor | None] | None = None,
+        *,
+        sent: bool,
     ) -> None:
         self._wire = wire
         self._buffer: Tensor | None = None
@@ -248,24 +273,35 @@ class Messages:
         packed = [
             list[Shape]() if peer == rank or ready[peer] is not None else list(shapes[peer]) for peer in range(size)
         ]
-        lengths = [list(map(math.prod, of_rank)) for of_rank in packed]
+        self.packings = [codec.of_message(peer, sent=sent) for peer in range(size)]
+        """For each rank how blocks are packed; None: they have their shapes."""
+        lengths = [
+            list(map(math.prod if packing is None else packing.num_bytes, of_rank))
+            for packing, of_rank in zip(self.packings, packed, strict=True)
+        ]
         flat = torch.empty(0, dtype=codec.wire_dtype(wire.dtype), device=wire.packed_on)
         if num_bytes := sum(map(sum, lengths)) * flat.itemsize:
             self._buffer = wire.take(num_bytes)
             flat = self._buffer[:num_bytes].view(flat.dtype)
         wholes = flat.split(list(map(sum, lengths)))
         self.blocks: list[list[Tensor]] = [
-            [part.view(shape) for part, shape in zip(whole.split(of_rank), its, strict=True)] if its else []
-            for whole, of_rank, its in zip(wholes, lengths, packed, strict=True)
+            [
+                part.view(shape) if packing is None else part
+                for part, shape in zip(whole.split(of_rank), its, strict=True)
+            ]
+            if its
+            else []
+            for whole, of_rank, its, packing in zip(wholes, lengths, packed, self.packings, strict=True)
         ]
-        """Rows to pack or to land, for each rank block by block: views of what travels. None where it is ready."""
+        """Rows to pack or to land, for each rank block by block: views of what travels, or, packed, their bytes. None
+        where it is ready."""
         self.wholes = [
             whole if peer == rank or view is None else view
             for peer, (whole, view) in enumerate(zip(wholes, ready, strict=True))
         ]
         """What travels, for each rank."""
         self.num_rows = [
-            sum(map(len, blocks)) or len(whole) for blocks, whole in zip(self.blocks, self.wholes, strict=True)
+            sum(shape[0] for shape in its) or len(whole) for its, whole in zip(packed, self.wholes, strict=True)
         ]
         """Rows of all blocks of each rank."""
 

@@ -5,21 +5,24 @@ own (`windrow.gnn.halo`): no sampling, so the gradient is exact, and messages gr
 alone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError
+from windrow.comm.links import Links, NetworkDescription, described_links
 from windrow.comm.meter import Traffic
-from windrow.comm.options import checked_dataclass
+from windrow.comm.options import NonNegativeInt, PositiveInt, Share, checked_dataclass
 from windrow.comm.wire import Codec, make_codec
 from windrow.gnn.evaluation import EvaluationOptions, check_splits, measure_split, metrics_of
-from windrow.gnn.halo import Halo, HaloExchange
+from windrow.gnn.halo import KEPT, WAYS, Halo, HaloExchange, Order, Way
 from windrow.gnn.inference import block_of_range, gather_predictions, own_vertices
+from windrow.gnn.message_bits import MessageBits, Messages
 from windrow.gnn.message_passing import Block, weighted_degrees
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, graph_placement
@@ -29,6 +32,9 @@ from windrow.training.dropout import DropoutContext, takes_dropout
 from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
 
 __all__ = ["FullGraphOptions", "FullGraphTask"]
+
+ASSIGNMENTS = 5
+"""Of widths, in a run."""
 
 
 @checked_dataclass
@@ -43,6 +49,21 @@ class FullGraphOptions:
     partial_sums: bool = True
     """Send sums for destinations where they are fewer than rows of sources, by a minimum vertex cover of the edges
     between two parts. Layers that look at each source (gat) get rows anyway."""
+    order: Order = "auto"
+    """Whether layers add rows up before their linear map, so that its inputs travel, or after it, so that its outputs
+    do; auto: whichever are fewer numbers, gradients included. gat maps first, gin adds up first."""
+    messages: Messages = "wire"
+    """How rows and their gradients travel in training: wire, in the number formats of [wire]; int8, int4, int2 or int1,
+    rounded at random to so many bits; adaptive, in `widths` that weigh their errors against time (AdaQP); random, in
+    widths drawn at random, as a baseline. Evaluation, and what `keep_first` keeps, travel as they are."""
+    widths: Annotated[tuple[Literal[1, 2, 4, 8], ...], Field(min_length=1)] = (2, 4, 8)
+    """Bits that adaptive and random messages choose from."""
+    error_share: Share = 0.5
+    """Of adaptive messages: 1, only errors count; 0, only time (lambda of AdaQP)."""
+    group_size: PositiveInt = 100
+    """Rows of adaptive and random messages that share a width."""
+    assign_every_epochs: NonNegativeInt = 0
+    """Epochs between two assignments of widths; 0: a fifth of all epochs. Until the first, rows travel in 8 bits."""
     keep_first: bool = True
     """Keep what the first layer adds up of the features, so that they travel once in a run; where the layer's map makes
     them narrower first, only if it does not. Memory: a row of features for each vertex of the part."""
@@ -65,6 +86,7 @@ class FullGraphTask(Task[None]):
         graph: this rank's view.
         options: how rows travel; must agree.
         num_layers: blocks that the model takes; None: those of a `GNN`.
+        links: what messages take, for adaptive ones; must agree. None: equally long between any two ranks.
         loss: see `windrow.gnn.task.NodeTask`, as `metrics` and `evaluation`, of which the metric counts: measured is
             what the model gives for all vertices, with rows that travel as they are.
 
@@ -83,6 +105,7 @@ class FullGraphTask(Task[None]):
         options: FullGraphOptions | None = None,
         *,
         num_layers: int | None = None,
+        links: Links | None = None,
         loss: Loss | None = None,
         metrics: Metrics | None = None,
         evaluation: EvaluationOptions | None = None,
@@ -93,6 +116,7 @@ class FullGraphTask(Task[None]):
         graph.labels_of(graph.train_ids[:0])  # Refuses a graph that has none.
         self._options = options or FullGraphOptions()
         self._num_layers = num_layers
+        self._links = links
         self._loss = loss
         self._metrics = metrics
         self._evaluation = evaluation or EvaluationOptions()
@@ -131,28 +155,68 @@ class FullGraphTask(Task[None]):
             for cover in (False, self._options.partial_sums)
         )
         self._sent_rows, self._whole_rows = (sum(halo.send_counts) for halo in (partial, whole))
+        self._bits = self._make_bits(block, num_layers)
+        formats: Sequence[Mapping[Way, Codec]] = (
+            self._bits.codecs
+            if self._bits
+            else [{"rows": codec, "gradients": make_codec(setup.wire.gradients)}] * num_layers
+        )
         block = block.to(device)
 
-        def blocks(**codecs: Codec) -> list[Block]:
+        def exchanges(prefix: str, codecs: Sequence[Mapping[Way, Codec]]) -> list[HaloExchange]:
             return [
-                replace(
-                    block,
-                    exchange=HaloExchange(
-                        world,
-                        whole,
-                        partial,
-                        layer=layer,
-                        device=device,
-                        overlap=self._options.overlap,
-                        keeps_first=layer == 0 and self._options.keep_first,
-                        **codecs,
-                    ),
+                HaloExchange(
+                    world,
+                    whole,
+                    partial,
+                    name=f"{prefix}layer {layer}",
+                    device=device,
+                    stopwatch=setup.stopwatch,
+                    order=self._options.order,
+                    overlap=self._options.overlap,
+                    keeps_first=layer == 0 and self._options.keep_first,
+                    codecs=of_layer,
                 )
-                for layer in range(num_layers)
+                for layer, of_layer in enumerate(codecs)
             ]
 
-        self._blocks = blocks(codec=codec, gradient_codec=make_codec(setup.wire.gradients))
-        self._exact_blocks = blocks()
+        self._exchanges = exchanges("", formats)
+        self._blocks = [replace(block, exchange=exchange) for exchange in self._exchanges]
+        exact = exchanges("evaluation, ", [{}] * num_layers)
+        self._exact_blocks = [replace(block, exchange=exchange) for exchange in exact]
+
+    def _make_bits(self, block: Block, num_layers: int) -> MessageBits | None:
+        options, setup = self._options, self._setup
+        if options.messages == "wire":
+            return None
+        for name in ("vectors", "gradients"):
+            if (number_format := getattr(setup.wire, name)) != "fp32":
+                raise RecipeError(
+                    f'wire.{name} = "{number_format}" with full_graph.messages = "{options.messages}", which says how '
+                    "rows travel as well: leave one of the two out"
+                )
+        model, inverse = setup.model, 1 / block.degrees.clamp(min=1).double()
+        means = isinstance(model, GNN) and (
+            model.options.kind == "graphsage" or model.options.gcn_normalisation == "right"
+        )
+        symmetric = getattr(model, "needs_source_degrees", False)
+        ones = torch.ones_like(inverse)
+        return MessageBits(
+            setup.world,
+            options.messages,
+            num_layers=num_layers,
+            links=self._links or described_links(NetworkDescription(nodes=setup.world.size)),
+            widths=options.widths,
+            group_size=options.group_size,
+            error_share=options.error_share,
+            every_epochs=options.assign_every_epochs or max(1, setup.options.epochs // ASSIGNMENTS),
+            # A mean divides by the degree of the destination, GCN by the roots of both ends'.
+            own_weights={
+                "rows": inverse**2 if means else inverse if symmetric else ones,
+                "gradients": inverse if symmetric else ones,
+            },
+            seed=setup.seed,
+        )
 
     def global_batch_size(self, epoch: int, step: int) -> int:
         """All training vertices."""
@@ -169,6 +233,9 @@ class FullGraphTask(Task[None]):
     def loss(self, minibatch: None, epoch: int, step: int) -> Tensor:
         """Of this rank's training vertices; every rank has a backward pass to run, also one without any."""
         del minibatch
+        if self._bits is not None:
+            with self._setup.stopwatch.measure("assign bits"):
+                self._bits.begin(epoch, self._exchanges)
         arguments: list[Any] = [self._blocks, self._features]
         if self._takes_dropout:
             row_ids = self.graph.original_ids[slice(*self.graph.own_range)].to(self._setup.device)
@@ -226,7 +293,7 @@ class FullGraphTask(Task[None]):
         """Rows of all layers, and their gradients, that this rank exchanged."""
         meter = self._setup.world.meter
         assert meter is not None
-        stages = [f"layer {layer}: {way}" for layer in range(len(self._blocks)) for way in ("rows", "gradients")]
+        stages = [f"{exchange.name}: {way}" for exchange in self._exchanges for way in (*WAYS, KEPT)]
         return sum((meter.totals(stage) for stage in stages), Traffic())
 
     def placement(self) -> dict[str, Any]:

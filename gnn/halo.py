@@ -16,14 +16,16 @@ makes for its destination. The least number of either is a minimum vertex cover 
 ICS 2025), exact up to the order of additions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from windrow.comm.meter import Stopwatch
 from windrow.comm.route import Block, Landing, Route
 from windrow.comm.rows import move_rows, offsets_from_counts
 from windrow.comm.wire import Codec, Wire
@@ -32,7 +34,15 @@ from windrow.gnn import message_passing
 from windrow.gnn.message_passing import add_sums
 from windrow.partition.vertex_cover import least_vertex_cover
 
-__all__ = ["Halo", "HaloExchange"]
+__all__ = ["KEPT", "WAYS", "Halo", "HaloExchange", "Order", "Way"]
+
+Way: TypeAlias = Literal["rows", "gradients"]
+"""Forward, to the ranks that need rows; or backward, to those that own them. The last part of a traffic's name."""
+Order: TypeAlias = Literal["auto", "aggregate", "project"]
+"""What a layer does first: auto, whichever lets fewer numbers travel."""
+WAYS: tuple[Way, ...] = ("rows", "gradients")
+KEPT: Final = "rows once"
+"""Instead of that, for rows that travel once in a run."""
 
 
 class Bags(NamedTuple):
@@ -133,6 +143,21 @@ class Halo:
         """What is sent, as sums of own rows."""
         self._positions = None if cover else ids.to(device)
 
+    def counts(self, way: Way) -> tuple[list[int], list[int]]:
+        """Rows to each rank, and from each."""
+        counts = self.send_counts, self.receive_counts
+        return counts if way == "rows" else counts[::-1]
+
+    def error_coefficients(self, way: Way, own_weights: Tensor) -> Tensor:
+        """How much the square of an error in each row that arrives counts: float64 [rows].
+
+        From what one in a sum of this rank's vertices counts, or for "gradients" in their gradient, [own vertices].
+        Edge weights are not known here, and count as 1.
+        """
+        bags = self.received.backward if way == "rows" else self.sent.forward
+        room = torch.zeros(sum(self.counts(way)[1]), 1, dtype=torch.float64, device=own_weights.device)
+        return bags.add(own_weights.double().unsqueeze(1), room, weighted=False).squeeze(1)
+
     def pack(self, x: Tensor, *, weighted: bool) -> Tensor:
         """Rows and sums that go to others, rank after rank: [rows sent, features]."""
         packed = x.new_empty(sum(self.send_counts), x.shape[1])
@@ -217,12 +242,13 @@ class HaloExchange:
         world: a rank for each part.
         whole_rows: who needs which rows, for layers that look at each source.
         partial_sums: likewise for `sums`; may be the same.
-        layer: names the traffic.
+        name: of the traffic.
         device: where rows are.
+        stopwatch: is told what packing and waiting take, "halo".
         overlap: whether sums over own sources are computed while messages travel, or after.
         keeps_first: whether what `sums` made of rows that are not learnt is kept, since they are those of every epoch.
-        codec: how rows travel; must agree. None: as they are.
-        gradient_codec: how their gradients do; must agree.
+        order: whether rows travel before a layer's linear map or after it.
+        codecs: how rows travel, and how their gradients do; must agree. None: as they are, as does what is kept.
     """
 
     def __init__(
@@ -231,24 +257,32 @@ class HaloExchange:
         whole_rows: Halo,
         partial_sums: Halo,
         *,
-        layer: int,
+        name: str,
         device: torch.device,
+        stopwatch: Stopwatch,
         overlap: bool = True,
         keeps_first: bool = False,
-        codec: Codec | None = None,
-        gradient_codec: Codec | None = None,
+        order: Order = "auto",
+        codecs: Mapping[Way, Codec | None] = MappingProxyType({}),
     ) -> None:
+        self.name = name
         self._whole_rows, self._partial_sums = whole_rows, partial_sums
         self._overlap = overlap
         self._keeps_first = keeps_first
+        self._order = order
+        self._stopwatch = stopwatch
         self._kept: Tensor | None = None
         self._wires = {
-            stage: Wire(world, stage=f"layer {layer}", rows_stage=stage, device=device, codec=of_stage)
-            for stage, of_stage in (("rows", codec), ("gradients", gradient_codec))
+            way: Wire(world, stage=name, rows_stage=way, device=device, codec=codecs.get(way)) for way in WAYS
         }
+        self._exact = Wire(world, stage=name, rows_stage=KEPT, device=device)
+        self.used: dict[Way, Halo] = {}
+        """What travelled last each way, but for what is kept."""
 
     def projects_first(self, in_features: int, out_features: int, *, learnt: bool) -> bool:
         """Whether the narrower side travels behind the map: rows of `in_features`, and their gradients if `learnt`."""
+        if self._order != "auto":
+            return self._order == "project"
         before = (1 + learnt) * in_features if learnt or not self._keeps_first else 0
         return 2 * out_features < before
 
@@ -258,7 +292,7 @@ class HaloExchange:
             total: Tensor = _Sums.apply(x, self, weighted)  # type: ignore[no-untyped-call]
             return total
         if self._kept is None:
-            self._kept = self.add_up(x, weighted=weighted)
+            self._kept = self.add_up(x, weighted=weighted, keeps=True)
         return self._kept
 
     def rows(self, x: Tensor) -> Tensor:
@@ -266,11 +300,11 @@ class HaloExchange:
         found: Tensor = _Rows.apply(x.flatten(1), self)  # type: ignore[no-untyped-call]
         return found.view(-1, *x.shape[1:])
 
-    def add_up(self, x: Tensor, *, weighted: bool) -> Tensor:
+    def add_up(self, x: Tensor, *, weighted: bool, keeps: bool = False) -> Tensor:
         """`sums` without a gradient."""
         halo = self._partial_sums
         total, received = self._exchange(
-            "rows", halo.pack(x, weighted=weighted), halo, lambda: halo.add_own(x, weighted=weighted)
+            "rows", halo.pack(x, weighted=weighted), halo, lambda: halo.add_own(x, weighted=weighted), keeps=keeps
         )
         return halo.received.forward.add(received, total, weighted=weighted)
 
@@ -297,12 +331,13 @@ class HaloExchange:
         return halo.sent.backward.add(received, gradient, weighted=False)
 
     def _exchange(
-        self, stage: str, leaving: Tensor, halo: Halo, compute: Callable[[], Tensor]
+        self, way: Way, leaving: Tensor, halo: Halo, compute: Callable[[], Tensor], *, keeps: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Send rows, rank after rank, and compute meanwhile: what was computed, and the rows that came."""
-        wire = self._wires[stage]
-        counts = (halo.send_counts, halo.receive_counts)
-        send_counts, receive_counts = counts if stage == "rows" else counts[::-1]
+        if not keeps:
+            self.used[way] = halo
+        wire = self._exact if keeps else self._wires[way]
+        send_counts, receive_counts = halo.counts(way)
         arriving = leaving.new_empty(sum(receive_counts), leaving.shape[1])
         route = Route(
             wire,
@@ -310,12 +345,14 @@ class HaloExchange:
             [[Landing(0, Block(0, span))] for span in _spans(receive_counts)],
             [[(count, leaving.shape[1])] for count in receive_counts],
         )
-        transfer = route.start([leaving], into=[arriving])
-        if not self._overlap:
-            transfer.finish([arriving])
+        with self._stopwatch.measure("halo"):
+            transfer = route.start([leaving], into=[arriving])
+            if not self._overlap:
+                transfer.finish([arriving])
         computed = compute()
         if self._overlap:
-            transfer.finish([arriving])
+            with self._stopwatch.measure("halo"):
+                transfer.finish([arriving])
         return computed, arriving
 
 

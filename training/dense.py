@@ -53,7 +53,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, rectify: bo
     Returns:
         [rows, out_features]: x weight^T + bias, differentiable in all three.
     """
-    if torch.is_autocast_enabled(x.device.type) or not _uses_onednn(x, len(x), weight.numel()):
+    if torch.is_autocast_enabled(x.device.type) or not _uses_onednn(x, x.shape[0], weight.numel()):
         product = functional.linear(x, weight, bias)
         return product.relu_() if rectify else product
     result: Tensor = _Linear.apply(x, weight, bias, rectify)  # type: ignore[no-untyped-call]
@@ -71,9 +71,11 @@ def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def _uses_onednn(x: Tensor, rows: int, weights: int) -> bool:
     """Whether a product goes through oneDNN: large enough, float32 in CPU memory, and no exported program."""
-    is_plain = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.compiler.is_exporting()
+    if x.dtype != torch.float32 or x.device.type != "cpu" or torch.compiler.is_exporting():
+        # An exported program takes any number of rows, so that nothing may be asked of it.
+        return False
     is_large = rows >= LEAST_ROWS and weights >= LEAST_WEIGHTS and rows * weights >= LEAST_PRODUCTS
-    return is_plain and is_large and onednn_is_faster()
+    return is_large and onednn_is_faster()
 
 
 @functools.cache
@@ -89,7 +91,7 @@ def onednn_is_faster(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, rectify: bool = False) -> Tensor:
     """Compute what `linear` does without a gradient, in new memory; the weight may have any strides."""
-    if not _uses_onednn(x, len(x), weight.numel()):
+    if not _uses_onednn(x, x.shape[0], weight.numel()):
         product = functional.linear(x, weight, bias)
         return product.relu_() if rectify else product
     operator = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001  # the only way to oneDNN without a copy
@@ -105,7 +107,7 @@ def multiply_transposed(left: Tensor, right: Tensor) -> Tensor:
 
     Added up in an order that only the number of threads changes, so results do not vary from run to run.
     """
-    if not _uses_onednn(left, len(left), left.shape[1] * right.shape[1]):
+    if not _uses_onednn(left, left.shape[0], left.shape[1] * right.shape[1]):
         return left.t() @ right
     total = left.new_zeros(left.shape[1], right.shape[1])
     with_bias = False

@@ -4,7 +4,11 @@ import dataclasses
 
 import pytest
 import torch
+from torch import nn
 
+from windrow.comm.errors import RecipeError
+from windrow.comm.loopback import Loopback
+from windrow.comm.wire import WireOptions
 from windrow.gnn.build import assemble_graph
 from windrow.gnn.full_graph import FullGraphOptions, FullGraphTask
 from windrow.gnn.message_passing import Block
@@ -14,6 +18,7 @@ from windrow.gnn.synthetic import community_graph
 from windrow.gnn.task import loss_sum
 from windrow.gnn.vertex_data import VertexSplit
 from windrow.partition.book import PartitionBook
+from windrow.training.dense import make_linear
 from windrow.training.dropout import DropoutContext
 from windrow.training.trainer import Trainer
 
@@ -97,3 +102,104 @@ def test_parts_learn_what_one_process_learns(spmd, graph, kind, options):
     for losses, predicted in spmd(body):
         assert losses == pytest.approx(expected, rel=1e-5)
         torch.testing.assert_close(predicted, outputs, rtol=1e-4, atol=1e-4)
+
+
+def trained(world, graph, options, *, kind="gcn", epochs=4, wire=None, **more):
+    """Losses and bytes that this rank sent in the last epoch."""
+    task = FullGraphTask(make_part(world, graph), options, **more)
+    with Trainer(world, make_model(kind, graph), task, learning_rate=0.01, seed=0, wire=wire) as trainer:
+        losses = []
+        for epoch in range(epochs):
+            world.meter.reset()
+            losses.append(trainer.train_epoch(epoch))
+        return losses, task.traffic()
+
+
+@pytest.mark.parametrize("messages", ["int8", "int4", "adaptive", "random"])
+@pytest.mark.parametrize("kind", ["graphsage", "gcn", "gat"])
+def test_rounded_messages_learn_nearly_the_same(spmd, kind, messages):
+    expected, _ = one_process(make_model(kind, UNDIRECTED), UNDIRECTED, 4)
+    options = FullGraphOptions(messages=messages, assign_every_epochs=2, group_size=5)
+    for losses, _ in spmd(lambda world: trained(world, UNDIRECTED, options, kind=kind)):
+        assert losses == pytest.approx(expected, rel=0.002 if messages == "int8" else 0.1)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_an_error_share_of_0_takes_the_fewest_bits_and_1_the_most(spmd, share):
+    def body(world):
+        uniform = FullGraphOptions(messages="int2" if share == 0 else "int8")
+        assigned = FullGraphOptions(messages="adaptive", error_share=share, assign_every_epochs=1, group_size=3)
+        return [trained(world, UNDIRECTED, options)[1].bytes_sent for options in (uniform, assigned)]
+
+    for uniform, assigned in spmd(body):
+        # Rows of equal numbers have no error, so that nothing is gained by more bits.
+        assert assigned == uniform if share == 0 else 0.9 * uniform <= assigned <= uniform
+
+
+def test_rounding_repeats_itself(spmd):
+    options = FullGraphOptions(messages="int2")
+    for first, second in zip(
+        *(spmd(lambda world: trained(world, DIRECTED, options)[0]) for _ in range(2)), strict=True
+    ):
+        assert first == second
+
+
+def test_partial_sums_are_fewer_and_features_travel_once(spmd):
+    def body(world):
+        options = (FullGraphOptions(partial_sums=False, keep_first=False, order="aggregate"), FullGraphOptions())
+        return [trained(world, DIRECTED, each)[1].rows_sent for each in options], world.size
+
+    for (plain, fewest), size in spmd(body):
+        assert fewest < plain or size == 1
+
+
+def test_rows_travel_in_the_formats_of_the_wire(spmd):
+    def body(world):
+        return [
+            trained(world, UNDIRECTED, FullGraphOptions(), wire=WireOptions(vectors=name, gradients=name))[1].bytes_sent
+            for name in ("fp32", "bf16")
+        ]
+
+    for exact, short in spmd(body):
+        assert exact == 2 * short
+
+
+class OwnModel(nn.Module):
+    """Adds up sources by hand, and counts each destination's."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = make_linear(6, 3, generator=torch.Generator().manual_seed(3))
+
+    def forward(self, blocks, x, dropout=None):
+        for hop in blocks:
+            block, rows = hop.with_sources(x)
+            source, destination = block.edge_index
+            x = x + torch.zeros_like(x).index_add(0, destination, rows[source]) / 10
+        return self.linear(x)
+
+
+def test_a_module_of_the_users_own(spmd):
+    def body(world):
+        task = FullGraphTask(
+            make_part(world, DIRECTED),
+            num_layers=2,
+            loss=nn.functional.cross_entropy,
+            metrics={"share": lambda output, labels: float((output.argmax(1) == labels).float().mean())},
+        )
+        with Trainer(world, OwnModel(), task, learning_rate=0.01) as trainer:
+            return [trainer.train_epoch(epoch) for epoch in range(3)], trainer.evaluate()
+
+    alone = body(Loopback.single())
+    for losses, values in spmd(body):
+        assert losses == pytest.approx(alone[0], rel=1e-5)
+        assert values["test"]["share"] == pytest.approx(alone[1]["test"]["share"])
+
+
+def test_what_cannot_be_honoured_is_refused():
+    part = make_part(Loopback.single(), DIRECTED)
+    with pytest.raises(RecipeError, match="how many blocks does OwnModel take"):
+        Trainer(Loopback.single(), OwnModel(), FullGraphTask(part))
+    task = FullGraphTask(part, FullGraphOptions(messages="int8"))
+    with pytest.raises(RecipeError, match=r'wire\.vectors = "fp16" with full_graph\.messages = "int8"'):
+        Trainer(Loopback.single(), make_model("gcn", DIRECTED), task, wire=WireOptions(vectors="fp16"))
