@@ -11,6 +11,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
+from windrow.gnn.synthetic import community_graph
 from windrow.launch.cli import main
 from windrow.launch.recipe import make_recipe
 from windrow.launch.recommendation_recipe import make_recommendation_recipe
@@ -44,6 +45,20 @@ def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "recipes")
     return tmp_path / "recipes"
+
+
+# ------------------------------------------------------------------------------------------------------ full-graph.md
+
+
+def test_the_whole_graph_is_trained_on(recipes: Path) -> None:
+    (section,) = blocks("full-graph.md", "toml")
+    made = make_recipe(
+        {"name": "mine", **tomllib.loads(ARCHIVE), **tomllib.loads(section)}, source="full-graph.md", base=recipes
+    )
+    assert made.full_graph.enabled
+    (program,) = blocks("full-graph.md", "python")
+    run(program, {"graph": community_graph(60, 3, seed=1)})
+    assert (recipes / "runs" / "full-graph").is_dir()
 
 
 # ----------------------------------------------------------------------------------------------------------- howto.md
