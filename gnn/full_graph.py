@@ -155,10 +155,11 @@ class FullGraphTask(Task[None]):
             for cover in (False, self._options.partial_sums)
         )
         self._sent_rows, self._whole_rows = (sum(halo.send_counts) for halo in (partial, whole))
-        self._bits = self._make_bits(block, num_layers)
+        self.bits = self._make_bits(block, num_layers)
+        """Of their messages; None where these travel in the formats of the wire."""
         formats: Sequence[Mapping[Way, Codec]] = (
-            self._bits.codecs
-            if self._bits
+            self.bits.codecs
+            if self.bits
             else [{"rows": codec, "gradients": make_codec(setup.wire.gradients)}] * num_layers
         )
         block = block.to(device)
@@ -180,8 +181,9 @@ class FullGraphTask(Task[None]):
                 for layer, of_layer in enumerate(codecs)
             ]
 
-        self._exchanges = exchanges("", formats)
-        self._blocks = [replace(block, exchange=exchange) for exchange in self._exchanges]
+        self.exchanges = exchanges("", formats)
+        """Of each layer, in training."""
+        self._blocks = [replace(block, exchange=exchange) for exchange in self.exchanges]
         exact = exchanges("evaluation, ", [{}] * num_layers)
         self._exact_blocks = [replace(block, exchange=exchange) for exchange in exact]
 
@@ -233,9 +235,9 @@ class FullGraphTask(Task[None]):
     def loss(self, minibatch: None, epoch: int, step: int) -> Tensor:
         """Of this rank's training vertices; every rank has a backward pass to run, also one without any."""
         del minibatch
-        if self._bits is not None:
+        if self.bits is not None:
             with self._setup.stopwatch.measure("assign bits"):
-                self._bits.begin(epoch, self._exchanges)
+                self.bits.begin(epoch, self.exchanges)
         arguments: list[Any] = [self._blocks, self._features]
         if self._takes_dropout:
             row_ids = self.graph.original_ids[slice(*self.graph.own_range)].to(self._setup.device)
@@ -293,7 +295,7 @@ class FullGraphTask(Task[None]):
         """Rows of all layers, and their gradients, that this rank exchanged."""
         meter = self._setup.world.meter
         assert meter is not None
-        stages = [f"{exchange.name}: {way}" for exchange in self._exchanges for way in (*WAYS, KEPT)]
+        stages = [f"{exchange.name}: {way}" for exchange in self.exchanges for way in (*WAYS, KEPT)]
         return sum((meter.totals(stage) for stage in stages), Traffic())
 
     def placement(self) -> dict[str, Any]:

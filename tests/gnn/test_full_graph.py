@@ -8,6 +8,7 @@ from torch import nn
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
+from windrow.comm.quantize import packed_offsets
 from windrow.comm.wire import WireOptions
 from windrow.gnn.build import assemble_graph
 from windrow.gnn.full_graph import FullGraphOptions, FullGraphTask
@@ -134,6 +135,27 @@ def test_an_error_share_of_0_takes_the_fewest_bits_and_1_the_most(spmd, share):
     for uniform, assigned in spmd(body):
         # Rows of equal numbers have no error, so that nothing is gained by more bits.
         assert assigned == uniform if share == 0 else 0.9 * uniform <= assigned <= uniform
+
+
+@pytest.mark.parametrize("messages", ["int2", "adaptive", "random"])
+def test_bytes_are_those_of_the_assigned_widths(spmd, messages):
+    def body(world):
+        options = FullGraphOptions(messages=messages, assign_every_epochs=1, group_size=4)
+        task = FullGraphTask(make_part(world, DIRECTED), options)
+        with Trainer(world, make_model("gcn", DIRECTED), task, seed=0) as trainer:
+            trainer.train_epoch(0)
+            world.meter.reset()
+            trainer.train_epoch(1)
+        expected = 0
+        for codecs, exchange in zip(task.bits.codecs, task.exchanges, strict=True):
+            for way, halo in exchange.used.items():
+                for peer, count in enumerate(halo.counts(way)[0]):
+                    bits = codecs[way].bits_of(peer, count, sent=True)
+                    expected += int(packed_offsets(bits, codecs[way].width)[-1])
+        return task.traffic().bytes_sent, expected
+
+    for sent, expected in spmd(body):
+        assert sent == expected
 
 
 def test_rounding_repeats_itself(spmd):
