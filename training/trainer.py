@@ -50,6 +50,7 @@ from windrow.training.epoch_cost import (
     with_time,
 )
 from windrow.training.journal import EpochRecord, Journal, TrainingResult
+from windrow.training.optimizers import without_compiler
 from windrow.training.run_folder import RunFolder, open_run_folder
 from windrow.training.schedule import EarlyStopping, learning_rate_factor
 from windrow.training.task import Setup, Task, TrainingOptions
@@ -671,7 +672,8 @@ def _copy_from_rank_0(world: World, state: Mapping[str, Tensor]) -> None:
 
 def _make_optimizer(parameters: Sequence[nn.Parameter], options: TrainingOptions) -> torch.optim.Optimizer:
     kinds = {"adam": torch.optim.AdamW, "adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD}
-    kind: Callable[..., torch.optim.Optimizer] = kinds[options.optimizer]
+    kind: Any = without_compiler(kinds[options.optimizer])
     # An optimiser of nothing is refused by torch.
     learnt = parameters or [nn.Parameter(torch.empty(0))]
-    return kind(learnt, lr=options.learning_rate, weight_decay=options.weight_decay)
+    optimizer: torch.optim.Optimizer = kind(learnt, lr=options.learning_rate, weight_decay=options.weight_decay)
+    return optimizer

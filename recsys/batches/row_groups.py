@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.rows import offsets_from_counts
-from windrow.recsys.batches.arrow_columns import Lists, RunLists, one_chunk, runs_of_column, runs_of_group
+from windrow.recsys.batches.arrow_columns import Lists, RunLists, in_numpy, one_chunk, runs_of_column, runs_of_group
 from windrow.recsys.batches.deduplication.distinct_lists import distinct_lists
 from windrow.recsys.batches.deduplication.options import check_groups
 from windrow.recsys.batches.jagged import Jagged, Windows
@@ -210,11 +210,11 @@ def decoded(table: Any, choice: ColumnChoice) -> RowGroup:
     columns = {
         LABEL_COLUMN: _matrix(table, LABEL_COLUMN, choice.num_labels)
         if several
-        else one_chunk(table, LABEL_COLUMN).to_numpy(),
+        else in_numpy(one_chunk(table, LABEL_COLUMN)),
         DENSE_COLUMN: samples.dense,
     }
     for name in [SAMPLE_WEIGHT_COLUMN] * choice.sample_weights + [SESSION_COLUMN] * choice.sessions:
-        columns[name] = one_chunk(table, name).to_numpy()
+        columns[name] = in_numpy(one_chunk(table, name))
     return RowGroup(
         columns=columns,
         single={feature.name: samples.ids(feature.name) for feature in choice.plain if not feature.multi_hot},
@@ -226,8 +226,7 @@ def decoded(table: Any, choice: ColumnChoice) -> RowGroup:
 def _matrix(table: Any, name: str, width: int) -> npt.NDArray[np.float32]:
     if not width:
         return np.zeros((table.num_rows, 0), np.float32)
-    matrix: npt.NDArray[np.float32] = one_chunk(table, name).flatten().to_numpy().reshape(-1, width)
-    return matrix
+    return in_numpy(one_chunk(table, name).flatten()).reshape(-1, width)
 
 
 class Columns:
