@@ -13,10 +13,9 @@ That is the order without shuffling. A shuffle cuts each shard into windows, at 
 row number, takes the windows of a shard in an order of its own in each epoch, and the rows of each window in an order
 of its own too. Position (epoch, step) is thus all that resuming needs: nothing depends on what was read before.
 
-Three threads read ahead, each in the name of the one after it, so that one row group is decoded while another is
-shuffled and batches are cut::
+Threads read ahead: two decode row groups and shuffle windows, a window each, while another cuts batches::
 
-    row groups of files -> [one] -> windows, shuffled -> [one per shard] -> batches -> [prefetch_steps] -> training
+    row groups of files -> windows, shuffled -> [one per shard] -> batches -> [prefetch_steps] -> training
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -34,13 +33,17 @@ from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.comm.rows import near_equal_split
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.jagged import list_positions
-from windrow.recsys.batches.prefetch import prefetch
-from windrow.recsys.batches.row_groups import ColumnChoice, RowGroup, RowGroups
+from windrow.recsys.batches.prefetch import ordered_map, prefetch
+from windrow.recsys.batches.row_groups import ColumnChoice, RowGroups
 from windrow.recsys.batches.transforms import Transforms
 from windrow.recsys.batches.windows import GroupBatches, Piece, WindowColumns, batch_of_pieces, read_window
 from windrow.recsys.log.store import CURE, ROW_GROUP_ROWS, SESSION_COLUMN, FeatureEntry, LogStore
 
 __all__ = ["BatchReader", "Shards", "Window", "permutation", "permutation_of_runs", "windows_of"]
+
+
+DECODERS = 2
+"""Threads that decode: Arrow decodes the columns of a row group side by side, the largest of which takes half of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,8 +337,8 @@ class BatchReader:
         features = self._choice.plain
         # Not the reader's own: an epoch that was left early may still be reading when the next one begins.
         groups = GroupBatches(self._choice.groups, list(map(self._choice.is_weighted, self._choice.groups)))
-        decoded = prefetch(((window, self._groups.covering(window.start, window.stop)) for window in needed), depth=1)
-        with closing(prefetch(self._ordered(epoch, decoded), depth=len(self._mine))) as loaded:
+        windows = ordered_map(lambda window: (window, self._shuffled(epoch, window)), needed, workers=DECODERS)
+        with closing(prefetch(windows, depth=len(self._mine))) as loaded:
             for step in range(first_step, self.steps_per_epoch):
                 pieces = []
                 for shard in self._mine:
@@ -368,17 +371,14 @@ class BatchReader:
             ]
         return [window for _, _, _, window in sorted(found, key=lambda entry: entry[:3])]
 
-    def _ordered(
-        self, epoch: int, decoded: Generator[tuple[Window, list[tuple[RowGroup, int, int]]], None, None]
-    ) -> Generator[tuple[Window, WindowColumns], None, None]:
-        with closing(decoded):
-            for window, groups in decoded:
-                order = None
-                if self._shuffle != "none":
-                    key = stream_key(self._seed, Stream.SHUFFLE, epoch, window.shard, window.start)
-                    if self._shuffle == "sessions":
-                        parts = [group.columns[SESSION_COLUMN][start:stop] for group, start, stop in groups]
-                        order = permutation_of_runs(key, np.concatenate(parts))
-                    else:
-                        order = permutation(key, len(window))
-                yield window, read_window(groups, window.start, order)
+    def _shuffled(self, epoch: int, window: Window) -> WindowColumns:
+        groups = self._groups.covering(window.start, window.stop)
+        order = None
+        if self._shuffle != "none":
+            key = stream_key(self._seed, Stream.SHUFFLE, epoch, window.shard, window.start)
+            if self._shuffle == "sessions":
+                parts = [group.columns[SESSION_COLUMN][start:stop] for group, start, stop in groups]
+                order = permutation_of_runs(key, np.concatenate(parts))
+            else:
+                order = permutation(key, len(window))
+        return read_window(groups, window.start, order)

@@ -1,4 +1,4 @@
-"""An iterator that works ahead in a background thread.
+"""Iterators that work ahead in background threads.
 
 producer thread:   next(items) -> [ queue of at most `depth` items ] -> consumer
 """
@@ -6,15 +6,18 @@ producer thread:   next(items) -> [ queue of at most `depth` items ] -> consumer
 import contextlib
 import queue
 import threading
-from collections.abc import Generator, Iterable
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 from windrow.comm.errors import DeadlineError
 
-__all__ = ["prefetch"]
+__all__ = ["ordered_map", "prefetch"]
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 POLL_S = 0.1
 """How often a producer that finds the queue full looks whether its consumer has gone."""
@@ -91,3 +94,28 @@ def _put(item: "Item | _End", ready: "queue.Queue[Item | _End]", stop: threading
             ready.put(item, timeout=POLL_S)
             return True
     return False
+
+
+def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], *, workers: int) -> Iterator[Result]:
+    """Apply a function to items in threads of its own; results in the order of items.
+
+    What the function or the iterator raises is raised here, after the results before it. The threads end with the
+    items, or when the consumer closes this generator or drops it. Items are taken in the consumer's thread, one more
+    than there are threads at a time.
+
+    Args:
+        function: called in several threads at once.
+        items: what it is called with, one after the other.
+        workers: threads.
+    """
+    pending: deque[Future[Result]] = deque()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="ordered map")
+    try:
+        for item in items:
+            pending.append(pool.submit(function, item))
+            if len(pending) > workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -353,7 +353,8 @@ class RowGroups:
         self._files = SplitFiles(split)
         self._kept: OrderedDict[int, RowGroup] = OrderedDict()
         self._kept_bytes = 0
-        # A reader that was closed early may still be decoding when the next epoch begins.
+        # Threads decode side by side, each row group once. Those of a reader that was closed early may go on a while.
+        self._decoding = [threading.Lock() for _ in range(len(self._files.offsets) - 1)]
         self._lock = threading.Lock()
 
     def covering(self, start: int, stop: int) -> list[tuple[RowGroup, int, int]]:
@@ -376,18 +377,20 @@ class RowGroups:
         return found
 
     def _group(self, number: int) -> RowGroup:
-        with self._lock:
+        with self._decoding[number]:
             group = self._kept.get(number)
             if group is None:
                 columns = self._choice.columns()
                 group = self._files.read(number, columns, lambda table: decoded(table, self._choice))
-                self._kept[number] = group
-                self._kept_bytes += group.num_bytes
-            self._kept.move_to_end(number)
-            while self._kept_bytes > self._memory_bytes:
-                _, dropped = self._kept.popitem(last=False)
-                self._kept_bytes -= dropped.num_bytes
-            return group
+            with self._lock:
+                if number not in self._kept:
+                    self._kept[number] = group
+                    self._kept_bytes += group.num_bytes
+                self._kept.move_to_end(number)
+                while self._kept_bytes > self._memory_bytes:
+                    _, dropped = self._kept.popitem(last=False)
+                    self._kept_bytes -= dropped.num_bytes
+        return group
 
 
 def _footer(path: Path, rows: int) -> Any:

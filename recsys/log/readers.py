@@ -18,20 +18,18 @@ CSV has a header line, commas or tabs, plain or compressed.
 import gzip
 import os
 import zlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.recsys.batches.arrow_columns import one_chunk
-from windrow.recsys.batches.prefetch import prefetch
+from windrow.recsys.batches.prefetch import ordered_map, prefetch
 from windrow.recsys.log.clustering.log_files import open_parquet
 from windrow.recsys.log.options import LogFormat
 from windrow.recsys.log.readers_kernels import parse_criteo, parse_libfm
@@ -132,7 +130,7 @@ def _read_criteo(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iter
         }
         return block.parsed(pa.RecordBatch.from_pydict(found), CRITEO_COLUMNS)
 
-    yield from _ordered_map(parse, prefetch(_text_blocks(files)))
+    yield from ordered_map(parse, prefetch(_text_blocks(files)), workers=_parsers())
 
 
 def _criteo_message(block: _TextBlock, line: int, field: int) -> str:
@@ -178,7 +176,7 @@ def _read_libfm(files: Sequence[Path], columns: Mapping[str, TextType]) -> Itera
         wanted = {name: array for name, array in found.items() if name in columns}
         return block.parsed(pa.RecordBatch.from_pydict(wanted), tuple(found))
 
-    yield from _ordered_map(parse, prefetch(_text_blocks(files)))
+    yield from ordered_map(parse, prefetch(_text_blocks(files)), workers=_parsers())
 
 
 def _libfm_fields(block: _TextBlock, offsets: npt.NDArray[np.int64], ids: npt.NDArray[np.int64]) -> dict[str, Any]:
@@ -225,7 +223,7 @@ def _read_csv(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iterato
                 ) from error
         return block.parsed(batch, names)
 
-    yield from _ordered_map(parse, prefetch(_text_blocks(files, has_header=True)))
+    yield from ordered_map(parse, prefetch(_text_blocks(files, has_header=True)), workers=_parsers())
 
 
 def _csv_rows(block: _TextBlock, names: Sequence[str], columns: Mapping[str, TextType]) -> Any:
@@ -361,29 +359,9 @@ def _whole_lines(stream: BufferedIOBase) -> Iterator[bytes]:
         yield b"".join((*started, b"\n"))
 
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-MOST_WORKERS = 4
+MOST_PARSERS = 4
 """More threads than these parse faster than a disk or a decompressor delivers."""
 
 
-def _ordered_map(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Apply a function to items in threads of its own, one for each core up to `MOST_WORKERS`; results in order.
-
-    What the function or the iterator raises is raised here, after the results before it. The threads end with the
-    items, or when the consumer closes this generator or drops it. Items are taken in the consumer's thread, one more
-    than there are threads at a time.
-    """
-    workers = min(len(os.sched_getaffinity(0)), MOST_WORKERS)
-    pending: deque[Future[Result]] = deque()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="ordered map")
-    try:
-        for item in items:
-            pending.append(pool.submit(function, item))
-            if len(pending) > workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+def _parsers() -> int:
+    return min(len(os.sched_getaffinity(0)), MOST_PARSERS)

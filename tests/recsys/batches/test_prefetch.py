@@ -1,5 +1,6 @@
 """windrow.recsys.batches.prefetch: order, errors, ends and deadlines."""
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from windrow.comm.errors import DeadlineError
-from windrow.recsys.batches.prefetch import prefetch
+from windrow.recsys.batches.prefetch import ordered_map, prefetch
 
 
 def prefetch_threads() -> list[threading.Thread]:
@@ -83,3 +84,35 @@ def test_a_slow_iterator_meets_the_deadline() -> None:
     with pytest.raises(DeadlineError, match=r"no item was ready after 0\.05 s"):
         next(items)
     timer.join()
+
+
+def own_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ordered map")]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 99])
+def test_results_are_in_the_order_of_the_items(workers: int) -> None:
+    def slowly(number: int) -> int:
+        time.sleep(0.002 * (number % 3))
+        return number * number
+
+    assert list(ordered_map(slowly, range(30), workers=workers)) == [number**2 for number in range(30)]
+    assert list(ordered_map(slowly, [], workers=workers)) == []
+    assert own_threads() == []
+
+
+def test_errors_come_after_the_results_before_them() -> None:
+    results = ordered_map(lambda number: 6 // number, [1, 2, 3, 0, 1], workers=2)
+    assert [next(results) for _ in range(3)] == [6, 3, 2]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+    assert own_threads() == []
+
+
+def test_few_items_are_taken_ahead() -> None:
+    numbers = itertools.count()
+    results = ordered_map(lambda number: number, numbers, workers=2)
+    next(results)
+    assert next(numbers) == 3
+    results.close()  # type: ignore[attr-defined]  # a generator
+    assert own_threads() == []

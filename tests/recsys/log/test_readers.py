@@ -3,11 +3,8 @@
 import csv
 import gzip
 import io
-import itertools
 import random
 import tempfile
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -274,7 +271,7 @@ def test_the_lines_of_all_blocks_are_those_of_the_files(
             assert block.header == b"header"
             assert block.data.endswith(b"\n")
             lines = block.data.split(b"\n")[:-1]
-            assert len(lines) == block.num_lines
+            assert len(lines) == block.count_lines()
             found += [(block.place.file, place, line) for place, line in enumerate(lines, start=block.place.first)]
         assert found == expected
         assert block.place.file_share == 1.0
@@ -295,41 +292,3 @@ def test_damaged_and_empty_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "header.csv").write_bytes(b"a,b\n")
     with pytest.raises(DataError, match=r"header\.csv has no lines of data"):
         list(readers._text_blocks([tmp_path / "header.csv"], has_header=True))
-
-
-def own_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ordered map")]
-
-
-def use_cores(patch: pytest.MonkeyPatch, cores: int) -> None:
-    patch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
-
-
-@pytest.mark.parametrize("cores", [1, 2, 99])
-def test_results_are_in_the_order_of_the_items(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
-    def slowly(number: int) -> int:
-        time.sleep(0.002 * (number % 3))
-        return number * number
-
-    use_cores(monkeypatch, cores)
-    assert list(readers._ordered_map(slowly, range(30))) == [number**2 for number in range(30)]
-    assert list(readers._ordered_map(slowly, [])) == []
-    assert own_threads() == []
-
-
-def test_errors_come_after_the_results_before_them() -> None:
-    results = readers._ordered_map(lambda number: 6 // number, [1, 2, 3, 0, 1])
-    assert [next(results) for _ in range(3)] == [6, 3, 2]
-    with pytest.raises(ZeroDivisionError):
-        next(results)
-    assert own_threads() == []
-
-
-def test_few_items_are_taken_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_cores(monkeypatch, 2)
-    numbers = itertools.count()
-    results = readers._ordered_map(lambda number: number, numbers)
-    next(results)
-    assert next(numbers) == 3
-    results.close()  # type: ignore[attr-defined]  # a generator
-    assert own_threads() == []
