@@ -121,7 +121,7 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
         sent, waited = {}, {}
         assert world.meter is not None
         for mode, trainer in trainers.items():
-            for epoch in (0, ASSIGNED_EPOCH):
+            for epoch in (0, ASSIGNED_EPOCH - 1):
                 trainer.train_epoch(epoch)
             world.meter.reset()
             trainer.stopwatch.reset()

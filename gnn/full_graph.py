@@ -235,9 +235,9 @@ class FullGraphTask(Task[None]):
     def loss(self, minibatch: None, epoch: int, step: int) -> Tensor:
         """Of this rank's training vertices; every rank has a backward pass to run, also one without any."""
         del minibatch
+        self._epoch = epoch
         if self.bits is not None:
-            with self._setup.stopwatch.measure("assign bits"):
-                self.bits.begin(epoch, self.exchanges)
+            self.bits.begin(epoch)
         arguments: list[Any] = [self._blocks, self._features]
         if self._takes_dropout:
             row_ids = self.graph.original_ids[slice(*self.graph.own_range)].to(self._setup.device)
@@ -279,6 +279,21 @@ class FullGraphTask(Task[None]):
         self._setup.model.eval()
         outputs: Tensor = self._setup.model(self._exact_blocks, self._features)
         return outputs.cpu()
+
+    def update(self) -> None:
+        """Assign widths of messages for the epochs that follow, where that is due."""
+        if self.bits is not None:
+            with self._setup.stopwatch.measure("assign bits"):
+                self.bits.end(self._epoch, self.exchanges)
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Widths of messages that were assigned."""
+        return {} if self.bits is None else self.bits.state
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state` gave."""
+        if self.bits is not None:
+            self.bits.load_state(state)
 
     def opening_lines(self) -> Sequence[str]:
         """What travels, where there are other ranks."""

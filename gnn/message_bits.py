@@ -6,10 +6,14 @@ weights, every rank solves the same problem, and each tells its peers the width 
     epoch       0 .. n - 1       n .. 2n - 1                       2n ..
     widths      `FIRST_BITS`     from the ranges of epoch n - 1    from those of epoch 2n - 1
 
+They are assigned at the end of an epoch and belong to a checkpoint, so that a resumed run sends what a run that was
+never killed does.
+
 Source: Wan, Zhao, Wu: Adaptive Message Quantization and Parallelization for Distributed Full-graph GNN Training, MLSys
 2023. There rank 0 solves for all.
 """
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
@@ -90,14 +94,33 @@ class MessageBits:
         ]
         """Of each layer."""
         self._coefficients: dict[tuple[int, Way], list[Tensor]] = {}
+        self.state: dict[str, Tensor] = {}
+        """Widths of all ranks' rows, for `load_state`."""
 
-    def begin(self, epoch: int, exchanges: Sequence[HaloExchange]) -> None:
-        """Round by other random numbers in each epoch, and assign widths where that is due. Collective."""
-        if self._assigns and epoch and epoch % self._every_epochs == 0:
-            self._assign(epoch, exchanges)
+    def begin(self, epoch: int) -> None:
+        """Round by other random numbers in each epoch."""
         for layer, codecs in enumerate(self.codecs):
             for number, codec in enumerate(codecs.values()):
                 codec.key = stream_key(self._seed, Stream.QUANTISE, epoch, layer, number)
+
+    def end(self, epoch: int, exchanges: Sequence[HaloExchange]) -> None:
+        """Assign widths to what travelled in an epoch, where that is due. Collective."""
+        if self._assigns and (epoch + 1) % self._every_epochs == 0:
+            self._assign(epoch, exchanges)
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on with these widths; where they are those of another number of ranks, with `FIRST_BITS`."""
+        self.state = dict(state)
+        ranks = {int(name.split()[-1]) for name in state}
+        if len(ranks) != self._world.size:
+            return
+        for layer, codecs in enumerate(self.codecs):
+            for way, codec in codecs.items():
+                name = f"{layer} {way} {self._world.rank}"
+                if f"bits {name}" in state:
+                    counts, bits = state[f"counts {name}"].view(2, -1), state[f"bits {name}"]
+                    sent, received = bits.split(counts.sum(1).tolist())
+                    codec.assign(sent.split(counts[0].tolist()), received.split(counts[1].tolist()))
 
     def _assign(self, epoch: int, exchanges: Sequence[HaloExchange]) -> None:
         """Assign widths to what travelled last."""
@@ -109,6 +132,7 @@ class MessageBits:
             orders.append([order for order, _ in found])
             mine.append([groups for _, groups in found])
         everyone = self._world.all_gather_object(mine, stage="halo: groups of messages")
+        assigned: dict[str, Tensor] = {}
         for number, (layer, way, halo) in enumerate(used):
             codec = self.codecs[layer][way]
             key = stream_key(self._seed, Stream.QUANTISE, epoch, number)
@@ -120,6 +144,10 @@ class MessageBits:
             send_counts, receive_counts = halo.counts(way)
             told = self._world.all_to_all(torch.cat(sent), send_counts, receive_counts, stage="halo: bits of rows")
             codec.assign(sent, told.split(receive_counts))
+            name = f"{layer} {way} {self._world.rank}"
+            assigned[f"counts {name}"] = torch.tensor([*send_counts, *receive_counts])
+            assigned[f"bits {name}"] = torch.cat([*sent, told])
+        self.state = dict(ChainMap(*self._world.all_gather_object(assigned, stage="halo: bits of rows")))
 
     def _solve(self, groups: GroupsOfChannels, width: int, key: int) -> BitsOfChannels:
         if self._is_random:

@@ -231,12 +231,17 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """What all ranks have in common: dense weights and their optimiser. Tables are in `Task.local_tables`."""
-        return {"model": self.task.dense_state(self.model), "optimizer": self._optimizer.state_dict()}
+        return {
+            "model": self.task.dense_state(self.model),
+            "optimizer": self._optimizer.state_dict(),
+            "task": dict(self.task.state()),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave, on every rank, on any number of ranks."""
         self.task.load_dense_state(self.model, state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
+        self.task.load_state(state.get("task", {}))
 
     def close(self) -> None:
         """Detach from the model's parameters, and end the task's threads."""

@@ -1,5 +1,6 @@
 """Full-graph training on parts against one process that has the whole graph."""
 
+import copy
 import dataclasses
 
 import pytest
@@ -225,3 +226,43 @@ def test_what_cannot_be_honoured_is_refused():
     task = FullGraphTask(part, FullGraphOptions(messages="int8"))
     with pytest.raises(RecipeError, match=r'wire\.vectors = "fp16" with full_graph\.messages = "int8"'):
         Trainer(Loopback.single(), make_model("gcn", DIRECTED), task, wire=WireOptions(vectors="fp16"))
+
+
+@pytest.mark.parametrize("messages", ["adaptive", "random", "int4"])
+def test_a_resumed_run_ends_like_one_that_was_never_killed(spmd, messages):
+    options = FullGraphOptions(messages=messages, assign_every_epochs=2, group_size=5)
+
+    def body(world):
+        def trainer():
+            task = FullGraphTask(make_part(world, UNDIRECTED), options)
+            return Trainer(world, make_model("gcn", UNDIRECTED), task, learning_rate=0.01, seed=0)
+
+        with trainer() as whole, trainer() as killed, trainer() as resumed:
+            expected = [whole.train_epoch(epoch) for epoch in range(6)]
+            losses = [killed.train_epoch(epoch) for epoch in range(3)]
+            resumed.load_state_dict(copy.deepcopy(killed.state_dict()))
+            return expected, losses + [resumed.train_epoch(epoch) for epoch in range(3, 6)]
+
+    for expected, losses in spmd(body):
+        assert losses == expected
+
+
+def test_widths_of_another_number_of_ranks_are_left_out():
+    options = FullGraphOptions(messages="adaptive", assign_every_epochs=1)
+
+    def body(world):
+        task = FullGraphTask(make_part(world, UNDIRECTED), options)
+        with Trainer(world, make_model("gcn", UNDIRECTED), task, learning_rate=0.01, seed=0) as trainer:
+            trainer.train_epoch(0)
+            return trainer.state_dict()
+
+    state = Loopback.run(4, body)[0]
+
+    def other(world):
+        task = FullGraphTask(make_part(world, UNDIRECTED), options)
+        with Trainer(world, make_model("gcn", UNDIRECTED), task, learning_rate=0.01, seed=0) as trainer:
+            trainer.load_state_dict(copy.deepcopy(state))
+            trainer.train_epoch(1)
+            return trainer.train_epoch(2)
+
+    assert len(set(Loopback.run(2, other))) == 1
