@@ -36,7 +36,7 @@ _ROWS_AT_ONCE = 1024
 """Rows of the two factors of a weight's gradient that one thread multiplies at once: 1 MiB of 256 float32, so that
 they stay in the second-level cache."""
 
-LEAST_PRODUCTS, LEAST_WEIGHTS, LEAST_ROWS = 5 << 20, 2048, 8
+LEAST_PRODUCTS, LEAST_WEIGHTS, LEAST_ROWS = 12 << 20, 2048, 8
 """Multiplications of a product, entries of its weight and rows, from which oneDNN is the faster one where it has
 instructions that MKL does not use; `benchmarks/kernels.py` shows both for shapes on either side."""
 

@@ -145,14 +145,14 @@ def test_bytes_are_those_of_the_assigned_widths(spmd, messages):
         task = FullGraphTask(make_part(world, DIRECTED), options)
         with Trainer(world, make_model("gcn", DIRECTED), task, seed=0) as trainer:
             trainer.train_epoch(0)
+            expected = 0
+            for codecs, exchange in zip(task.bits.codecs, task.exchanges, strict=True):
+                for way, halo in exchange.used.items():
+                    for peer, count in enumerate(halo.counts(way)[0]):
+                        bits = codecs[way].bits_of(peer, count, sent=True)
+                        expected += int(packed_offsets(bits, codecs[way].width)[-1])
             world.meter.reset()
             trainer.train_epoch(1)
-        expected = 0
-        for codecs, exchange in zip(task.bits.codecs, task.exchanges, strict=True):
-            for way, halo in exchange.used.items():
-                for peer, count in enumerate(halo.counts(way)[0]):
-                    bits = codecs[way].bits_of(peer, count, sent=True)
-                    expected += int(packed_offsets(bits, codecs[way].width)[-1])
         return task.traffic().bytes_sent, expected
 
     for sent, expected in spmd(body):

@@ -122,10 +122,10 @@ if sys.argv[1] != "all":
 weight = torch.randn(64, 64, requires_grad=True)
 def step(rows):
     linear(torch.randn(rows, 64, requires_grad=True), weight, None).sum().backward()
-step(2000)
+step(4000)
 before = library.mallinfo2().uordblks
 for number in range(100):
-    step(2001 + number)
+    step(4001 + number)
 print(library.mallinfo2().uordblks - before)
 """
 

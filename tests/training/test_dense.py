@@ -147,7 +147,7 @@ def test_the_library_follows_from_the_processor(
 
 @pytest.mark.parametrize(
     ("rows", "inputs", "outputs", "goes"),
-    [(2048, 64, 64, True), (256, 64, 64, False), (65_536, 16, 16, False), (1, 4096, 4096, False)],
+    [(4096, 64, 64, True), (256, 64, 64, False), (65_536, 16, 16, False), (1, 4096, 4096, False)],
 )
 def test_small_and_narrow_products_stay_with_mkl(
     rows: int, inputs: int, outputs: int, goes: bool, monkeypatch: pytest.MonkeyPatch
