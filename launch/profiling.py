@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from windrow.comm.errors import RecipeError
 from windrow.comm.hosts import gather_hosts
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.link_probe import ProbeOptions, measure_links
@@ -78,6 +79,11 @@ def profile(recipe: AnyRecipe, *, steps: int = 20) -> dict[str, Any]:
     Raises:
         WindrowError: the store or the recipe does not fit.
     """
+    if isinstance(recipe, Recipe) and recipe.full_graph.enabled:
+        raise RecipeError(
+            "full_graph.enabled = true: a profile compares minibatches of two sizes, of which there are none; the "
+            "table of epochs and windrow train --trace show the stages"
+        )
     training, half = recipe.training, None
     with joined_job(recipe.run) as (world, device):
         if training.batch_size > 1:

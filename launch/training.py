@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from windrow.comm.hosts import gather_hosts
 from windrow.comm.world import World
 from windrow.gnn.full_graph import FullGraphTask
 from windrow.gnn.models import build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import check_vertex_order
 from windrow.gnn.task import NodeTask
-from windrow.launch.known_links import world_of_sums
+from windrow.launch.known_links import kept_links, world_of_sums
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import AnyRecipe, Recipe
 from windrow.training.callbacks import TensorBoard
@@ -92,7 +93,8 @@ def _graph(world: World, recipe: Recipe, device: torch.device) -> "tuple[torch.n
     graph = PartitionedGraph.open(recipe.store, rank=world.rank, size=world.size)
     task: Task[Any]
     if recipe.full_graph.enabled:
-        task = FullGraphTask(graph, recipe.full_graph, evaluation=recipe.evaluation)
+        links = kept_links(world, gather_hosts(world), device) if recipe.full_graph.messages == "adaptive" else None
+        task = FullGraphTask(graph, recipe.full_graph, links=links, evaluation=recipe.evaluation)
     else:
         if device.type == "cuda":
             check_vertex_order(graph.order, recipe, gpu_share=recipe.cache.gpu_share)

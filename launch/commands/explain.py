@@ -99,6 +99,11 @@ def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
     from windrow.gnn.partitioned import PartitionedGraph
     from windrow.partition.store import PartitionStore
 
+    if recipe.full_graph.enabled:
+        raise RecipeError(
+            "full_graph.enabled = true: nothing is sampled, so there are no caches to explain; the first lines of a "
+            "run say how many rows travel"
+        )
     parts = PartitionStore.open(recipe.store, verify=False).manifest.num_parts
     if parts == 1:
         raise RecipeError(

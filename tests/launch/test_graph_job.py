@@ -12,9 +12,12 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.gnn.explain_caches import explain
+from windrow.gnn.full_graph import FullGraphOptions
+from windrow.gnn.message_bits import Messages
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import graph_to_store, partition_to_store
 from windrow.gnn.readers import read_graph
+from windrow.launch.profiling import profile
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.training import make_trainer
 from windrow.training.trainer import Trainer
@@ -147,3 +150,30 @@ def test_another_number_of_ranks_is_refused_with_local_order(recipe: Recipe) -> 
         trainer_of(recipe).task.check_world_size(2)
     globally = make_recipe(recipe.settings() | {"sampler": {"fanouts": [4, 3]}}, source="r.toml", base=Path("/"))
     trainer_of(globally).task.check_world_size(2)
+
+
+@pytest.mark.parametrize("messages", ["wire", "adaptive"])
+def test_the_whole_graph_is_trained_on(recipe: Recipe, messages: Messages, tmp_path: Path) -> None:
+    whole = replace(
+        recipe,
+        store=tmp_path / "two",
+        partition=replace(recipe.partition, num_parts=2),
+        full_graph=FullGraphOptions(enabled=True, messages=messages),
+    )
+    partition_to_store(whole)
+
+    def body(world: World) -> tuple[float, float, list[str]]:
+        world.meter = Meter()
+        with make_trainer(world, whole, torch.device("cpu")) as trainer:
+            losses = [trainer.train_epoch(epoch) for epoch in range(3)]
+            return losses[0], losses[2], list(trainer.task.opening_lines())
+
+    for first, last, (line,) in Loopback.run(2, body):
+        assert last < first
+        assert line.startswith("halo: ")
+        assert "fewer than sources of other parts" in line
+
+
+def test_a_profile_of_the_whole_graph_is_refused(recipe: Recipe) -> None:
+    with pytest.raises(RecipeError, match=r"compares minibatches of two sizes"):
+        profile(replace(recipe, full_graph=FullGraphOptions(enabled=True)))

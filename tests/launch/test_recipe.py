@@ -103,6 +103,11 @@ def test_every_path_may_be_typed() -> None:
         ),
         ({"wire": {"gradients": "bf16"}}, "features of vertices are not learnt"),
         ({"sampler": {"wire": "bf16"}}, "[sampler] has no key 'wire'"),
+        (
+            {"full_graph": {"enabled": True}, "training": {"accumulate": 2}},
+            "training.accumulate = 2 with full_graph.enabled = true, where every step takes all vertices",
+        ),
+        ({"full_graph": {"enabled": True, "messages": "int3"}}, "[full_graph] messages = 'int3' must be one of 'wire'"),
     ],
 )
 def test_bad_settings_are_refused(sections: dict[str, Any], words: str) -> None:

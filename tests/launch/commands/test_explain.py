@@ -91,6 +91,8 @@ def test_what_cannot_be_explained(recipe: Path, store: str, repository: Path, tm
     network.write_text("nodes = 5\n")
     with pytest.raises(RecipeError, match=r"network of 5 ranks, but the graph has 3 parts"):
         explain_with(recipe, "--set", store, "--network", network)
+    with pytest.raises(RecipeError, match=r"nothing is sampled"):
+        explain_with(recipe, "--set", store, "--set", "full_graph.enabled=true")
     network.write_text("nodes = 3\n")
     with pytest.raises(RecipeError, match=r"--ranks-per-machine 0"):
         explain_with(recipe, "--set", store, "--network", network, "--ranks-per-machine", 0)
