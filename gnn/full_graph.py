@@ -65,8 +65,8 @@ class FullGraphOptions:
     assign_every_epochs: NonNegativeInt = 0
     """Epochs between two assignments of widths; 0: a fifth of all epochs. Until the first, rows travel in 8 bits."""
     keep_first: bool = True
-    """Keep what the first layer adds up of the features, so that they travel once in a run; where the layer's map makes
-    them narrower first, only if it does not. Memory: a row of features for each vertex of the part."""
+    """Keep what the first layer of a `GNN` adds up of the features, so that they travel once in a run. Not with
+    model.residual, nor where the layer's map comes first. Memory: a row of features for each vertex of the part."""
 
 
 class FullGraphTask(Task[None]):
@@ -164,6 +164,9 @@ class FullGraphTask(Task[None]):
         )
         block = block.to(device)
 
+        # A module of the user's own may add up anything else in its first layer.
+        kept: dict[str, Tensor] | None = {} if self._options.keep_first and isinstance(model, GNN) else None
+
         def exchanges(prefix: str, codecs: Sequence[Mapping[Way, Codec]]) -> list[HaloExchange]:
             return [
                 HaloExchange(
@@ -175,7 +178,7 @@ class FullGraphTask(Task[None]):
                     stopwatch=setup.stopwatch,
                     order=self._options.order,
                     overlap=self._options.overlap,
-                    keeps_first=layer == 0 and self._options.keep_first,
+                    kept=kept if layer == 0 else None,
                     codecs=of_layer,
                 )
                 for layer, of_layer in enumerate(codecs)

@@ -43,6 +43,7 @@ Order: TypeAlias = Literal["auto", "aggregate", "project"]
 WAYS: tuple[Way, ...] = ("rows", "gradients")
 KEPT: Final = "rows once"
 """Instead of that, for rows that travel once in a run."""
+SUMS = "sums"
 
 
 class Bags(NamedTuple):
@@ -246,7 +247,8 @@ class HaloExchange:
         device: where rows are.
         stopwatch: is told what packing and waiting take, "halo".
         overlap: whether sums over own sources are computed while messages travel, or after.
-        keeps_first: whether what `sums` made of rows that are not learnt is kept, since they are those of every epoch.
+        kept: where `sums` keeps what it made of rows that are not learnt, since they are those of every epoch; an
+            exchange for evaluation shares it. None: nothing is kept.
         order: whether rows travel before a layer's linear map or after it.
         codecs: how rows travel, and how their gradients do; must agree. None: as they are, as does what is kept.
     """
@@ -261,17 +263,16 @@ class HaloExchange:
         device: torch.device,
         stopwatch: Stopwatch,
         overlap: bool = True,
-        keeps_first: bool = False,
+        kept: dict[str, Tensor] | None = None,
         order: Order = "auto",
         codecs: Mapping[Way, Codec | None] = MappingProxyType({}),
     ) -> None:
         self.name = name
         self._whole_rows, self._partial_sums = whole_rows, partial_sums
         self._overlap = overlap
-        self._keeps_first = keeps_first
+        self._kept = kept
         self._order = order
         self._stopwatch = stopwatch
-        self._kept: Tensor | None = None
         self._wires = {
             way: Wire(world, stage=name, rows_stage=way, device=device, codec=codecs.get(way)) for way in WAYS
         }
@@ -283,17 +284,18 @@ class HaloExchange:
         """Whether the narrower side travels behind the map: rows of `in_features`, and their gradients if `learnt`."""
         if self._order != "auto":
             return self._order == "project"
-        before = (1 + learnt) * in_features if learnt or not self._keeps_first else 0
+        before = (1 + learnt) * in_features if learnt or self._kept is None else 0
         return 2 * out_features < before
 
     def sums(self, x: Tensor, *, weighted: bool) -> Tensor:
         """Add up the rows of each vertex's sources: [own vertices, features] likewise. Collective."""
-        if not self._keeps_first or x.requires_grad:
-            total: Tensor = _Sums.apply(x, self, weighted)  # type: ignore[no-untyped-call]
-            return total
-        if self._kept is None:
-            self._kept = self.add_up(x, weighted=weighted, keeps=True)
-        return self._kept
+        # Without gradients nothing tells rows that are learnt from those that are not.
+        if self._kept is not None and not x.requires_grad and (torch.is_grad_enabled() or SUMS in self._kept):
+            if SUMS not in self._kept:
+                self._kept[SUMS] = self.add_up(x, weighted=weighted, keeps=True)
+            return self._kept[SUMS]
+        total: Tensor = _Sums.apply(x, self, weighted)  # type: ignore[no-untyped-call]
+        return total
 
     def rows(self, x: Tensor) -> Tensor:
         """Bring the rows of all sources, [own vertices, ...] -> [own vertices, then halo, ...]. Collective."""

@@ -13,6 +13,7 @@ from windrow.comm.quantize import packed_offsets
 from windrow.comm.wire import WireOptions
 from windrow.gnn.build import assemble_graph
 from windrow.gnn.full_graph import FullGraphOptions, FullGraphTask
+from windrow.gnn.inference import gather_predictions, infer_exactly
 from windrow.gnn.message_passing import Block
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
@@ -104,6 +105,26 @@ def test_parts_learn_what_one_process_learns(spmd, graph, kind, options):
     for losses, predicted in spmd(body):
         assert losses == pytest.approx(expected, rel=1e-5)
         torch.testing.assert_close(predicted, outputs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("more", [{}, {"normalise": "layer", "residual": True}], ids=["plain", "residual"])
+@pytest.mark.parametrize("order", ["auto", "project"])
+@pytest.mark.parametrize("kind", ["graphsage", "gcn"])
+def test_every_evaluation_sees_the_weights_of_its_epoch(spmd, kind, order, more):
+    def body(world):
+        part = make_part(world, UNDIRECTED)
+        task = FullGraphTask(part, FullGraphOptions(order=order))
+        model = make_model(kind, UNDIRECTED, **more)
+        with Trainer(world, model, task, learning_rate=0.01, seed=0) as trainer:
+            for epoch in range(2):
+                predicted = task.predict()
+                exact = gather_predictions(world, part, infer_exactly(world, part, model.eval()))
+                torch.testing.assert_close(predicted, exact, rtol=1e-4, atol=1e-4)
+                trainer.train_epoch(epoch)
+            return task.predict(), gather_predictions(world, part, infer_exactly(world, part, model.eval()))
+
+    for predicted, exact in spmd(body):
+        torch.testing.assert_close(predicted, exact, rtol=1e-4, atol=1e-4)
 
 
 def trained(world, graph, options, *, kind="gcn", epochs=4, wire=None, **more):
