@@ -8,6 +8,7 @@ alone.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -150,11 +151,10 @@ class FullGraphTask(Task[None]):
         block, sources = block_of_range(
             graph, degrees if getattr(model, "needs_source_degrees", False) else None, edge_weight, start, stop
         )
-        whole, partial = (
-            Halo(world, block, sources[block.num_dst :], graph.offsets, cover=cover, device=device)
-            for cover in (False, self._options.partial_sums)
-        )
-        self._sent_rows, self._whole_rows = (sum(halo.send_counts) for halo in (partial, whole))
+        halo = partial(Halo, world, block, sources[block.num_dst :], graph.offsets, device=device)
+        whole = halo(cover=False)
+        fewest = halo(cover=True) if self._options.partial_sums else whole
+        self._sent_rows, self._whole_rows = (sum(each.send_counts) for each in (fewest, whole))
         self.bits = self._make_bits(block, num_layers)
         """Of their messages; None where these travel in the formats of the wire."""
         formats: Sequence[Mapping[Way, Codec]] = (
@@ -172,7 +172,7 @@ class FullGraphTask(Task[None]):
                 HaloExchange(
                     world,
                     whole,
-                    partial,
+                    fewest,
                     name=f"{prefix}layer {layer}",
                     device=device,
                     stopwatch=setup.stopwatch,
