@@ -151,6 +151,9 @@ class FullGraphTask(Task[None]):
         block, sources = block_of_range(
             graph, degrees if getattr(model, "needs_source_degrees", False) else None, edge_weight, start, stop
         )
+        if graph.edge_attr is not None and not isinstance(model, GNN):  # which has no use for them
+            edges = slice(*graph.indptr[[start, stop]].tolist())
+            block = replace(block, edge_attr=graph.edge_attr[edges])
         halo = partial(Halo, world, block, sources[block.num_dst :], graph.offsets, device=device)
         whole = halo(cover=False)
         fewest = halo(cover=True) if self._options.partial_sums else whole

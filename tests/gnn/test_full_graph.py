@@ -107,6 +107,21 @@ def test_parts_learn_what_one_process_learns(spmd, graph, kind, options):
         torch.testing.assert_close(predicted, outputs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("options", OPTIONS, ids=["vanilla", "overlap", "partial sums"])
+def test_edges_have_weights(spmd, options):
+    expected, outputs = one_process(make_model("gcn", WEIGHTED, edge_weights=True), WEIGHTED, 3)
+
+    def body(world):
+        task = FullGraphTask(make_part(world, WEIGHTED), options)
+        model = make_model("gcn", WEIGHTED, edge_weights=True)
+        with Trainer(world, model, task, learning_rate=0.01, seed=0) as trainer:
+            return [trainer.train_epoch(epoch) for epoch in range(3)], task.predict()
+
+    for losses, predicted in spmd(body):
+        assert losses == pytest.approx(expected, rel=1e-5)
+        torch.testing.assert_close(predicted, outputs, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("more", [{}, {"normalise": "layer", "residual": True}], ids=["plain", "residual"])
 @pytest.mark.parametrize("order", ["auto", "project"])
 @pytest.mark.parametrize("kind", ["graphsage", "gcn"])
@@ -219,14 +234,16 @@ class OwnModel(nn.Module):
         for hop in blocks:
             block, rows = hop.with_sources(x)
             source, destination = block.edge_index
-            x = x + torch.zeros_like(x).index_add(0, destination, rows[source]) / 10
+            x = x + torch.zeros_like(x).index_add(0, destination, rows[source] * block.edge_attr) / 10
         return self.linear(x)
 
 
 def test_a_module_of_the_users_own(spmd):
+    graph = dataclasses.replace(DIRECTED, edge_attr=WEIGHTED.edge_weight.unsqueeze(1))
+
     def body(world):
         task = FullGraphTask(
-            make_part(world, DIRECTED),
+            make_part(world, graph),
             num_layers=2,
             loss=nn.functional.cross_entropy,
             metrics={"share": lambda output, labels: float((output.argmax(1) == labels).float().mean())},
