@@ -127,7 +127,7 @@ class FullGraphTask(Task[None]):
 
         Raises:
             DataError: a split has no labels to measure on, or a feature is too large for the wire's number format.
-            RecipeError: it is not known how many blocks the model takes.
+            RecipeError: it is not known how many blocks the model takes, or an option has no meaning here.
         """
         graph, model, world, device = self.graph, setup.model, setup.world, setup.device
         self._setup = setup
@@ -136,6 +136,11 @@ class FullGraphTask(Task[None]):
         if num_layers is None:
             raise RecipeError(
                 f"how many blocks does {type(model).__name__} take? Say FullGraphTask(graph, num_layers = ...)"
+            )
+        if setup.options.accumulate != 1:
+            raise RecipeError(
+                f"training.accumulate = {setup.options.accumulate}: an epoch is one step over the whole graph, so there "
+                "is nothing to add up: leave it out"
             )
         self._given_metrics = self._metrics or metrics_of(self._evaluation, graph)
         self.metric = next(iter(self._given_metrics))

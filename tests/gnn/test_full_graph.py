@@ -261,6 +261,8 @@ def test_what_cannot_be_honoured_is_refused():
     part = make_part(Loopback.single(), DIRECTED)
     with pytest.raises(RecipeError, match="how many blocks does OwnModel take"):
         Trainer(Loopback.single(), OwnModel(), FullGraphTask(part))
+    with pytest.raises(RecipeError, match=r"training\.accumulate = 2"):
+        Trainer(Loopback.single(), make_model("gcn", DIRECTED), FullGraphTask(part), accumulate=2)
     task = FullGraphTask(part, FullGraphOptions(messages="int8"))
     with pytest.raises(RecipeError, match=r'wire\.vectors = "fp16" with full_graph\.messages = "int8"'):
         Trainer(Loopback.single(), make_model("gcn", DIRECTED), task, wire=WireOptions(vectors="fp16"))
