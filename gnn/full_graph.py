@@ -139,8 +139,8 @@ class FullGraphTask(Task[None]):
             )
         if setup.options.accumulate != 1:
             raise RecipeError(
-                f"training.accumulate = {setup.options.accumulate}: an epoch is one step over the whole graph, so there "
-                "is nothing to add up: leave it out"
+                f"training.accumulate = {setup.options.accumulate}: an epoch is one step over the whole graph, so "
+                "there is nothing to add up: leave it out"
             )
         self._given_metrics = self._metrics or metrics_of(self._evaluation, graph)
         self.metric = next(iter(self._given_metrics))
