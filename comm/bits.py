@@ -20,8 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from windrow.comm.links import Links, TimeCurve
+from windrow.comm.quantize import expected_squared_error
 from windrow.comm.random import hash_ids, stream_key
 
 __all__ = [
@@ -33,7 +35,6 @@ __all__ = [
     "group_messages",
     "random_bits",
     "spread_bits",
-    "squared_coefficients",
     "uniform_bits",
 ]
 
@@ -64,43 +65,20 @@ BitsOfChannels = list[list[Bits]]
 """``bits[sender][receiver]``, uint8 [G]: the width of each group."""
 
 
-def squared_coefficients(
-    indptr: npt.NDArray[np.integer],
-    indices: npt.NDArray[np.integer],
-    num_sources: int,
-    source_degrees: npt.NDArray[np.integer] | None = None,
-) -> Floats:
-    """Sum the squares of the coefficients that a rank's aggregation gives each source, float64 [num_sources].
-
-    That is ``sum over destinations v of c_uv^2`` for source u: of a mean (c_uv = 1 / d_v), or with `source_degrees` of
-    a graph convolution (c_uv = 1 / sqrt(d_u d_v)), where d_v is the number of v's edges.
-
-    Args:
-        indptr: [N + 1], where the edges of each destination start and end; all edges of these vertices are there.
-        indices: [E], the source of each edge, 0 to num_sources - 1.
-        num_sources: rows that are aggregated: the rank's own and those that it receives.
-        source_degrees: [num_sources] degree of each source in the whole graph; None for the mean.
-
-    The cost is O(E).
-    """
-    degrees = np.diff(indptr)
-    power = 2 if source_degrees is None else 1
-    of_destinations = np.maximum(degrees, 1).astype(np.float64) ** -power
-    sums = np.bincount(indices, np.repeat(of_destinations, degrees), minlength=num_sources)
-    return np.asarray(sums if source_degrees is None else sums / np.maximum(source_degrees, 1), np.float64)
-
-
 def error_weights(coefficients: Floats, ranges: npt.NDArray[np.floating], width: int) -> Floats:
-    """Weigh messages: beta = ``sum of c_uv^2 * width * range^2 / 6``, float64 [n] (AdaQP).
+    """Weigh messages: beta = ``sum of c_uv^2 * width * range^2 / 6``, float64 [n] (AdaQP, theorem 2).
 
     With b bits the squared error that a message adds to the sums of its receiver is beta / (2^b - 1)^2 on average.
 
     Args:
-        coefficients: [n] from `squared_coefficients` of the receiver.
+        coefficients: [n] the sum, over the sums of the receiver that a row is in, of its coefficient's square there:
+            1 / d_v^2 for the mean of vertex v with d_v edges, 1 / (d_u d_v) for a graph convolution.
         ranges: [n] the largest number of each row minus the smallest.
         width: numbers of a row.
     """
-    return np.asarray(coefficients * np.square(ranges, dtype=np.float64) * (width / 6), np.float64)
+    one_bit = torch.ones(len(ranges), dtype=torch.uint8)
+    of_rows = expected_squared_error(torch.from_numpy(ranges.astype(np.float64)), width, one_bit)
+    return np.asarray(coefficients * of_rows.numpy(), np.float64)
 
 
 def group_messages(weights: Floats, group_size: int) -> tuple[Longs, MessageGroups]:

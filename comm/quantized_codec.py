@@ -1,7 +1,7 @@
 """A codec that rounds rows at random to few bits: one width for all, or for each row of each message its own."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -65,11 +65,14 @@ class QuantizedCodec(Codec):
         assert len(bits) == num_rows, f"{num_rows} rows, but {len(bits)} widths"
         return bits
 
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        """Refuse all but float32: TypeError."""
+        if dtype != torch.float32:
+            raise TypeError(f"rows of {dtype} cannot be quantised, only of torch.float32")
+
     def encode(self, rows: Tensor) -> Tensor:
-        """Refuse to: widths belong to a message."""
-        if rows.dtype != torch.float32:
-            raise TypeError(f"rows of {rows.dtype} cannot be quantised, only of torch.float32")
-        return torch.empty((len(rows), packed_row_bytes(rows.shape[1], self._bits)), dtype=torch.uint8)
+        """Refuse to, by a TypeError: widths belong to the rows of a message."""
+        raise TypeError(f"{len(rows)} rows of no message: quantised rows go through a Route")
 
     def wire_row_bytes(self, row_shape: Sequence[int], dtype: torch.dtype) -> int:
         """See `Codec.wire_row_bytes`; of rows that nothing was assigned to."""
@@ -82,13 +85,14 @@ class QuantizedCodec(Codec):
         return torch.uint8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Message:
     """One message of a codec, for `Codec.of_message`."""
 
     codec: QuantizedCodec
     peer: int
     sent: bool
+    _layouts: dict[tuple[int, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def num_bytes(self, shape: Shape) -> int:
         return int(self._layout(shape)[1][-1])
@@ -106,5 +110,8 @@ class _Message:
         dequantize(packed, bits, offsets, out, None)
 
     def _layout(self, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Widths of the rows, and where each starts: asked for its size, then when it is packed or unpacked."""
+        if (known := self._layouts.get(tuple(shape))) is not None:
+            return known
         bits = self.codec.bits_of(self.peer, shape[0], sent=self.sent)
-        return bits, packed_offsets(bits, shape[1])
+        return self._layouts.setdefault(tuple(shape), (bits, packed_offsets(bits, shape[1])))

@@ -64,9 +64,13 @@ class Codec:
         Raises:
             TypeError: rows that rounding would spoil, since they are no floating-point numbers.
         """
-        if self._shorter is not None and not rows.is_floating_point():
-            raise TypeError(f"{self.name} rounds floating-point rows and would spoil {rows.dtype}")
+        self.check_dtype(rows.dtype)
         return rows.to(self.wire_dtype(rows.dtype)).contiguous()
+
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        """Refuse rows of a dtype that rounding would spoil, since they are no floating-point numbers: TypeError."""
+        if self._shorter is not None and not dtype.is_floating_point:
+            raise TypeError(f"{self.name} rounds floating-point rows and would spoil {dtype}")
 
     def decode(self, wire: Tensor, out: Tensor) -> Tensor:
         """Write what arrived into `out`, [n, ...] of a dtype that rows convert to; nothing to do where it is there."""
@@ -208,7 +212,7 @@ class Wire:
         self.gives_way = gives_way
         self.rows_stage = rows_stage
         for each in (self.codec, self.gradient_codec):
-            each.encode(torch.zeros((1, 1), dtype=dtype))
+            each.check_dtype(dtype)
         self._free: list[tuple[Tensor, torch.cuda.Event | None]] = []
         self._resting: list[Tensor] = []
 

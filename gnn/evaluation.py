@@ -1,6 +1,6 @@
 """Measure a model on the validation and test vertices, all ranks together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Literal, get_args
@@ -12,7 +12,7 @@ from windrow.caching.cached_store import CachedStore
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.comm.world import World
-from windrow.gnn.inference import Report, infer_exactly, infer_sampled, own_vertices
+from windrow.gnn.inference import Report, gather_predictions, infer_exactly, infer_sampled, own_vertices
 from windrow.gnn.metrics import check_labels_can_be_scored, default_metric, evaluate_predictions
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, Split
@@ -27,7 +27,10 @@ __all__ = [
     "check_splits",
     "check_width",
     "measure_split",
+    "measure_splits",
     "metrics_of",
+    "predictions_of",
+    "rows_of",
 ]
 
 
@@ -127,15 +130,10 @@ class Evaluator:
             For each split that has vertices the metrics over all ranks, the same on every rank.
         """
         check_splits(splits)
-        wanted = {split: ids for split in splits if len(ids := self.graph.split_ids(split))}
-        whole = self.infer() if self._options.method == "exact" else None
-        start, _ = self.graph.own_range
-        values: dict[str, dict[str, float]] = {}
-        for split, ids in wanted.items():
-            own = own_vertices(self.graph, ids)
-            outputs = self.infer(ids) if whole is None else whole[own - start]
-            values[split] = measure_split(self.world, self.graph, self.metrics, own, outputs.cpu())
-        return values
+        outputs = self.infer
+        if self._options.method == "exact":
+            outputs = partial(rows_of, self.graph, self.infer())
+        return measure_splits(self.world, self.graph, self.metrics, splits, outputs)
 
     @torch.no_grad()
     def infer(self, ids: Tensor | None = None, *, hidden: bool = False, progress: Report = lambda *_: None) -> Tensor:
@@ -149,7 +147,7 @@ class Evaluator:
         self.model.eval()
         if isinstance(self.model, GNN) and self._options.method == "exact":
             rows = infer_exactly(self.world, self.graph, self.model, hidden=hidden, progress=progress)
-            return rows if ids is None else rows[own_vertices(self.graph, ids) - self.graph.own_range[0]]
+            return rows if ids is None else rows_of(self.graph, rows, ids)
         if hidden:
             raise RecipeError(
                 "hidden vectors are those of a GNN that is evaluated exactly, layer by layer: let a model of your own "
@@ -168,6 +166,11 @@ class Evaluator:
             batch_size=self._options.batch_size,
             progress=progress,
         )
+
+
+def rows_of(graph: PartitionedGraph, own_rows: Tensor, ids: Tensor) -> Tensor:
+    """Of the rows of all vertices of this part, those of some ids of the partition, over all parts."""
+    return own_rows[own_vertices(graph, ids) - graph.own_range[0]]
 
 
 def metrics_of(options: EvaluationOptions, graph: PartitionedGraph) -> Metrics:
@@ -194,3 +197,27 @@ def measure_split(
     values = {name: float(metric(all_outputs, labels)) for name, metric in metrics.items()}
     # Machines may differ in the last bit, and ranks must agree on when to stop.
     return world.broadcast_object(values, root=0, stage="evaluation")
+
+
+def measure_splits(
+    world: World,
+    graph: PartitionedGraph,
+    metrics: Mapping[str, Metric],
+    splits: Sequence[str],
+    outputs: Callable[[Tensor], Tensor],
+) -> dict[str, dict[str, float]]:
+    """`measure_split` of all splits that have vertices; ``outputs(ids)`` are of those of this part among them."""
+    wanted = {split: ids for split in splits if len(ids := graph.split_ids(split))}
+    return {
+        split: measure_split(world, graph, metrics, own_vertices(graph, ids), outputs(ids).cpu())
+        for split, ids in wanted.items()
+    }
+
+
+def predictions_of(world: World, graph: PartitionedGraph, own_rows: Tensor, split: str | None) -> Tensor:
+    """Rows [rows of this part, ...] of all ranks by the user's id, or of a split in its order, on each. Collective."""
+    everything = gather_predictions(world, graph, own_rows)
+    if split is None:
+        return everything
+    check_splits([split])
+    return everything[graph.original_ids[graph.split_ids(split)]]

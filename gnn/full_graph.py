@@ -20,11 +20,11 @@ from windrow.comm.links import Links, NetworkDescription, described_links
 from windrow.comm.meter import Traffic
 from windrow.comm.options import NonNegativeInt, PositiveInt, Share, checked_dataclass
 from windrow.comm.wire import Codec, make_codec
-from windrow.gnn.evaluation import EvaluationOptions, check_splits, measure_split, metrics_of
+from windrow.gnn.evaluation import EvaluationOptions, check_splits, measure_splits, metrics_of, predictions_of, rows_of
 from windrow.gnn.halo import KEPT, WAYS, Halo, HaloExchange, Order, Way
-from windrow.gnn.inference import block_of_range, gather_predictions, own_vertices
+from windrow.gnn.inference import block_of_range, in_degrees, own_vertices
 from windrow.gnn.message_bits import MessageBits, Messages
-from windrow.gnn.message_passing import Block, weighted_degrees
+from windrow.gnn.message_passing import Block
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, graph_placement
 from windrow.gnn.task import TrainingOptions, loss_sum
@@ -145,17 +145,16 @@ class FullGraphTask(Task[None]):
         self._given_metrics = self._metrics or metrics_of(self._evaluation, graph)
         self.metric = next(iter(self._given_metrics))
         start, stop = graph.own_range
-        own = graph.train_ids[(graph.train_ids >= start) & (graph.train_ids < stop)]
+        own = own_vertices(graph, graph.train_ids)
         self._train = (own - start).to(device)
         self._labels = graph.labels_of(own).to(device)
         self._features = graph.features.to(device, torch.float32)
         codec = setup.wire.vectors_codec(torch.float32)
         codec.check(self._features)
         edge_weight = graph.edge_weight_for(model)
-        degrees = graph.indptr.diff() if edge_weight is None else weighted_degrees(graph.indptr, edge_weight)
-        block, sources = block_of_range(
-            graph, degrees if getattr(model, "needs_source_degrees", False) else None, edge_weight, start, stop
-        )
+        needs_degrees = getattr(model, "needs_source_degrees", False)
+        degrees = in_degrees(graph, edge_weight) if needs_degrees else None
+        block, sources = block_of_range(graph, degrees, edge_weight, start, stop)
         if graph.edge_attr is not None and not isinstance(model, GNN):  # which has no use for them
             edges = slice(*graph.indptr[[start, stop]].tolist())
             block = replace(block, edge_attr=graph.edge_attr[edges])
@@ -267,29 +266,19 @@ class FullGraphTask(Task[None]):
     def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
         """Measure on all vertices of each split. Collective."""
         check_splits(splits)
-        wanted = {split: ids for split in splits if len(ids := self.graph.split_ids(split))}
-        outputs = self._infer()
-        values = {}
-        for split, ids in wanted.items():
-            own = own_vertices(self.graph, ids)
-            chosen = outputs[own - self.graph.own_range[0]]
-            values[split] = measure_split(self._setup.world, self.graph, self._given_metrics, own, chosen)
-        return values
+        outputs = partial(rows_of, self.graph, self._infer())
+        return measure_splits(self._setup.world, self.graph, self._given_metrics, splits, outputs)
 
     def predict(self, split: str | None = None) -> Tensor:
         """Outputs for all vertices by the user's id, or for those of a split in its order. Collective."""
-        everything = gather_predictions(self._setup.world, self.graph, self._infer())
-        if split is None:
-            return everything
-        check_splits([split])
-        return everything[self.graph.original_ids[self.graph.split_ids(split)]]
+        return predictions_of(self._setup.world, self.graph, self._infer(), split)
 
     @torch.no_grad()
     def _infer(self) -> Tensor:
-        """Outputs of this part's vertices on the CPU, from rows that travel as they are."""
+        """Outputs of this part's vertices, from rows that travel as they are."""
         self._setup.model.eval()
         outputs: Tensor = self._setup.model(self._exact_blocks, self._features)
-        return outputs.cpu()
+        return outputs
 
     def update(self) -> None:
         """Assign widths of messages for the epochs that follow, where that is due."""

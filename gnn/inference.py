@@ -40,6 +40,7 @@ __all__ = [
     "Report",
     "block_of_range",
     "gather_predictions",
+    "in_degrees",
     "infer_exactly",
     "infer_sampled",
     "own_vertices",
@@ -83,7 +84,7 @@ def infer_exactly(
     """
     start, stop = graph.own_range
     edge_weight = graph.edge_weight_for(model)
-    degrees = graph.indptr.diff() if edge_weight is None else weighted_degrees(graph.indptr, edge_weight)
+    degrees = in_degrees(graph, edge_weight)
     device = next(model.parameters()).device
     rows = model.embed(graph.features.to(device, torch.float32))
     wire = Wire(world, stage="inference", dtype=rows.dtype, device=rows.device)
@@ -106,6 +107,11 @@ def infer_exactly(
 
 def _largest_part(graph: PartitionedGraph) -> int:
     return max(stop - start for start, stop in pairwise(graph.offsets))
+
+
+def in_degrees(graph: PartitionedGraph, edge_weight: Tensor | None) -> Tensor:
+    """In-degree of each vertex of all parts, or where edges have weights the sum of these: [N]."""
+    return graph.indptr.diff() if edge_weight is None else weighted_degrees(graph.indptr, edge_weight)
 
 
 def block_of_range(

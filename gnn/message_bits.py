@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -126,7 +127,7 @@ class MessageBits:
         """Assign widths to what travelled last."""
         used = [(layer, way, halo) for layer, each in enumerate(exchanges) for way, halo in each.used.items()]
         mine: list[list[MessageGroups]] = []
-        orders: list[list[np.ndarray[tuple[int], np.dtype[np.int64]]]] = []
+        orders: list[list[npt.NDArray[np.int64]]] = []
         for layer, way, halo in used:
             found = [group_messages(beta, self._group_size) for beta in self._error_weights(layer, way, halo)]
             orders.append([order for order, _ in found])
@@ -155,7 +156,7 @@ class MessageBits:
         row_bytes = {bits: packed_row_bytes(width, bits) for bits in self._widths}
         return adaptive_bits(groups, self._links, row_bytes, error_share=self._error_share)
 
-    def _error_weights(self, layer: int, way: Way, halo: Halo) -> "list[np.ndarray[tuple[int], np.dtype[np.float64]]]":
+    def _error_weights(self, layer: int, way: Way, halo: Halo) -> list[npt.NDArray[np.float64]]:
         """For each rank those of the rows that go there."""
         send_counts, receive_counts = halo.counts(way)
         if self._is_random:

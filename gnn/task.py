@@ -18,9 +18,8 @@ from windrow.comm.meter import Traffic
 from windrow.comm.options import PositiveFloat, PositiveInt, checked_dataclass
 from windrow.comm.rows import move_rows
 from windrow.gnn.cache_choice import CacheChoice, Sampling, choose_cache, seed_order
-from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers, check_splits, check_width, metrics_of
+from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers, check_width, metrics_of, predictions_of
 from windrow.gnn.graph import Task as Labels
-from windrow.gnn.inference import gather_predictions
 from windrow.gnn.partitioned import PartitionedGraph, graph_placement
 from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline, PipelineOptions, SeedTask
 from windrow.gnn.sampler import SamplerOptions
@@ -188,11 +187,7 @@ class GraphTask(Task[LoadedMinibatch]):
             check_width(graph, self.graph.num_features)
             evaluator = self._make_evaluator(graph)
         graph = graph or self.graph
-        everything = gather_predictions(self._setup.world, graph, evaluator.infer(hidden=hidden))
-        if split is None:
-            return everything
-        check_splits([split])
-        return everything[graph.original_ids[graph.split_ids(split)]]
+        return predictions_of(self._setup.world, graph, evaluator.infer(hidden=hidden), split)
 
     def _make_evaluator(
         self, graph: PartitionedGraph, metrics: Metrics = MappingProxyType({}), store: CachedStore | None = None

@@ -13,7 +13,8 @@ from windrow.comm.quantize import packed_offsets
 from windrow.comm.wire import WireOptions
 from windrow.gnn.build import assemble_graph
 from windrow.gnn.full_graph import FullGraphOptions, FullGraphTask
-from windrow.gnn.inference import gather_predictions, infer_exactly
+from windrow.gnn.halo import Halo
+from windrow.gnn.inference import block_of_range, gather_predictions, infer_exactly
 from windrow.gnn.message_passing import Block
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
@@ -193,6 +194,26 @@ def test_bytes_are_those_of_the_assigned_widths(spmd, messages):
 
     for sent, expected in spmd(body):
         assert sent == expected
+
+
+@pytest.mark.parametrize("cover", [False, True])
+def test_what_an_error_counts_is_what_it_does_to_all_sums(spmd, cover):
+    def body(world):
+        part = make_part(world, DIRECTED)
+        block, sources = block_of_range(part, None, None, *part.own_range)
+        halo = Halo(world, block, sources[block.num_dst :], part.offsets, cover=cover, device=torch.device("cpu"))
+        own_weights = torch.rand(block.num_dst, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+        for way, bags in (("rows", halo.received.forward), ("gradients", halo.sent.backward)):
+            count = sum(halo.counts(way)[1])
+            # The sums that each row alone makes, where it is 1.
+            alone = [
+                bags.add(row.unsqueeze(1), torch.zeros(block.num_dst, 1).double(), weighted=False)
+                for row in torch.eye(count).double()
+            ]
+            expected = [float((one.squeeze(1).square() * own_weights).sum()) for one in alone]
+            assert halo.error_coefficients(way, own_weights).tolist() == pytest.approx(expected)
+
+    spmd(body)
 
 
 def test_rounding_repeats_itself(spmd):
