@@ -6,7 +6,7 @@ alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -21,7 +21,7 @@ from windrow.comm.meter import Traffic
 from windrow.comm.options import NonNegativeInt, PositiveInt, Share, checked_dataclass
 from windrow.comm.wire import Codec, make_codec
 from windrow.gnn.evaluation import EvaluationOptions, check_splits, measure_splits, metrics_of, predictions_of, rows_of
-from windrow.gnn.halo import KEPT, WAYS, Halo, HaloExchange, Order, Way
+from windrow.gnn.halo import KEPT, WAYS, Halo, HaloExchange, Order, Way, fetching_again
 from windrow.gnn.inference import block_of_range, in_degrees, own_vertices
 from windrow.gnn.message_bits import MessageBits, Messages
 from windrow.gnn.message_passing import Block
@@ -68,6 +68,10 @@ class FullGraphOptions:
     keep_first: bool = True
     """Keep what the first layer of a `GNN` adds up of the features, so that they travel once in a run. Not with
     model.residual, nor where the layer's map comes first. Memory: a row of features for each vertex of the part."""
+    recompute: bool = False
+    """Fetch rows of other parts again in the backward pass instead of keeping those of the forward pass: less memory
+    for layers that look at each source (gat), whose rows then travel three times an epoch instead of twice. Layers that
+    add rows up keep none anyway."""
 
 
 class FullGraphTask(Task[None]):
@@ -252,7 +256,8 @@ class FullGraphTask(Task[None]):
         if self._takes_dropout:
             row_ids = self.graph.original_ids[slice(*self.graph.own_range)].to(self._setup.device)
             arguments.append(DropoutContext(seed=self._setup.seed, epoch=epoch, step=step, row_ids=row_ids))
-        with self._setup.stopwatch.measure("forward"):
+        fetching = fetching_again(self.exchanges) if self._options.recompute else nullcontext()
+        with self._setup.stopwatch.measure("forward"), fetching:
             output = self._setup.model(*arguments)
             if not len(self._train):
                 nothing: Tensor = output.sum() * 0

@@ -16,7 +16,8 @@ makes for its destination. The least number of either is a minimum vertex cover 
 ICS 2025), exact up to the order of additions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -24,6 +25,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from windrow.comm.meter import Stopwatch
 from windrow.comm.route import Block, Landing, Route
@@ -34,7 +37,7 @@ from windrow.gnn import message_passing
 from windrow.gnn.message_passing import add_sums
 from windrow.partition.vertex_cover import least_vertex_cover
 
-__all__ = ["KEPT", "WAYS", "Halo", "HaloExchange", "Order", "Way"]
+__all__ = ["KEPT", "WAYS", "Halo", "HaloExchange", "Order", "Way", "fetching_again"]
 
 Way: TypeAlias = Literal["rows", "gradients"]
 """Forward, to the ranks that need rows; or backward, to those that own them. The last part of a traffic's name."""
@@ -279,6 +282,9 @@ class HaloExchange:
         self._exact = Wire(world, stage=name, rows_stage=KEPT, device=device)
         self.used: dict[Way, Halo] = {}
         """What travelled last each way, but for what is kept."""
+        self.fetched: _Fetched | None = None
+        """What `rows` brought last, where it `can_fetch_again`."""
+        self.can_fetch_again = False
 
     def projects_first(self, in_features: int, out_features: int, *, learnt: bool) -> bool:
         """Whether the narrower side travels behind the map: rows of `in_features`, and their gradients if `learnt`."""
@@ -300,6 +306,8 @@ class HaloExchange:
     def rows(self, x: Tensor) -> Tensor:
         """Bring the rows of all sources, [own vertices, ...] -> [own vertices, then halo, ...]. Collective."""
         found: Tensor = _Rows.apply(x.flatten(1), self)  # type: ignore[no-untyped-call]
+        if self.can_fetch_again:
+            self.fetched = _Fetched(self, x.detach().flatten(1), found)
         return found.view(-1, *x.shape[1:])
 
     def add_up(self, x: Tensor, *, weighted: bool, keeps: bool = False) -> Tensor:
@@ -360,6 +368,60 @@ class HaloExchange:
 
 def _spans(counts: Sequence[int]) -> list[slice]:
     return [slice(*bounds) for bounds in pairwise(offsets_from_counts(counts))]
+
+
+class _Fetched:
+    """Rows that `HaloExchange.rows` brought, and how to get them again."""
+
+    def __init__(self, exchange: HaloExchange, x: Tensor, found: Tensor) -> None:
+        self._exchange, self._x = exchange, x
+        # While it is referred to, no other storage has its address, though its memory may be gone.
+        self._storage = StorageWeakRef(found.untyped_storage())
+        self._found: Tensor | None = None
+        self._saved = 0
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a tensor is made of these rows."""
+        return bool(StorageWeakRef(tensor.untyped_storage()) == self._storage)
+
+    def give_up(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """A way to get a tensor again that is made of these rows; collective, once for all of them."""
+        size, stride, first = tensor.size(), tensor.stride(), tensor.storage_offset()
+        self._saved += 1
+
+        def again() -> Tensor:
+            found = self._exchange.fetch(self._x) if self._found is None else self._found
+            self._saved -= 1
+            self._found = found if self._saved else None
+            return found.as_strided(size, stride, first)
+
+        return again
+
+
+@contextmanager
+def fetching_again(exchanges: Sequence[HaloExchange]) -> Iterator[None]:
+    """A forward pass in here does not keep the rows of others for its backward pass, which fetches them again.
+
+    Every rank does so, or none. Memory: one layer's rows of others at a time instead of all layers'. Cost: they travel
+    once more. Rows that are summed on arrival are never kept.
+
+    Source: Mostafa: Sequential Aggregation and Rematerialization, MLSys 2022.
+    """
+
+    def give_up(tensor: Tensor) -> Tensor | Callable[[], Tensor]:
+        for exchange in exchanges:
+            if exchange.fetched is not None and exchange.fetched.holds(tensor):
+                return exchange.fetched.give_up(tensor)
+        return tensor
+
+    for exchange in exchanges:
+        exchange.can_fetch_again = True
+    try:
+        with saved_tensors_hooks(give_up, lambda saved: saved if isinstance(saved, Tensor) else saved()):
+            yield
+    finally:
+        for exchange in exchanges:
+            exchange.can_fetch_again, exchange.fetched = False, None
 
 
 class _Sums(torch.autograd.Function):

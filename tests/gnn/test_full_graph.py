@@ -6,14 +6,16 @@ import dataclasses
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.comm.quantize import packed_offsets
 from windrow.comm.wire import WireOptions
 from windrow.gnn.build import assemble_graph
+from windrow.gnn.evaluation import EvaluationOptions
 from windrow.gnn.full_graph import FullGraphOptions, FullGraphTask
-from windrow.gnn.halo import Halo
+from windrow.gnn.halo import Halo, HaloExchange
 from windrow.gnn.inference import block_of_range, gather_predictions, infer_exactly
 from windrow.gnn.message_passing import Block
 from windrow.gnn.models import ModelOptions, build_model
@@ -242,6 +244,58 @@ def test_rows_travel_in_the_formats_of_the_wire(spmd):
 
     for exact, short in spmd(body):
         assert exact == 2 * short
+
+
+@pytest.mark.parametrize("messages", ["wire", "int4"])
+@pytest.mark.parametrize("kind", ["gat", "graphsage"])
+def test_rows_that_are_fetched_again_are_the_same(spmd, kind, messages):
+    options = FullGraphOptions(messages=messages)
+
+    def body(world):
+        return [
+            trained(world, DIRECTED, dataclasses.replace(options, recompute=recompute), kind=kind)
+            for recompute in (False, True)
+        ]
+
+    for (kept, traffic), (again, more_traffic) in spmd(body):
+        assert again == kept
+        # Not only forward and gradients back, but forward twice; sums are not kept.
+        rows, more_rows = (each.rows_sent + each.rows_received for each in (traffic, more_traffic))
+        assert more_rows == rows * (1.5 if kind == "gat" else 1)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_rows_of_others_are_not_kept_where_they_are_fetched_again(monkeypatch, recompute):
+    fetch, fetched = HaloExchange.fetch, []
+
+    def noted(exchange, x):
+        found = fetch(exchange, x)
+        fetched.append(StorageWeakRef(found.untyped_storage()))
+        return found
+
+    monkeypatch.setattr(HaloExchange, "fetch", noted)
+    task = FullGraphTask(make_part(Loopback.single(), UNDIRECTED), FullGraphOptions(recompute=recompute))
+    with Trainer(Loopback.single(), make_model("gat", UNDIRECTED), task, seed=0):
+        loss = task.loss(None, 0, 0)
+        assert [found.expired() for found in fetched] == [recompute] * 3
+        assert loss.isfinite()
+
+
+def test_several_labels_for_each_vertex(spmd):
+    graph = community_graph(NUM_VERTICES, 4, seed=3, num_features=6, task="multi-label")
+    model = make_model("graphsage", graph)
+    expected, outputs = one_process(copy.deepcopy(model), graph, 4)
+
+    def body(world):
+        task = FullGraphTask(make_part(world, graph), evaluation=EvaluationOptions(metric="micro_f1"))
+        with Trainer(world, copy.deepcopy(model), task, learning_rate=0.01, seed=0) as trainer:
+            return [trainer.train_epoch(epoch) for epoch in range(4)], trainer.evaluate()
+
+    chosen, labels = outputs[graph.test_ids] > 0, graph.labels[graph.test_ids] > 0
+    right, wrong = (chosen & labels).sum(), (chosen != labels).sum()
+    for losses, values in spmd(body):
+        assert losses == pytest.approx(expected, rel=1e-5)
+        assert values["test"]["micro_f1"] == pytest.approx(float(2 * right / (2 * right + wrong)))
 
 
 class OwnModel(nn.Module):
