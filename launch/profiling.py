@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from windrow.comm.errors import RecipeError
 from windrow.comm.hosts import gather_hosts
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.link_probe import ProbeOptions, measure_links
 from windrow.comm.meter import Tracer
 from windrow.comm.world import World
+from windrow.gnn.full_graph import FullGraphTask
 from windrow.gnn.task import GraphTask
 from windrow.launch.known_links import kept_links
 from windrow.launch.rank_process import joined_job, ranks_on_this_machine
@@ -39,12 +39,15 @@ __all__ = ["advise", "profile", "stage_rows"]
 
 STAGES = (
     *("sample", "wait for samples", "fetch", "read", "ids", "lookup", "forward", "pooled", "backward"),
-    *("wait", "update", "rest"),
+    *("wait", "update", "assign bits", "rest"),
 )
 """In the order of the table."""
 
-WAITS = {"counts": "ids", "ids": "lookup", "vectors": "pooled", "gradients": "backward"}
-"""What is exchanged for tables -> the stage that waits for it."""
+WAITS = {"counts": "ids", "ids": "lookup", "vectors": "pooled", "rows": "forward", "gradients": "backward"}
+"""What is exchanged for tables, or between layers -> the stage that waits for it."""
+
+INSIDE = "halo"
+"""A stage that is part of others."""
 
 AROUND = 6
 """Steps before those that are measured, in which kernels compile and the pipeline fills; and after them, so that it
@@ -66,7 +69,7 @@ from which on advice is given; of a core, below which other programs had the res
 
 
 def profile(recipe: AnyRecipe, *, steps: int = 20) -> dict[str, Any]:
-    """Train a few steps with half of the recipe's batch, then with the whole; nothing is kept. Collective.
+    """Train a few steps with half of the recipe's batch, if any, then with the whole; nothing is kept. Collective.
 
     Args:
         recipe: from `windrow.launch.recipe.load_any_recipe`; the same on every rank.
@@ -79,14 +82,10 @@ def profile(recipe: AnyRecipe, *, steps: int = 20) -> dict[str, Any]:
     Raises:
         WindrowError: the store or the recipe does not fit.
     """
-    if isinstance(recipe, Recipe) and recipe.full_graph.enabled:
-        raise RecipeError(
-            "full_graph.enabled = true: a profile compares minibatches of two sizes, of which there are none; the "
-            "table of epochs and windrow train --trace show the stages"
-        )
     training, half = recipe.training, None
+    has_minibatches = not _takes_whole_graph(recipe)
     with joined_job(recipe.run) as (world, device):
-        if training.batch_size > 1:
+        if has_minibatches and training.batch_size > 1:
             smaller: Any = dataclasses.replace(training, batch_size=training.batch_size // 2)
             with make_trainer(world, dataclasses.replace(recipe, training=smaller), device) as trainer:
                 half, _ = _run(trainer, steps)
@@ -119,7 +118,8 @@ def profile(recipe: AnyRecipe, *, steps: int = 20) -> dict[str, Any]:
         rank = int(np.argmax(work_s))
         work = ", ".join(f"{1e3 * seconds / steps:.3g}" for seconds in work_s)
         shown = f" on rank {rank}, which others wait for (ms of work by rank: {work})" if world.size > 1 else ""
-        about = f"{recipe.name}: means of {steps} steps of {training.batch_size:,}{shown}"
+        batch = f"{training.batch_size:,}" if has_minibatches else "the whole graph"
+        about = f"{recipe.name}: means of {steps} steps of {batch}{shown}"
         about += f"; one large matrix product: {flops_per_s / 1e9:.3g} Gflop/s"
         found = {"about": about, "stages": rows, "advice": advice}
         return world.all_gather_object(found, stage="profile")[rank]
@@ -174,7 +174,7 @@ def stage_rows(
 
 def _own_and_waiting(cost: RankCost, steps: int, beside: set[str]) -> tuple[dict[str, float], defaultdict[str, float]]:
     """Seconds of each stage in a step: the rank's own, and those that it waited."""
-    stages = {stage: seconds / steps for stage, seconds in cost.stage_seconds.items()}
+    stages = {stage: seconds / steps for stage, seconds in cost.stage_seconds.items() if stage != INSIDE}
     measured = sum(seconds for stage, seconds in stages.items() if stage not in beside)
     stages["rest"] = max(0.0, cost.seconds / steps - measured)
     waiting = defaultdict[str, float](float)
@@ -226,7 +226,13 @@ def advise(rows: Sequence[Mapping[str, Any]], recipe: AnyRecipe, *, threads: int
     computes_ms, free = ms("forward", "backward"), cores - threads
     near_floor = ms("forward", "backward", of="floor ms") >= NEAR_FLOOR * computes_ms
     on_network = ms("network", of="floor ms") > MOST * waits_ms
-    if isinstance(recipe, Recipe):
+    fewer_sums = ", ".join([*shorter("sums"), "larger training.batch_size"])
+    if isinstance(recipe, Recipe) and _takes_whole_graph(recipe):
+        even, less, data_ms, data = "partition.balance", "smaller model.hidden", 0.0, ""
+        rounded = recipe.full_graph.messages != "wire"
+        fewer_bytes = ["fewer full_graph.widths" if rounded else 'full_graph.messages = "int8" or "adaptive"']
+        fewer_sums = ", ".join([*shorter("sums"), "smaller model.hidden"])
+    elif isinstance(recipe, Recipe):
         even = 'sampler.order = "local"' if recipe.sampler.order == "global" else "partition.balance"
         fewer_bytes = [
             "larger cache.alpha or cache.memory_gib",
@@ -244,7 +250,6 @@ def advise(rows: Sequence[Mapping[str, Any]], recipe: AnyRecipe, *, threads: int
         even, less = "another plan.planner", "a smaller [model] or tables.dim"
         fewer_bytes = [*shorter("vectors", "gradients"), "smaller tables.dim"]
         data_ms, data = ms("read"), "waiting for the reader: larger training.reader_memory_bytes, or more cores"
-    fewer_sums = ", ".join([*shorter("sums"), "larger training.batch_size"])
     rules = (
         (data_ms, data),
         (waits_ms * (not on_network), f"waiting for ranks that come later: {even}, or fewer ranks on each machine"),
@@ -257,6 +262,10 @@ def advise(rows: Sequence[Mapping[str, Any]], recipe: AnyRecipe, *, threads: int
     found = sorted((rule for rule in rules if rule[0] >= WORTH * step_ms), key=lambda rule: -rule[0])
     lines = [f"{at_stake:.3g} of {step_ms:.3g} ms: {text}" for at_stake, text in found[:3]]
     return lines or [f"nothing stands out; what takes most is {named['step']['bound by']}: {less}, or more ranks"]
+
+
+def _takes_whole_graph(recipe: AnyRecipe) -> bool:
+    return isinstance(recipe, Recipe) and recipe.full_graph.enabled
 
 
 def _run(trainer: Trainer, steps: int) -> tuple[RankCost, float]:
@@ -306,6 +315,8 @@ def _bytes_moved(trainer: Trainer, costs: Sequence[RankCost], steps: int) -> dic
     task, cost = trainer.task, costs[trainer.world.rank]
     weights = sum(weight.nbytes for weight in task.dense_parameters(trainer.model))
     found = {"update": NUMBERS_OF_UPDATE[trainer.options.optimizer] * weights / trainer.options.accumulate}
+    if isinstance(task, FullGraphTask):
+        return found
     if isinstance(task, GraphTask):
         # Rows are read as they travel, and written as float32; those that others asked for come on top.
         store = task.store

@@ -17,7 +17,6 @@ from windrow.gnn.message_bits import Messages
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import graph_to_store, partition_to_store
 from windrow.gnn.readers import read_graph
-from windrow.launch.profiling import profile
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.training import make_trainer
 from windrow.training.trainer import Trainer
@@ -172,8 +171,3 @@ def test_the_whole_graph_is_trained_on(recipe: Recipe, messages: Messages, tmp_p
         assert last < first
         assert line.startswith("halo: ")
         assert "fewer than sources of other parts" in line
-
-
-def test_a_profile_of_the_whole_graph_is_refused(recipe: Recipe) -> None:
-    with pytest.raises(RecipeError, match=r"compares minibatches of two sizes"):
-        profile(replace(recipe, full_graph=FullGraphOptions(enabled=True)))

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.launcher import launched_rank
+from windrow.gnn.full_graph import FullGraphOptions
 from windrow.gnn.partitioning import partition_to_store
 from windrow.launch.cli import main
 from windrow.launch.profiling import STAGES, advise, stage_rows
@@ -176,6 +177,15 @@ ADVICE: list[tuple[AnyRecipe, dict[str, dict[str, float]], int, list[str]]] = [
         1,
         ["larger cache.alpha or cache.memory_gib$", "sums of gradients: larger training.batch_size$"],
     ),
+    (
+        graph_recipe(full_graph={"enabled": True}),
+        BOTH_WAIT | BUSY,
+        1,
+        [
+            r'^30 .*each other: full_graph.messages = "int8" or "adaptive"$',
+            r'^20 .* wire.sums = "bf16", smaller model.hidden$',
+        ],
+    ),
     (graph_recipe(), BOTH_WAIT, 1, [r'^50 .* ranks that come later: sampler.order = "local", or fewer ranks']),
     (graph_recipe(sampler={"order": "local"}), BOTH_WAIT, 1, ["^50 .*: partition.balance, or"]),
     (log_recipe(), POOLED_WAITS, 1, ["^30 .*: another plan.planner, or"]),
@@ -244,6 +254,7 @@ def small_graph(folder: Path, ranks: int) -> Recipe:
 
 
 OF_GRAPHS = ["sample", "wait for samples", "fetch", "forward", "backward", "wait", "update", "rest"]
+OF_WHOLE_GRAPHS = ["forward", "backward", "wait", "update", "rest"]
 OF_LOGS = ["read", "ids", "lookup", "forward", "pooled", "backward", "wait", "update", "rest"]
 
 
@@ -285,6 +296,9 @@ def test_one_rank(
         "step"
     ]
     assert {row["fixed ms"] for row in alone["stages"]} == {None}
+    whole = profiled(replace(graph, name="whole"), tmp_path, "--set", "full_graph.enabled=true")
+    check(whole, OF_WHOLE_GRAPHS, 1)
+    assert whole["about"].startswith("whole: means of 3 steps of the whole graph; ")
     prepare_clicks(tmp_path)
     check(profiled(click_recipe(tmp_path), tmp_path), OF_LOGS, 1)
     assert not (tmp_path / "runs").exists()
@@ -302,7 +316,10 @@ def test_two_ranks(
         partition_to_store(graph)
         prepare_clicks(shared_tmp_path)
     MPI.COMM_WORLD.Barrier()
-    for recipe, stages in ((graph, OF_GRAPHS), (click_recipe(shared_tmp_path), OF_LOGS)):
+    whole = replace(graph, name="whole", full_graph=FullGraphOptions(enabled=True, messages="adaptive"))
+    with_bits = [*OF_WHOLE_GRAPHS[:-1], "assign bits", "rest"]
+    recipes = ((graph, OF_GRAPHS), (whole, with_bits), (click_recipe(shared_tmp_path), OF_LOGS))
+    for recipe, stages in recipes:
         found = profiled(recipe, shared_tmp_path)
         if launched_rank() == 0:
             check(found, stages, 2)
