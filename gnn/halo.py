@@ -37,7 +37,7 @@ from windrow.gnn import message_passing
 from windrow.gnn.message_passing import add_sums
 from windrow.partition.vertex_cover import least_vertex_cover
 
-__all__ = ["KEPT", "WAYS", "Halo", "HaloExchange", "Order", "Way", "fetching_again"]
+__all__ = ["KEPT", "WAYS", "Halo", "HaloExchange", "Order", "Way", "fetching_again", "projects_first", "wanted_rows"]
 
 Way: TypeAlias = Literal["rows", "gradients"]
 """Forward, to the ranks that need rows; or backward, to those that own them. The last part of a traffic's name."""
@@ -119,18 +119,11 @@ class Halo:
         cover: bool,
         device: torch.device,
     ) -> None:
-        own, stage = block.num_dst, "halo: rows wanted"
-        self.num_own = own
-        source, destination = block.indices.long(), block.edge_destinations
-        weights = block.edge_weight
-        is_own = source < own
-
-        def edges(chosen: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-            return destination[chosen], source[chosen], None if weights is None else weights[chosen]
-
-        self.own = TwoWays.of(*edges(is_own), device)
+        stage = "halo: rows wanted"
+        self.num_own = block.num_dst
+        self.own = TwoWays.of(*_edges(block, block.indices < block.num_dst), device)
         """Sums over sources that this rank owns."""
-        wanted = _wanted(*edges(~is_own), halo_ids, own, offsets, cover=cover)
+        wanted = wanted_rows(block, halo_ids, offsets, cover=cover)
         self.received = TwoWays.of(*wanted.received, device)
         """Sums over rows that arrive."""
         self.receive_counts = wanted.counts
@@ -175,7 +168,13 @@ class Halo:
         return self.own[back].add(x, torch.zeros_like(x), weighted=weighted)
 
 
-class _Wanted(NamedTuple):
+def _edges(block: message_passing.Block, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Destination, source and weight of some edges, bool [edges]."""
+    weights = None if block.edge_weight is None else block.edge_weight[chosen]
+    return block.edge_destinations[chosen], block.indices[chosen].long(), weights
+
+
+class WantedRows(NamedTuple):
     """What a rank asks others for."""
 
     counts: list[int]
@@ -190,22 +189,16 @@ class _Wanted(NamedTuple):
     """Entries of the sums over arriving rows: destination, row, weight."""
 
 
-def _wanted(
-    destination: Tensor,
-    source: Tensor,
-    weights: Tensor | None,
-    halo_ids: Tensor,
-    own: int,
-    offsets: Sequence[int],
-    *,
-    cover: bool,
-) -> _Wanted:
-    """Choose what to ask for, from the edges whose sources are in the halo."""
-    place = source - own
+def wanted_rows(block: message_passing.Block, halo_ids: Tensor, offsets: Sequence[int], *, cover: bool) -> WantedRows:
+    """Choose what a part asks for; see `Halo`."""
+    destination, source, weights = _edges(block, block.indices >= block.num_dst)
+    place = source - block.num_dst
     if not cover:
         bounds = torch.searchsorted(halo_ids, torch.tensor(offsets))
         ones = None if weights is None else torch.ones(len(halo_ids))
-        return _Wanted(bounds.diff().tolist(), torch.ones_like(halo_ids), halo_ids, ones, (destination, place, weights))
+        return WantedRows(
+            bounds.diff().tolist(), torch.ones_like(halo_ids), halo_ids, ones, (destination, place, weights)
+        )
     owner = torch.bucketize(halo_ids, torch.tensor(offsets[1:]), right=True)[place]
     counts, sizes, ids, of_entries = [], [], [], []
     arriving: list[tuple[Tensor, Tensor, Tensor | None]] = []
@@ -226,14 +219,14 @@ def _wanted(
         sum_rows = first + len(sent_rows) + torch.arange(len(sums.places))
         arriving.append((sums.places, sum_rows, torch.ones(len(sums.places))))
         first += counts[-1]
-    received = tuple(torch.cat(parts) for parts in zip(*arriving, strict=True))
+    to_rows, from_rows, with_weights = (torch.cat(parts) for parts in zip(*arriving, strict=True))
     known = weights is not None
-    return _Wanted(
+    return WantedRows(
         counts,
         torch.cat(sizes),
         torch.cat(ids),
         torch.cat(of_entries) if known else None,
-        (received[0], received[1], received[2] if known else None),
+        (to_rows, from_rows, with_weights if known else None),
     )
 
 
@@ -288,10 +281,7 @@ class HaloExchange:
 
     def projects_first(self, in_features: int, out_features: int, *, learnt: bool) -> bool:
         """Whether the narrower side travels behind the map: rows of `in_features`, and their gradients if `learnt`."""
-        if self._order != "auto":
-            return self._order == "project"
-        before = (1 + learnt) * in_features if learnt or self._kept is None else 0
-        return 2 * out_features < before
+        return projects_first(self._order, in_features, out_features, learnt=learnt, keeps=self._kept is not None)
 
     def sums(self, x: Tensor, *, weighted: bool) -> Tensor:
         """Add up the rows of each vertex's sources: [own vertices, features] likewise. Collective."""
@@ -364,6 +354,14 @@ class HaloExchange:
             with self._stopwatch.measure("halo"):
                 transfer.finish([arriving])
         return computed, arriving
+
+
+def projects_first(order: Order, in_features: int, out_features: int, *, learnt: bool, keeps: bool) -> bool:
+    """Whether a layer's rows travel behind its linear map; `keeps`: rows that are not learnt travel once in a run."""
+    if order != "auto":
+        return order == "project"
+    before = (1 + learnt) * in_features if learnt or not keeps else 0
+    return 2 * out_features < before
 
 
 def _spans(counts: Sequence[int]) -> list[slice]:

@@ -1,10 +1,11 @@
-"""``windrow explain``: predict what caches would save of a graph recipe, or deduplication of a log's.
+"""``windrow explain``: predict what caches or messages would save of a graph recipe, or deduplication of a log's.
 
 Of a graph recipe: predict, from the structure of the partitioned graph alone, how many rows of features ranks will ask
 each other for in an epoch, and how much of that goes away when each rank also keeps the remote rows that its
-minibatches are most likely to need (alpha * N / ranks of them). With a network, also how long an epoch takes. Of the
-recipe of a prepared log with sessions: predict, from the log and the plan of its tables, what each step of
-deduplication (O3 to O7, section [deduplication]) would save. One process does this: start it without mpirun.
+minibatches are most likely to need (alpha * N / ranks of them). With a network, also how long an epoch takes. Where
+the recipe trains on the whole graph: how many bytes travel before each layer, by the format of messages. Of the recipe
+of a prepared log with sessions: predict, from the log and the plan of its tables, what each step of deduplication (O3
+to O7, section [deduplication]) would save. One process does this: start it without mpirun.
 """
 
 import argparse
@@ -38,7 +39,8 @@ examples:
 docs/caching.md and docs/deduplication.md say how it is worked out, and what the columns are.
 """
 
-OF_GRAPHS = ("network", "ranks_per_machine", "alphas", "plot")
+OF_CACHES = ("ranks_per_machine", "alphas", "plot")
+OF_GRAPHS = ("network", *OF_CACHES)
 OF_LOGS = ("ranks", "rows")
 """Options of one kind of recipe."""
 
@@ -99,11 +101,6 @@ def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
     from windrow.gnn.partitioned import PartitionedGraph
     from windrow.partition.store import PartitionStore
 
-    if recipe.full_graph.enabled:
-        raise RecipeError(
-            "full_graph.enabled = true: nothing is sampled, so there are no caches to explain; the first lines of a "
-            "run say how many rows travel"
-        )
     parts = PartitionStore.open(recipe.store, verify=False).manifest.num_parts
     if parts == 1:
         raise RecipeError(
@@ -112,6 +109,8 @@ def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
         )
     graph = PartitionedGraph.open(recipe.store, rank=0, size=parts, read_features=False)
     links, network = _network(arguments.network, parts)
+    if recipe.full_graph.enabled:
+        return _explain_full_graph(recipe, arguments, graph, links, network)
     work, computed = None, ""
     if links is not None:
         work, computed = _work(graph, recipe, links, arguments.ranks_per_machine)
@@ -131,6 +130,18 @@ def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
         with writing(arguments.plot, "--plot"):
             write_explanation_plot(found, arguments.plot, title=recipe.name)
         print(f"\nwrote {arguments.plot}")
+    write_json(arguments.json, asdict(found))
+    return 0
+
+
+def _explain_full_graph(
+    recipe: "Recipe", arguments: argparse.Namespace, graph: "PartitionedGraph", links: "Links | None", network: str
+) -> int:
+    from windrow.gnn.explain_full_graph import describe_full_graph, explain_full_graph
+
+    _refuse_options(arguments, OF_CACHES, "full-graph training")
+    found = explain_full_graph(graph, recipe.model, recipe.full_graph, recipe.wire, links=links)
+    print(f"{recipe.name}: {describe_full_graph(found, recipe.full_graph, network=network)}")
     write_json(arguments.json, asdict(found))
     return 0
 

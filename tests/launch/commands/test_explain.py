@@ -85,14 +85,29 @@ def test_with_a_network_there_are_times_and_a_picture(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_what_travels_in_full_graph_training(
+    recipe: Path, store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network, out = tmp_path / "network.toml", tmp_path / "explain.json"
+    network.write_text(f'nodes = {PARTS}\nrate = "1mbit"\n')
+    whole = ("--set", store, "--set", "full_graph.enabled=true", "--network", network)
+    assert explain_with(recipe, *whole, "--set", "full_graph.messages=adaptive", "--json", out) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"tolokers: 11,758 vertices in {PARTS} parts, at most ")
+    assert "adaptive messages are between int2 and int8" in printed
+    seconds = [one["seconds"] for one in json.loads(out.read_text())["formats"]]
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[-1] > 0
+
+
 @pytest.mark.usefixtures("nobody_measured")
 def test_what_cannot_be_explained(recipe: Path, store: str, repository: Path, tmp_path: Path) -> None:
     network = tmp_path / "network.toml"
     network.write_text("nodes = 5\n")
     with pytest.raises(RecipeError, match=r"network of 5 ranks, but the graph has 3 parts"):
         explain_with(recipe, "--set", store, "--network", network)
-    with pytest.raises(RecipeError, match=r"nothing is sampled"):
-        explain_with(recipe, "--set", store, "--set", "full_graph.enabled=true")
+    with pytest.raises(RecipeError, match=r"--alphas says nothing about full-graph training"):
+        explain_with(recipe, "--set", store, "--set", "full_graph.enabled=true", "--alphas", 0)
     network.write_text("nodes = 3\n")
     with pytest.raises(RecipeError, match=r"--ranks-per-machine 0"):
         explain_with(recipe, "--set", store, "--network", network, "--ranks-per-machine", 0)

@@ -1,0 +1,236 @@
+"""Predict what travels in an epoch of full-graph training, in every format of messages, without training.
+
+One process counts, part by part, the rows that each would ask the others for, and runs the model on two vertices to see
+how wide they are before each layer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
+from windrow.comm.links import Links
+from windrow.comm.quantize import packed_row_bytes
+from windrow.comm.wire import WireOptions, make_codec
+from windrow.gnn.full_graph import FullGraphOptions
+from windrow.gnn.halo import projects_first, wanted_rows
+from windrow.gnn.inference import block_of_range
+from windrow.gnn.message_passing import Block
+from windrow.gnn.models import GNN, ModelOptions, build_model
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.training.terminal import byte_size, table
+
+__all__ = ["FormatEstimate", "FullGraphExplanation", "LayerRows", "describe_full_graph", "explain_full_graph"]
+
+FORMATS = ("fp32", "bf16", "int8", "int4", "int2", "int1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerRows:
+    """What travels for one layer of the model."""
+
+    rows: int
+    """Over all ranks, each way."""
+    columns: int
+    """Of a row."""
+    rows_times: int
+    """How often rows travel in an epoch, after the first; 0: they are kept."""
+    gradients_times: int
+    """Likewise gradients; 0: the layer's input is not learnt."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FormatEstimate:
+    """What one format of messages means, over all ranks."""
+
+    messages: str
+    """Of rows and of their gradients."""
+    bytes_sent: int
+    """In an epoch, after the first."""
+    seconds: float | None
+    """That the network needs for them, layer after layer; None where it is not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FullGraphExplanation:
+    """What travels in full-graph training."""
+
+    num_vertices: int
+    num_parts: int
+    """Ranks."""
+    largest_part: int
+    """Vertices of it: what a rank holds a row for in every layer."""
+    source_rows: int
+    """Sources that other ranks own, over all ranks."""
+    partial_sums_rows: int
+    """What travels instead where layers add rows up and sums are sent where they are fewer."""
+    layers: tuple[LayerRows, ...]
+    formats: tuple[FormatEstimate, ...]
+    """From the longest to the shortest."""
+    gradient_bytes: int
+    """Of the model's gradients, which are summed over the ranks, as they travel."""
+    gradient_seconds: float | None
+    """Of that sum; None where the network is not known."""
+
+
+def explain_full_graph(
+    graph: PartitionedGraph,
+    model: ModelOptions,
+    options: FullGraphOptions,
+    wire: WireOptions,
+    *,
+    links: Links | None = None,
+) -> FullGraphExplanation:
+    """Work out what travels, for all parts of a graph in this one process.
+
+    Args:
+        graph: topology; of its features only the shape counts.
+        model: that would be trained.
+        options: likewise; each format of messages is shown, whichever these name.
+        wire: says how gradients of the model are summed.
+        links: of a network with one rank for each part; None where it is not known.
+
+    Cost: for each part a sort of its edges, and the vertex covers of `windrow.gnn.halo.Halo`.
+    """
+    counts = {cover: _rows_of_pairs(graph, cover=cover) for cover in {False, options.partial_sums}}
+    built = build_model(model, in_features=graph.num_features, out_features=graph.num_outputs, seed=0)
+    layers, pairs = [], []
+    for seen in _widths(built, graph.num_features, options):
+        of_layer = counts[options.partial_sums and seen.adds_up]
+        again = options.recompute and not seen.adds_up
+        layers.append(
+            LayerRows(
+                rows=int(of_layer.sum()),
+                columns=seen.columns,
+                rows_times=0 if seen.is_kept else 2 if again else 1,
+                gradients_times=int(seen.learnt),
+            )
+        )
+        pairs.append(of_layer)
+    codec = make_codec(wire.sums)
+    gradient_bytes = sum(codec.wire_row_bytes(weight.shape, weight.dtype) for weight in built.parameters())
+    return FullGraphExplanation(
+        num_vertices=graph.num_vertices,
+        num_parts=graph.book.num_parts,
+        largest_part=max(map(graph.book.part_size, range(graph.book.num_parts))),
+        source_rows=int(counts[False].sum()),
+        partial_sums_rows=int(counts[options.partial_sums].sum()),
+        layers=tuple(layers),
+        formats=tuple(_estimate(name, layers, pairs, links) for name in FORMATS),
+        gradient_bytes=gradient_bytes,
+        gradient_seconds=None if links is None else predict_all_reduce(links, gradient_bytes),
+    )
+
+
+def describe_full_graph(found: FullGraphExplanation, options: FullGraphOptions, *, network: str) -> str:
+    """Lay an explanation out, which docs/full-graph.md explains; `network` says which one times are of."""
+    saved = found.source_rows - found.partial_sums_rows
+    lines = [
+        f"{found.num_vertices:,} vertices in {found.num_parts} parts, at most {found.largest_part:,} in one",
+        f"{found.source_rows:,} rows of sources belong to other ranks"
+        + (f"; {saved:,} fewer ({saved / max(1, found.source_rows):.0%}) with sums" if options.partial_sums else ""),
+        *(f"layer {number}: {_in_words(layer)}" for number, layer in enumerate(found.layers)),
+    ]
+    sums = f"gradients of the model: {byte_size(found.gradient_bytes)}, summed over ranks"
+    if found.gradient_seconds is None:
+        lines += [
+            sums,
+            "no times, since the network is not known: name one by --network FILE, or measure this one's by",
+        ]
+        lines.append(f"  mpirun -n {found.num_parts} windrow network")
+    else:
+        lines += [f"{sums} in {found.gradient_seconds:.3g} s", f"network: {network}"]
+    longest = found.formats[0]
+    rows = []
+    for one in found.formats:
+        row: dict[str, object] = {"messages": one.messages, "bytes an epoch": byte_size(one.bytes_sent)}
+        row["of fp32"] = f"{100 * one.bytes_sent / max(1, longest.bytes_sent):.3g} %"
+        if one.seconds is not None:
+            row["network s"] = float(f"{one.seconds:.3g}")
+        rows.append(row)
+    if options.messages in {"adaptive", "random"}:
+        widths = sorted(options.widths)
+        lines.append(f"{options.messages} messages are between int{widths[0]} and int{widths[-1]}")
+    return "\n".join([*lines, "", table(rows)])
+
+
+def _in_words(layer: LayerRows) -> str:
+    times = {0: "", 1: "", 2: " twice"}
+    parts = [f"rows{times[layer.rows_times]}"] * (layer.rows_times > 0) + ["gradients"] * (layer.gradients_times > 0)
+    if not parts:
+        return f"{layer.rows:,} rows of {layer.columns} columns, once in a run"
+    return f"{layer.rows:,} rows of {layer.columns} columns: {' and '.join(parts)}"
+
+
+def _estimate(
+    name: str, layers: Sequence[LayerRows], pairs: Sequence[np.ndarray], links: Links | None
+) -> FormatEstimate:
+    num_bytes, seconds = 0, 0.0
+    for layer, of_layer in zip(layers, pairs, strict=True):
+        sent = of_layer * _row_bytes(name, layer.columns)
+        num_bytes += int(sent.sum()) * (layer.rows_times + layer.gradients_times)
+        if links is not None:
+            forward, backward = predict_all_to_all(links, sent), predict_all_to_all(links, sent.T)
+            seconds += layer.rows_times * forward + layer.gradients_times * backward
+    return FormatEstimate(messages=name, bytes_sent=num_bytes, seconds=None if links is None else seconds)
+
+
+def _row_bytes(name: str, columns: int) -> int:
+    if name.startswith("int"):
+        return packed_row_bytes(columns, int(name.removeprefix("int")))
+    return columns * (4 if name == "fp32" else 2)
+
+
+def _rows_of_pairs(graph: PartitionedGraph, *, cover: bool) -> np.ndarray:
+    """int64 [parts, parts], rows that each rank sends to each."""
+    offsets = graph.offsets
+    asked = []
+    for part in range(graph.book.num_parts):
+        block, sources = block_of_range(graph, None, None, offsets[part], offsets[part + 1])
+        asked.append(wanted_rows(block, sources[block.num_dst :], offsets, cover=cover).counts)
+    return np.array(asked, np.int64).T
+
+
+class _Seen:
+    """An exchange between two ranks of a vertex each, which notes what travels."""
+
+    def __init__(self, options: FullGraphOptions, *, may_keep: bool) -> None:
+        self._order, self._may_keep = options.order, may_keep
+        self.columns, self.adds_up, self.learnt, self.is_kept = 0, False, False, False
+
+    def projects_first(self, in_features: int, out_features: int, *, learnt: bool) -> bool:
+        return projects_first(self._order, in_features, out_features, learnt=learnt, keeps=self._may_keep)
+
+    def sums(self, x: Tensor, *, weighted: bool) -> Tensor:
+        del weighted
+        self.columns, self.adds_up, self.learnt = x.shape[1], True, x.requires_grad
+        self.is_kept = self._may_keep and not x.requires_grad
+        return x
+
+    def rows(self, x: Tensor) -> Tensor:
+        self.columns, self.learnt = x.flatten(1).shape[1], x.requires_grad
+        return torch.cat([x, x])
+
+
+def _widths(model: GNN, num_features: int, options: FullGraphOptions) -> list[_Seen]:
+    """What each layer sends."""
+    number = model.options.num_layers
+    seen = [_Seen(options, may_keep=options.keep_first and layer == 0) for layer in range(number)]
+    ones = torch.ones(2, dtype=torch.int64)
+    blocks = [
+        Block(
+            num_src=2,
+            num_dst=1,
+            indptr=torch.tensor([0, 1]),
+            indices=ones[:1],
+            source_degrees=ones,
+            edge_weight=torch.ones(1) if model.needs_edge_weights else None,
+            exchange=exchange,
+        )
+        for exchange in seen
+    ]
+    model(blocks, torch.zeros(1, num_features))
+    return seen

@@ -1,0 +1,71 @@
+"""windrow.gnn.explain_full_graph: what is predicted is what travels."""
+
+import pytest
+import torch
+
+from windrow.comm.links import NetworkDescription, described_links
+from windrow.comm.loopback import Loopback
+from windrow.comm.meter import Meter
+from windrow.comm.wire import WireOptions
+from windrow.gnn.explain_full_graph import FormatEstimate, LayerRows, describe_full_graph, explain_full_graph
+from windrow.gnn.full_graph import FullGraphOptions, FullGraphTask
+from windrow.gnn.models import ModelOptions, build_model
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.synthetic import community_graph
+from windrow.partition.book import PartitionBook
+from windrow.training.trainer import Trainer
+
+PARTS = 3
+GRAPH = community_graph(90, 3, seed=3, num_features=6)
+BOOK = PartitionBook.from_assignment((torch.arange(90) * 7 % PARTS).numpy(), PARTS)
+
+OPTIONS = {
+    "plain": FullGraphOptions(partial_sums=False, keep_first=False, order="aggregate"),
+    "fewest": FullGraphOptions(),
+    "project": FullGraphOptions(order="project"),
+    "recompute": FullGraphOptions(recompute=True),
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("kind", ["graphsage", "gcn", "gat", "gin"])
+def test_bytes_are_those_of_a_run(kind, residual, options):
+    shape = ModelOptions(kind=kind, hidden=8, num_layers=3, heads=2, residual=residual)
+    found = explain_full_graph(PartitionedGraph.from_graph(GRAPH, BOOK, 0), shape, options, WireOptions())
+
+    def sent(world, messages, wire):
+        model = build_model(shape, in_features=6, out_features=3, seed=2)
+        task = FullGraphTask(PartitionedGraph.from_graph(GRAPH, BOOK, world.rank), messages)
+        with Trainer(world, model, task, wire=wire, seed=0) as trainer:
+            trainer.train_epoch(0)
+            world.meter.reset()
+            trainer.train_epoch(1)
+            return task.traffic().bytes_sent, world.meter.totals().bytes_reduced
+
+    def body(world):
+        world.meter = Meter()
+        plain, short = WireOptions(), WireOptions(vectors="bf16", gradients="bf16")
+        four = FullGraphOptions(**{name: getattr(options, name) for name in options.__slots__} | {"messages": "int4"})
+        return [sent(world, options, plain), sent(world, options, short), sent(world, four, plain)]
+
+    runs = Loopback.run(PARTS, body)
+    predicted = {one.messages: one.bytes_sent for one in found.formats}
+    for number, name in enumerate(("fp32", "bf16", "int4")):
+        assert sum(run[number][0] for run in runs) == predicted[name]
+    loss_bytes = 8
+    assert runs[0][0][1] == found.gradient_bytes + loss_bytes
+
+
+def test_it_is_laid_out():
+    part = PartitionedGraph.from_graph(GRAPH, BOOK, 0)
+    links = described_links(NetworkDescription(nodes=PARTS, rate="1mbit"))
+    options = FullGraphOptions(messages="adaptive", widths=(4, 8))
+    found = explain_full_graph(part, ModelOptions(hidden=8), options, WireOptions(sums="bf16"), links=links)
+    assert isinstance(found.layers[0], LayerRows)
+    assert isinstance(found.formats[0], FormatEstimate)
+    assert found.partial_sums_rows < found.source_rows
+    printed = describe_full_graph(found, options, network="a network")
+    assert "once in a run" in printed
+    assert "adaptive messages are between int4 and int8" in printed
+    assert "network: a network" in printed
