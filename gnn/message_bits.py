@@ -129,7 +129,7 @@ class MessageBits:
         mine: list[list[MessageGroups]] = []
         orders: list[list[npt.NDArray[np.int64]]] = []
         for layer, way, halo in used:
-            found = [group_messages(beta, self._group_size) for beta in self._error_weights(layer, way, halo)]
+            found = [group_messages(beta, self._group_size) for beta in self.error_weights(layer, way, halo)]
             orders.append([order for order, _ in found])
             mine.append([groups for _, groups in found])
         everyone = self._world.all_gather_object(mine, stage="halo: groups of messages")
@@ -156,8 +156,8 @@ class MessageBits:
         row_bytes = {bits: packed_row_bytes(width, bits) for bits in self._widths}
         return adaptive_bits(groups, self._links, row_bytes, error_share=self._error_share)
 
-    def _error_weights(self, layer: int, way: Way, halo: Halo) -> list[npt.NDArray[np.float64]]:
-        """For each rank those of the rows that go there."""
+    def error_weights(self, layer: int, way: Way, halo: Halo) -> list[npt.NDArray[np.float64]]:
+        """`windrow.comm.bits.error_weights` of the rows that went to each rank last. Collective."""
         send_counts, receive_counts = halo.counts(way)
         if self._is_random:
             return [np.ones(count) for count in send_counts]
