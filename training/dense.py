@@ -11,6 +11,7 @@ Parameters are drawn from an explicit generator, so that creating a model leaves
 """
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,13 +81,14 @@ def _uses_onednn(x: Tensor, rows: int, weights: int) -> bool:
 
 @functools.cache
 def onednn_is_faster(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether MKL leaves AVX-512 unused: this processor has it, and is not Intel's.
+    """Whether MKL leaves AVX-512 unused: this processor has it, and is not Intel's, or MKL_ENABLE_INSTRUCTIONS says so.
 
     Told by what the processor is, not measured, so that a resumed run multiplies as it did before.
     """
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkldnn.is_available():
         return False
-    return cpuinfo.is_file() and "GenuineIntel" not in cpuinfo.read_text()
+    allowed = os.environ.get("MKL_ENABLE_INSTRUCTIONS", "AVX512")
+    return cpuinfo.is_file() and ("GenuineIntel" not in cpuinfo.read_text() or not allowed.startswith("AVX512"))
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, rectify: bool = False) -> Tensor:

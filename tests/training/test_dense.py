@@ -128,17 +128,22 @@ def test_single_rows_leave_the_memory_of_others_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "vendor", "faster"),
+    ("capability", "vendor", "allowed", "faster"),
     [
-        ("AVX512", "AuthenticAMD", True),
-        ("AVX2", "AuthenticAMD", False),
-        ("AVX512", "GenuineIntel", False),
-        ("DEFAULT", "ARM", False),
+        ("AVX512", "AuthenticAMD", None, True),
+        ("AVX2", "AuthenticAMD", None, False),
+        ("AVX512", "GenuineIntel", None, False),
+        ("AVX512", "GenuineIntel", "AVX512_E4", False),
+        ("AVX512", "GenuineIntel", "AVX2", True),
+        ("DEFAULT", "ARM", None, False),
     ],
 )
 def test_the_library_follows_from_the_processor(
-    capability: str, vendor: str, faster: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capability: str, vendor: str, allowed: str | None, faster: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    onednn_is_faster.cache_clear()
+    if allowed:
+        monkeypatch.setenv("MKL_ENABLE_INSTRUCTIONS", allowed)
     (tmp_path / "cpuinfo").write_text(f"processor : 0\nvendor_id : {vendor}\n")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     assert onednn_is_faster(tmp_path / "cpuinfo") == faster
