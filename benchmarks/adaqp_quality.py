@@ -2,7 +2,8 @@
 
 The model of `adaqp.py` on 2 ranks, with each way of sending rows, from the same weights of a seed; adaptive widths are
 assigned five times in a run, as in AdaQP. Published: within -0.30 to +0.19 points of float32 (AdaQP), 1-bit messages
-within -0.39 to +0.36 for GraphSAGE (Sylvie).
+within -0.39 to +0.36 for GraphSAGE (Sylvie). Beside them sampled boundaries (BNS-GCN), rows of the epoch before
+(PipeGCN) and skipped broadcasts (SANCUS).
 
     python benchmarks/adaqp_quality.py [--short] [--data FOLDER]
 """
@@ -29,7 +30,7 @@ from windrow.partition import PartitionOptions
 from windrow.training.trainer import Trainer
 
 RANKS = 2
-COMPARED = (VANILLA, "adaptive", "int8", "int2", "int1")
+COMPARED = (VANILLA, "adaptive", "int8", "int2", "int1", "sampled .1", "stale", "skipping")
 EARLY = 100
 TOLERANCE = 0.30
 """Points that adaptive messages may cost."""
@@ -42,7 +43,7 @@ def work(task: Mapping[str, Any]) -> dict[str, list[float]]:
     with connect("mpi", deadline_s=600) as world:
         graph = open_store(task["store"], world)
         options = ModelOptions(kind="graphsage", hidden=HIDDEN, num_layers=LAYERS, dropout=0.5, normalise="layer")
-        for mode in COMPARED:
+        for mode in task["modes"]:
             model = build_model(
                 options, in_features=graph.num_features, out_features=graph.num_outputs, seed=task["seed"]
             )
@@ -61,6 +62,7 @@ def measure(program: Program) -> Findings:
     """Train on each graph with each seed."""
     names = [name for name in GRAPHS if (program.options.data / f"{name}.npz").is_file()]
     seeds, epochs, early = (2, 60, 30) if program.short else (5, 2 * EARLY, EARLY)
+    modes = COMPARED[:-1] if program.short else COMPARED
     rows: list[dict[str, object]] = []
     figures: dict[str, float] = {}
     worst = 0.0
@@ -69,10 +71,10 @@ def measure(program: Program) -> Findings:
         with tempfile.TemporaryDirectory() as folder:
             store = Path(folder) / "store"
             graph_to_store(graph, store, PartitionOptions(num_parts=RANKS, restarts=1, refine_cycles=1))
-            task = {"store": str(store), "epochs": epochs, "early": early}
+            task = {"store": str(store), "epochs": epochs, "early": early, "modes": modes}
             runs = [program.on_ranks(RANKS, task | {"seed": seed}, deadline_s=3600) for seed in range(seeds)]
         for place, when in ((0, early), (1, epochs)):
-            for mode in COMPARED:
+            for mode in modes:
                 differences = [run[mode][place] - run[VANILLA][place] for run in runs]
                 mean, error = mean_and_standard_error(differences)
                 rows.append(

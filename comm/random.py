@@ -37,6 +37,7 @@ class Stream(IntEnum):
     HASH_VALUES = 10
     AUDIENCE = 11
     QUANTISE = 12
+    BOUNDARY = 13
 
 
 def mix64(value: int) -> int:

@@ -11,12 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from windrow.comm.errors import RecipeError
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.links import Links
 from windrow.comm.quantize import packed_row_bytes
 from windrow.comm.wire import WireOptions, make_codec
 from windrow.gnn.full_graph import FullGraphOptions
 from windrow.gnn.halo import projects_first, wanted_rows
+from windrow.gnn.halo_choice import faster_method
+from windrow.gnn.halo_methods import sampled_rows
 from windrow.gnn.inference import block_of_range
 from windrow.gnn.message_passing import Block
 from windrow.gnn.models import GNN, ModelOptions, build_model
@@ -74,6 +77,8 @@ class FullGraphExplanation:
     """Of the model's gradients, which are summed over the ranks, as they travel."""
     gradient_seconds: float | None
     """Of that sum; None where the network is not known."""
+    choice: str
+    """What method "auto" comes to, and why; empty for others, or where the network is not known."""
 
 
 def explain_full_graph(
@@ -93,13 +98,23 @@ def explain_full_graph(
         wire: says how gradients of the model are summed.
         links: of a network with one rank for each part; None where it is not known.
 
+    Raises:
+        RecipeError: its method slices features, whose bytes are another sum.
+
     Cost: for each part a sort of its edges, and the vertex covers of `windrow.gnn.halo.Halo`.
     """
+    if options.method == "feature_slices":
+        raise RecipeError(
+            'full_graph.method = "feature_slices" sends no rows of a halo: explain "exact", or "auto" with --network, '
+            "which compares the two"
+        )
     counts = {cover: _rows_of_pairs(graph, cover=cover) for cover in {False, options.partial_sums}}
     built = build_model(model, in_features=graph.num_features, out_features=graph.num_outputs, seed=0)
     layers, pairs = [], []
     for seen in _widths(built, graph.num_features, options):
         of_layer = counts[options.partial_sums and seen.adds_up]
+        if options.method == "boundary_sampling" and not seen.is_kept:
+            of_layer = np.vectorize(sampled_rows)(of_layer, options.boundary_share)
         again = options.recompute and not seen.adds_up
         layers.append(
             LayerRows(
@@ -112,6 +127,10 @@ def explain_full_graph(
         pairs.append(of_layer)
     codec = make_codec(wire.sums)
     gradient_bytes = sum(codec.wire_row_bytes(weight.shape, weight.dtype) for weight in built.parameters())
+    choice = ""
+    if options.method == "auto" and links is not None:
+        method, why = faster_method(links, counts[options.partial_sums].tolist(), graph.offsets, built)
+        choice = f"method: {method}, since {why}"
     return FullGraphExplanation(
         num_vertices=graph.num_vertices,
         num_parts=graph.book.num_parts,
@@ -122,6 +141,7 @@ def explain_full_graph(
         formats=tuple(_estimate(name, layers, pairs, links) for name in FORMATS),
         gradient_bytes=gradient_bytes,
         gradient_seconds=None if links is None else predict_all_reduce(links, gradient_bytes),
+        choice=choice,
     )
 
 
@@ -151,6 +171,10 @@ def describe_full_graph(found: FullGraphExplanation, options: FullGraphOptions, 
         if one.seconds is not None:
             row["network s"] = float(f"{one.seconds:.3g}")
         rows.append(row)
+    if found.choice:
+        lines.append(found.choice)
+    if options.method == "skip_broadcasts":
+        lines.append("at most, since parts that have not moved enough are skipped")
     if options.messages in {"adaptive", "random"}:
         widths = sorted(options.widths)
         lines.append(f"{options.messages} messages are between int{widths[0]} and int{widths[-1]}")

@@ -5,11 +5,12 @@ own (`windrow.gnn.halo`): no sampling, so the gradient is exact, and messages gr
 alone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
+from zlib import crc32
 
 import torch
 from pydantic import Field
@@ -18,10 +19,20 @@ from torch import Tensor
 from windrow.comm.errors import RecipeError
 from windrow.comm.links import Links, NetworkDescription, described_links
 from windrow.comm.meter import Traffic
-from windrow.comm.options import NonNegativeInt, PositiveInt, Share, checked_dataclass
+from windrow.comm.options import NonNegativeFloat, NonNegativeInt, PositiveInt, Share, checked_dataclass
 from windrow.comm.wire import Codec, make_codec
 from windrow.gnn.evaluation import EvaluationOptions, check_splits, measure_splits, metrics_of, predictions_of, rows_of
-from windrow.gnn.halo import KEPT, WAYS, Halo, HaloExchange, Order, Way, fetching_again
+from windrow.gnn.feature_slices import FeatureSlices
+from windrow.gnn.halo import KEPT, WAYS, Halo, HaloExchange, Order, TwoWays, Way, fetching_again
+from windrow.gnn.halo_choice import Method, check_method, check_model, faster_method
+from windrow.gnn.halo_methods import (
+    BoundarySampling,
+    HeldRows,
+    HoldingExchange,
+    SkippingExchange,
+    StaleExchange,
+    sampled_rows,
+)
 from windrow.gnn.inference import block_of_range, in_degrees, own_vertices
 from windrow.gnn.message_bits import MessageBits, Messages
 from windrow.gnn.message_passing import Block
@@ -30,12 +41,16 @@ from windrow.gnn.partitioned import PartitionedGraph, graph_placement
 from windrow.gnn.task import TrainingOptions, loss_sum
 from windrow.training import task as training
 from windrow.training.dropout import DropoutContext, takes_dropout
+from windrow.training.shard_files import StoredTables
 from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
 
 __all__ = ["FullGraphOptions", "FullGraphTask"]
 
 ASSIGNMENTS = 5
 """Of widths, in a run."""
+
+HELD = "held "
+"""Begins the names of what `FullGraphTask.state` says of rows that are held."""
 
 
 @checked_dataclass
@@ -72,6 +87,21 @@ class FullGraphOptions:
     """Fetch rows of other parts again in the backward pass instead of keeping those of the forward pass: less memory
     for layers that look at each source (gat), whose rows then travel three times an epoch instead of twice. Layers that
     add rows up keep none anyway."""
+    method: Method = "exact"
+    """What a layer gets of other parts in training; evaluation is exact. exact: all that it needs; boundary_sampling:
+    `boundary_share` of it, drawn anew in every epoch (BNS-GCN); stale: that of the epoch before (PipeGCN);
+    skip_broadcasts: what a part sent when it had moved enough (SANCUS); feature_slices: exact, by exchanging columns of
+    all vertices' rows instead (NeutronTP); auto: exact or feature_slices, whichever is predicted to be faster on the
+    links that `windrow network` measured, else on equal ones."""
+    boundary_share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """Of boundary_sampling: the share of what travels between two parts (p of BNS-GCN)."""
+    skip_threshold: NonNegativeFloat = 0.05
+    """Of skip_broadcasts: rows travel where their change since they last did is more than this share of their norm."""
+    max_staleness: PositiveInt = 10
+    """Of skip_broadcasts: all rows travel in every so many epochs, the first among them."""
+
+    def __post_init__(self) -> None:
+        check_method(self.method, self.messages, recompute=self.recompute)
 
 
 class FullGraphTask(Task[None]):
@@ -135,6 +165,7 @@ class FullGraphTask(Task[None]):
         """
         graph, model, world, device = self.graph, setup.model, setup.world, setup.device
         self._setup = setup
+        check_model(self._options.method, model)
         self._takes_dropout = takes_dropout(model)
         num_layers = model.options.num_layers if isinstance(model, GNN) else self._num_layers
         if num_layers is None:
@@ -178,9 +209,11 @@ class FullGraphTask(Task[None]):
         # A module of the user's own may add up anything else in its first layer.
         kept: dict[str, Tensor] | None = {} if self._options.keep_first and isinstance(model, GNN) else None
 
-        def exchanges(prefix: str, codecs: Sequence[Mapping[Way, Codec]]) -> list[HaloExchange]:
+        def exchanges(
+            make: Callable[..., HaloExchange], prefix: str, codecs: Sequence[Mapping[Way, Codec]]
+        ) -> list[HaloExchange]:
             return [
-                HaloExchange(
+                make(
                     world,
                     whole,
                     fewest,
@@ -195,11 +228,49 @@ class FullGraphTask(Task[None]):
                 for layer, of_layer in enumerate(codecs)
             ]
 
-        self.exchanges = exchanges("", formats)
+        self._choose_method(fewest)
+        self.exchanges = exchanges(self._maker(edge_weight), "", formats)
         """Of each layer, in training."""
         self._blocks = [replace(block, exchange=exchange) for exchange in self.exchanges]
-        exact = exchanges("evaluation, ", [{}] * num_layers)
+        exact = exchanges(HaloExchange, "evaluation, ", [{}] * num_layers)
         self._exact_blocks = [replace(block, exchange=exchange) for exchange in exact]
+        holding = [exchange for exchange in self.exchanges if isinstance(exchange, HoldingExchange)]
+        owners = crc32(graph.original_ids.numpy().tobytes(), crc32(repr(graph.offsets).encode()))
+        self._held = HeldRows(holding, rank=world.rank, partition=owners, device=device) if holding else None
+
+    def _choose_method(self, halo: Halo) -> None:
+        """Settle what the rows of training travel by, and what to say about it. Collective."""
+        world, method = self._setup.world, self._options.method
+        self._about_method = "" if method == "exact" else f"method: {method}"
+        if method == "auto" and world.size > 1:
+            counts = world.all_gather_object(halo.send_counts, stage="halo")
+            method, why = faster_method(self._known_links(), counts, self.graph.offsets, self._setup.model)
+            self._about_method = f"method: {method}, since {why}"
+        self._method = "exact" if method == "auto" else method
+        self._method_rows = self._sent_rows
+        if self._method == "boundary_sampling":
+            self._method_rows = sum(sampled_rows(count, self._options.boundary_share) for count in halo.send_counts)
+        elif self._method == "feature_slices":
+            # There and back, without what each rank has for itself.
+            self._method_rows = 2 * len(self.graph.features) * (world.size - 1) // world.size
+
+    def _maker(self, edge_weight: Tensor | None) -> Callable[..., HaloExchange]:
+        """What makes the exchange of a layer, in training."""
+        options, graph, setup = self._options, self.graph, self._setup
+        if self._method == "boundary_sampling":
+            return partial(BoundarySampling, share=options.boundary_share, seed=setup.seed)
+        if self._method == "stale":
+            return StaleExchange
+        if self._method == "skip_broadcasts":
+            return partial(SkippingExchange, threshold=options.skip_threshold, max_staleness=options.max_staleness)
+        if self._method == "feature_slices":
+            destination = Block.whole(graph.indptr, graph.indices).edge_destinations
+            whole = TwoWays.of(destination, graph.indices.long(), edge_weight, setup.device)
+            return partial(FeatureSlices, whole=whole, offsets=graph.offsets)
+        return HaloExchange
+
+    def _known_links(self) -> Links:
+        return self._links or described_links(NetworkDescription(nodes=self._setup.world.size))
 
     def _make_bits(self, block: Block, num_layers: int) -> MessageBits | None:
         options, setup = self._options, self._setup
@@ -221,7 +292,7 @@ class FullGraphTask(Task[None]):
             setup.world,
             options.messages,
             num_layers=num_layers,
-            links=self._links or described_links(NetworkDescription(nodes=setup.world.size)),
+            links=self._known_links(),
             widths=options.widths,
             group_size=options.group_size,
             error_share=options.error_share,
@@ -252,6 +323,8 @@ class FullGraphTask(Task[None]):
         self._epoch = epoch
         if self.bits is not None:
             self.bits.begin(epoch)
+        for exchange in self.exchanges:
+            exchange.begin(epoch)
         arguments: list[Any] = [self._blocks, self._features]
         if self._takes_dropout:
             row_ids = self.graph.original_ids[slice(*self.graph.own_range)].to(self._setup.device)
@@ -286,30 +359,45 @@ class FullGraphTask(Task[None]):
         return outputs
 
     def update(self) -> None:
-        """Assign widths of messages for the epochs that follow, where that is due."""
+        """Wait for rows of the epoch, and assign widths of messages for those that follow, where that is due."""
+        for exchange in self.exchanges:
+            exchange.end()
         if self.bits is not None:
             with self._setup.stopwatch.measure("assign bits"):
                 self.bits.end(self._epoch, self.exchanges)
 
     def state(self) -> Mapping[str, Tensor]:
-        """Widths of messages that were assigned."""
-        return {} if self.bits is None else self.bits.state
+        """Widths of messages that were assigned, and shapes of rows that are held, see `local_tables`."""
+        bits = {} if self.bits is None else self.bits.state
+        held = {} if self._held is None else self._held.shapes()
+        return {**bits, **{HELD + name: shape for name, shape in held.items()}}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` gave."""
+        held = {name.removeprefix(HELD): state[name] for name in state if name.startswith(HELD)}
         if self.bits is not None:
-            self.bits.load_state(state)
+            self.bits.load_state({name: value for name, value in state.items() if not name.startswith(HELD)})
+        if self._held is not None:
+            self._held.make_room(held)
+
+    def local_tables(self) -> Sequence[StoredTables] | None:
+        """Rows of others that this rank holds for the next epoch."""
+        return None if self._held is None else [self._held]
 
     def opening_lines(self) -> Sequence[str]:
         """What travels, where there are other ranks."""
         world = self._setup.world
         if world.size == 1:
             return []
-        sent, whole = world.all_reduce(torch.tensor([self._sent_rows, self._whole_rows]), stage="halo").tolist()
+        rows = torch.tensor([self._sent_rows, self._whole_rows, self._method_rows])
+        sent, whole, by_method = world.all_reduce(rows, stage="halo").tolist()
         line = f"halo: {sent:,} rows travel before each layer"
         if self._options.partial_sums:
             line += f", {whole - sent:,} ({(whole - sent) / max(1, whole):.0%}) fewer than sources of other parts"
-        return [line]
+        if not self._about_method:
+            return [line]
+        most = "up to " if self._method == "skip_broadcasts" else ""
+        return [line, f"{self._about_method}; in training {most}{by_method:,} rows travel before each layer"]
 
     def traffic(self) -> Traffic:
         """Rows of all layers, and their gradients, that this rank exchanged."""

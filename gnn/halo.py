@@ -29,7 +29,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from windrow.comm.meter import Stopwatch
-from windrow.comm.route import Block, Landing, Route
+from windrow.comm.route import Block, Landing, Route, Rows, Transfer
 from windrow.comm.rows import move_rows, offsets_from_counts
 from windrow.comm.wire import Codec, Wire
 from windrow.comm.world import World
@@ -37,7 +37,19 @@ from windrow.gnn import message_passing
 from windrow.gnn.message_passing import add_sums
 from windrow.partition.vertex_cover import least_vertex_cover
 
-__all__ = ["KEPT", "WAYS", "Halo", "HaloExchange", "Order", "Way", "fetching_again", "projects_first", "wanted_rows"]
+__all__ = [
+    "KEPT",
+    "WAYS",
+    "Halo",
+    "HaloExchange",
+    "Order",
+    "TwoWays",
+    "Way",
+    "fetching_again",
+    "projects_first",
+    "spans",
+    "wanted_rows",
+]
 
 Way: TypeAlias = Literal["rows", "gradients"]
 """Forward, to the ranks that need rows; or backward, to those that own them. The last part of a traffic's name."""
@@ -264,6 +276,7 @@ class HaloExchange:
         codecs: Mapping[Way, Codec | None] = MappingProxyType({}),
     ) -> None:
         self.name = name
+        self._world = world
         self._whole_rows, self._partial_sums = whole_rows, partial_sums
         self._overlap = overlap
         self._kept = kept
@@ -278,6 +291,12 @@ class HaloExchange:
         self.fetched: _Fetched | None = None
         """What `rows` brought last, where it `can_fetch_again`."""
         self.can_fetch_again = False
+
+    def begin(self, epoch: int) -> None:
+        """An epoch begins: `windrow.gnn.halo_methods` has exchanges that differ from one epoch to the next."""
+
+    def end(self) -> None:
+        """The epoch is over. Collective: waits for what is still under way."""
 
     def projects_first(self, in_features: int, out_features: int, *, learnt: bool) -> bool:
         """Whether the narrower side travels behind the map: rows of `in_features`, and their gradients if `learnt`."""
@@ -334,26 +353,51 @@ class HaloExchange:
         self, way: Way, leaving: Tensor, halo: Halo, compute: Callable[[], Tensor], *, keeps: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Send rows, rank after rank, and compute meanwhile: what was computed, and the rows that came."""
-        if not keeps:
-            self.used[way] = halo
-        wire = self._exact if keeps else self._wires[way]
-        send_counts, receive_counts = halo.counts(way)
-        arriving = leaving.new_empty(sum(receive_counts), leaving.shape[1])
-        route = Route(
-            wire,
-            [[Block(0, span)] for span in _spans(send_counts)],
-            [[Landing(0, Block(0, span))] for span in _spans(receive_counts)],
-            [[(count, leaving.shape[1])] for count in receive_counts],
-        )
-        with self._stopwatch.measure("halo"):
-            transfer = route.start([leaving], into=[arriving])
-            if not self._overlap:
+        transfer, arriving = self._start(way, leaving, halo, keeps=keeps)
+        return self._finish(transfer, arriving, compute), arriving
+
+    def _finish(self, transfer: Transfer, arriving: Tensor, compute: Callable[[], Tensor]) -> Tensor:
+        """Wait for rows, and compute meanwhile."""
+        if not self._overlap:
+            with self._stopwatch.measure("halo"):
                 transfer.finish([arriving])
         computed = compute()
         if self._overlap:
             with self._stopwatch.measure("halo"):
                 transfer.finish([arriving])
-        return computed, arriving
+        return computed
+
+    def _start(
+        self,
+        way: Way,
+        leaving: Tensor,
+        halo: Halo,
+        *,
+        keeps: bool = False,
+        rows: tuple[Sequence[Rows | None], Sequence[Rows | None]] | None = None,
+        into: Tensor | None = None,
+    ) -> tuple[Transfer, Tensor]:
+        """Send rows, rank after rank: the transfer to finish, and where rows arrive.
+
+        `rows` are those that travel to each rank and from each, None: no message; all where nothing is said. They
+        arrive in new memory, or in `into`.
+        """
+        if not keeps:
+            self.used[way] = halo
+        wire = self._exact if keeps else self._wires[way]
+        send_counts, receive_counts = halo.counts(way)
+        width = leaving.shape[1]
+        arriving = leaving.new_empty(sum(receive_counts), width) if into is None else into
+        sent, received = rows or (spans(send_counts), spans(receive_counts))
+        targets = [[] if each is None else [Block(0, each)] for each in received]
+        route = Route(
+            wire,
+            [[] if each is None else [Block(0, each)] for each in sent],
+            [[Landing(0, block) for block in blocks] for blocks in targets],
+            [[(block.num_rows, width) for block in blocks] for blocks in targets],
+        )
+        with self._stopwatch.measure("halo"):
+            return route.start([leaving], into=[arriving]), arriving
 
 
 def projects_first(order: Order, in_features: int, out_features: int, *, learnt: bool, keeps: bool) -> bool:
@@ -364,7 +408,8 @@ def projects_first(order: Order, in_features: int, out_features: int, *, learnt:
     return 2 * out_features < before
 
 
-def _spans(counts: Sequence[int]) -> list[slice]:
+def spans(counts: Sequence[int]) -> list[slice]:
+    """The rows of each rank, where they follow one another."""
     return [slice(*bounds) for bounds in pairwise(offsets_from_counts(counts))]
 
 

@@ -93,7 +93,8 @@ def _graph(world: World, recipe: Recipe, device: torch.device) -> "tuple[torch.n
     graph = PartitionedGraph.open(recipe.store, rank=world.rank, size=world.size)
     task: Task[Any]
     if recipe.full_graph.enabled:
-        links = kept_links(world, gather_hosts(world), device) if recipe.full_graph.messages == "adaptive" else None
+        predicts = recipe.full_graph.messages == "adaptive" or recipe.full_graph.method == "auto"
+        links = kept_links(world, gather_hosts(world), device) if predicts else None
         task = FullGraphTask(graph, recipe.full_graph, links=links, evaluation=recipe.evaluation)
     else:
         if device.type == "cuda":
