@@ -36,7 +36,7 @@ from torch import Tensor
 from windrow.caching.store_kernels import classify, sort_by_source
 from windrow.comm.errors import DataError
 from windrow.comm.fetch import IdRequest, check_ranges, fetch_rows
-from windrow.comm.route import Route, Transfer
+from windrow.comm.route import Route, Rows, Transfer
 from windrow.comm.rows import group_by_owner, move_rows
 from windrow.comm.shared_rows import SharedRows
 from windrow.comm.wire import Codec, Wire
@@ -349,11 +349,12 @@ class RowGather:
             route = Route.of_rows(store.wire, self._asked.wait(), places, store.row_shape)
             self._transfer = route.start([store.local])
             return
-        spans = starmap(slice, pairwise(accumulate(map(len, places), initial=0)))
+        spans: list[Rows] = list(starmap(slice, pairwise(accumulate(map(len, places), initial=0))))
+        spans[store.world.rank] = places[store.world.rank]  # None.
         self._places = torch.cat(places)
         row_shape = store.packed.row_shape
         self._arriving = torch.empty((len(self._places), *row_shape), dtype=torch.uint8, device=store.device)
-        route = Route.of_rows(store.wire, self._asked.wait(), list(spans), row_shape)
+        route = Route.of_rows(store.wire, self._asked.wait(), spans, row_shape)
         self._transfer = route.start([store.packed], into=[self._arriving])
 
     def finish(self, out: Tensor | None = None) -> Tensor:

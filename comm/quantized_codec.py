@@ -130,7 +130,7 @@ class QuantizedCodec(Codec):
             picked = wire.new_empty((len(positions), *wire.shape[1:]))
             move_rows(wire, positions, picked, None)
             wire = picked
-        flat = out.view(len(out), -1)
+        flat = out.flatten(1)
         dequantize(wire.view(-1), *self._even(wire, flat.shape[1]), flat, places)
         return out
 

@@ -35,7 +35,7 @@ from windrow.comm.wire import Codec, Messages, Shape, Wire
 if TYPE_CHECKING:
     from windrow.comm.transfer import Pending
 
-__all__ = ["Block", "Landing", "Route", "RowSource", "Transfer"]
+__all__ = ["Block", "Landing", "Route", "RowSource", "Rows", "Transfer"]
 
 Range: TypeAlias = tuple[int, int]
 Rows: TypeAlias = slice | Tensor
