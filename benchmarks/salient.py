@@ -1,11 +1,12 @@
 """How near partitioned features come to full replication: pipeline and VIP cache on 4 emulated hosts.
 
-GraphSAGE with 3 layers of 256, fanouts 15, 10, 5, on a generated graph with communities. Each variant trains epochs in
-turn with the others in one job: everything one after another and no cache; the pipeline; the pipeline with a VIP cache
-of growing replication factor; with the largest cache, replies in 8 and 4 bits and sums in bf16; and every row on every host, where only gradients travel. Kaler et al. (MLSys 2023)
-measured 11.58, 5.80, 3.15 (alpha .32) and 3.06 s on 8 hosts. Processors compute far slower than their GPUs, so the
-same share of communication is met at a lower rate of links: the one at which the first variant takes about 3.8 times
-as long as full replication is found from the bytes of an epoch and its time at 10 Gbit/s.
+GraphSAGE with 3 layers of 256, fanouts 15, 10, 5, on a generated graph with communities. Each variant trains epochs
+in turn with the others in one job: everything one after another and no cache; the pipeline; the pipeline with a VIP
+cache of growing replication factor; with the largest cache, replies in 8 and 4 bits and sums in bf16; and every row
+on every host, where only gradients travel. Kaler et al. (MLSys 2023) measured 11.58, 5.80, 3.15 (alpha .32) and 3.06
+s on 8 hosts. Processors compute far slower than their GPUs, so the same share of communication is met at a lower rate
+of links: the one at which the first variant takes about 3.8 times as long as full replication is found from the bytes
+of an epoch and its time at 10 Gbit/s.
 
     python benchmarks/salient.py [--short]
 """
@@ -29,7 +30,7 @@ from windrow.caching.selection import cache_capacity, choose_cached
 from windrow.caching.vip import inclusion_probabilities
 from windrow.comm.connect import connect
 from windrow.comm.meter import Meter
-from windrow.comm.wire import WireOptions
+from windrow.comm.wire import CodecName, WireOptions
 from windrow.comm.world import World
 from windrow.gnn.cache_choice import demand_of
 from windrow.gnn.models import ModelOptions, build_model
@@ -59,7 +60,7 @@ PUBLISHED_SHARE = 3.8
 FIRST, PIPELINE, FULL = "no pipeline, no cache", "pipeline", "full replication"
 ALPHAS = (0.08, 0.16, 0.32)
 FINAL = f"pipeline, VIP cache {ALPHAS[-1]:g}"
-FEW_BITS = {"int8": f"{FINAL}, int8, bf16 sums", "int4": f"{FINAL}, int4, bf16 sums"}
+FEW_BITS: dict[CodecName, str] = {"int8": f"{FINAL}, int8, bf16 sums", "int4": f"{FINAL}, int4, bf16 sums"}
 """Variants with replies in few bits, of features in float32: what is shorter travels as it is."""
 SETTINGS: dict[str, tuple[int, float, WireOptions]] = (
     {FIRST: (0, 0.0, WireOptions()), PIPELINE: (4, 0.0, WireOptions())}

@@ -1,10 +1,10 @@
 """What a shorter form of vectors on the wire saves and costs: a DLRM on 4 emulated hosts at 1 Gbit/s.
 
-A DLRM learns clicks from a generated log (`windrow.recsys.log.synthetic`), its tables spread over the hosts, as float32
-on the wire and with ``[wire]`` vectors, gradients of vectors, and then sums of dense gradients too as bfloat16 and in
-8 bits. The forms train in turn, epoch by epoch, from the same first weights on the same minibatches; bytes are those that `Meter`
-counts, headers of packets and ids left out; AUC is that of the test split after the last epoch. The step is short
-of computing and long of traffic on purpose, so that the wire shows.
+A DLRM learns clicks from a generated log (`windrow.recsys.log.synthetic`), its tables spread over the hosts, as
+float32 on the wire and with ``[wire]`` vectors, gradients of vectors, and then sums of dense gradients too as
+bfloat16 and in 8 bits. The forms train in turn, epoch by epoch, from the same first weights on the same minibatches;
+bytes are those that `Meter` counts, headers of packets and ids left out; AUC is that of the test split after the last
+epoch. The step is short of computing and long of traffic on purpose, so that the wire shows.
 
     python benchmarks/wire.py [--short]
 """
