@@ -1,11 +1,12 @@
 """How near partitioned features come to full replication: pipeline and VIP cache on 4 emulated hosts.
 
-GraphSAGE with 3 layers of 256, fanouts 15, 10, 5, on a generated graph with communities. Each variant trains epochs in
-turn with the others in one job: everything one after another and no cache; the pipeline; the pipeline with a VIP cache
-of growing replication factor; and every row on every host, where only gradients travel. Kaler et al. (MLSys 2023)
-measured 11.58, 5.80, 3.15 (alpha .32) and 3.06 s on 8 hosts. Processors compute far slower than their GPUs, so the
-same share of communication is met at a lower rate of links: the one at which the first variant takes about 3.8 times
-as long as full replication is found from the bytes of an epoch and its time at 10 Gbit/s.
+GraphSAGE with 3 layers of 256, fanouts 15, 10, 5, on a generated graph with communities. Each variant trains epochs
+in turn with the others in one job: everything one after another and no cache; the pipeline; the pipeline with a VIP
+cache of growing replication factor; with the largest cache, replies in 8 and 4 bits and sums in bf16; and every row
+on every host, where only gradients travel. Kaler et al. (MLSys 2023) measured 11.58, 5.80, 3.15 (alpha .32) and 3.06
+s on 8 hosts. Processors compute far slower than their GPUs, so the same share of communication is met at a lower rate
+of links: the one at which the first variant takes about 3.8 times as long as full replication is found from the bytes
+of an epoch and its time at 10 Gbit/s.
 
     python benchmarks/salient.py [--short]
 """
@@ -29,6 +30,7 @@ from windrow.caching.selection import cache_capacity, choose_cached
 from windrow.caching.vip import inclusion_probabilities
 from windrow.comm.connect import connect
 from windrow.comm.meter import Meter
+from windrow.comm.wire import CodecName, WireOptions
 from windrow.comm.world import World
 from windrow.gnn.cache_choice import demand_of
 from windrow.gnn.models import ModelOptions, build_model
@@ -57,13 +59,16 @@ PUBLISHED_SHARE = 3.8
 
 FIRST, PIPELINE, FULL = "no pipeline, no cache", "pipeline", "full replication"
 ALPHAS = (0.08, 0.16, 0.32)
-SETTINGS = (
-    {FIRST: (0, 0.0), PIPELINE: (4, 0.0)}
-    | {f"pipeline, VIP cache {alpha:g}": (4, alpha) for alpha in ALPHAS}
-    | {FULL: (4, HOSTS - 1.0)}
-)
-"""Depth of the pipeline and replication factor of each variant."""
 FINAL = f"pipeline, VIP cache {ALPHAS[-1]:g}"
+FEW_BITS: dict[CodecName, str] = {"int8": f"{FINAL}, int8, bf16 sums", "int4": f"{FINAL}, int4, bf16 sums"}
+"""Variants with replies in few bits, of features in float32: what is shorter travels as it is."""
+SETTINGS: dict[str, tuple[int, float, WireOptions]] = (
+    {FIRST: (0, 0.0, WireOptions()), PIPELINE: (4, 0.0, WireOptions())}
+    | {f"pipeline, VIP cache {alpha:g}": (4, alpha, WireOptions()) for alpha in ALPHAS}
+    | {name: (4, ALPHAS[-1], WireOptions(vectors=form, sums="bf16")) for form, name in FEW_BITS.items()}
+    | {FULL: (4, HOSTS - 1.0, WireOptions())}
+)
+"""Depth of the pipeline, replication factor, and number formats on the wire of each variant."""
 SLOWEST_MBIT = 10
 FASTEST, MATCHING, MIDDLE = "10gbit", "matching", "1gbit"
 WARM_UP_STEPS = 2
@@ -111,6 +116,7 @@ def make_trainer(
     *,
     depth: int,
     alpha: float,
+    wire: WireOptions,
 ) -> Trainer:
     """One variant; all of them learn the same. The cache keeps what minibatches need most probably."""
     if alpha >= HOSTS - 1:
@@ -127,7 +133,7 @@ def make_trainer(
         seed=SEED,
     )
     task = NodeTask(graph, FANOUTS, order="local", cached_ids=cached, pipeline=PipelineOptions(depth=depth))
-    return Trainer(world, model, task, epochs=EPOCHS, batch_size=scale.batch_size, seed=SEED)
+    return Trainer(world, model, task, epochs=EPOCHS, batch_size=scale.batch_size, seed=SEED, wire=wire)
 
 
 class Epochs:
@@ -166,14 +172,24 @@ def work(task: Mapping[str, Any]) -> object:
     scale = Scale(**task["scale"])
     with connect("mpi", deadline_s=300) as world:
         # In fp16, as theirs.
-        graph = PartitionedGraph.open(Path(task["store"]), rank=world.rank, size=world.size).stored_as("fp16")
+        exact = PartitionedGraph.open(Path(task["store"]), rank=world.rank, size=world.size)
+        graph = exact.stored_as("fp16")
         steps = count_steps(len(graph.train_ids), scale.batch_size)
         likely = inclusion_probabilities(demand_of(graph, world.rank, FANOUTS, steps))[-1]
         runs = {
             name: Epochs(
-                world, make_trainer(world, graph, scale, likely, depth=SETTINGS[name][0], alpha=SETTINGS[name][1])
+                world,
+                make_trainer(
+                    world,
+                    exact if name in FEW_BITS.values() else graph,
+                    scale,
+                    likely,
+                    depth=depth,
+                    alpha=alpha,
+                    wire=wire,
+                ),
             )
-            for name in SETTINGS
+            for name, (depth, alpha, wire) in SETTINGS.items()
         }
         for run in runs.values():
             run.warm_up()
@@ -273,6 +289,10 @@ def measure(program: Program) -> Findings:
                 if variant != FULL
             }
             figures[f"{name}_first_over_final_ratio"] = seconds[FIRST] / seconds[FINAL]
+            figures |= {
+                f"{name}_first_over_final_{form}_ratio": seconds[FIRST] / seconds[variant]
+                for form, variant in FEW_BITS.items()
+            }
             slower = min(seconds[FIRST], seconds[PIPELINE]) / seconds[FINAL]
             aims[f"{name}_no_slower"] = Aim("final never slower than no cache", slower >= 1)
     aims["final_over_full"] = Aim(
@@ -282,6 +302,15 @@ def measure(program: Program) -> Findings:
     aims["first_over_final"] = Aim(
         "at the matching rate, first / final >= 3.7", figures["matching_first_over_final_ratio"] >= 3.7
     )
+    for form, variant in FEW_BITS.items():
+        aims[f"{form}_over_full"] = Aim(
+            f"at the matching rate, final with replies in {form} / full replication <= 1.05",
+            figures[f"matching_{key(variant)}_over_full_ratio"] <= 1.05,
+        )
+        aims[f"first_over_{form}"] = Aim(
+            f"at the matching rate, first / final with replies in {form} >= 3.7",
+            figures[f"matching_first_over_final_{form}_ratio"] >= 3.7,
+        )
     return Findings(figures=figures, aims=aims, comparisons=comparisons, tables={"Epochs": Table.from_rows(rows)})
 
 

@@ -2,11 +2,11 @@
 
 Trains ``examples/tolokers.toml`` on each of the ten splits: by ``windrow train`` on 2 ranks with a VIP cache and the
 pipeline, again with neither, and by a single-process DGL loop with the same model (from the same first weights),
-optimiser, batches, fanouts and epochs. Each counts with its test value at its best validation epoch. The two runs of
-ours must end with the same weights and optimiser state, bit for bit, and the same loss in every epoch. Ours and DGL's
-differ in what chance decides (shuffles, samples, dropout): the mean of their differences over the splits is to be
-within one standard error of that mean. The short version, three splits and a quarter of the epochs, says less, and
-asks for three.
+optimiser, batches, fanouts and epochs; and with replies in 8 and 4 bits and sums in bf16. Each counts with its test
+value at its best validation epoch. The two runs of ours must end with the same weights and optimiser state, bit for
+bit, and the same loss in every epoch. Ours and DGL's differ in what chance decides (shuffles, samples, dropout): the
+mean of their differences over the splits is to be within one standard error of that mean. The short version, three
+splits and a quarter of the epochs, says less, and asks for three.
 
     python benchmarks/salient_quality.py [--short]
 """
@@ -42,6 +42,8 @@ SPLITS, SPLITS_SHORT = 10, 3
 EPOCHS_SHORT = 15
 WITH, WITHOUT = "cache and pipeline", "neither"
 VARIANTS = {WITH: ("cache.alpha=0.32", "pipeline.depth=4"), WITHOUT: ("cache.alpha=0.0", "pipeline.depth=0")}
+FEW_BITS = {form: (*VARIANTS[WITH], f"wire.vectors={form}", "wire.sums=bf16") for form in ("int8", "int4")}
+"""Replies in few bits beside it, on the same split and seed."""
 QUICK_PARTITION = ("partition.restarts=1", "partition.refine_cycles=1")
 DGL_NAMES = {
     "fc_self.weight": "self_linear.weight",
@@ -153,8 +155,8 @@ def settings_of_split(split: int) -> list[str]:
 
 def train_on_split(
     program: Program, split: int, settings: Sequence[str], folder: Path
-) -> tuple[dict[str, float], bool]:
-    """Partition a split and train on it with and without; the values with, and whether all else is equal."""
+) -> tuple[dict[str, dict[str, float]], bool]:
+    """Partition a split and train on it by all variants; their values, and whether all is equal with and without."""
     changed = [*settings, *settings_of_split(split), *QUICK_PARTITION, f"store={folder / 'store'}"]
     words = [word for setting in changed for word in ("--set", setting)]
     start = [sys.executable, "-P", "-m", "windrow.launch"]
@@ -162,13 +164,13 @@ def train_on_split(
     changed += ["run.threads=1", "run.tensorboard=false"]
     found: dict[str, dict[str, float]] = {}
     left: dict[str, Any] = {}
-    for number, (name, switches) in enumerate(VARIANTS.items()):
+    for number, (name, switches) in enumerate((VARIANTS | FEW_BITS).items()):
         run = folder / str(number)
         found[name] = program.on_ranks(RANKS, {"settings": [*changed, *switches], "folder": str(run)})
         lines = RunFolder(run).metrics_file.read_text("utf-8").splitlines()
         losses = [json.loads(line)["loss"] for line in lines]
         left[name] = [load_checkpoint(RunFolder(run).checkpoint_folder).state["trainer"], losses]
-    return found[WITH], are_equal(left[WITH], left[WITHOUT]) and found[WITH] == found[WITHOUT]
+    return found, are_equal(left[WITH], left[WITHOUT]) and found[WITH] == found[WITHOUT]
 
 
 def are_equal(mine: Any, other: Any) -> bool:
@@ -187,19 +189,28 @@ def measure(program: Program) -> Findings:
     splits = range(SPLITS_SHORT if program.short else SPLITS)
     settings = [f"training.epochs={EPOCHS_SHORT}"] if program.short else []
     ours: list[float] = []
+    rounded: dict[str, list[float]] = {form: [] for form in FEW_BITS}
     same = []
     for split in splits:
         with tempfile.TemporaryDirectory(prefix="salient-quality-") as folder:
             values, equal = train_on_split(program, split, settings, Path(folder))
-        ours.append(values["test"])
+        ours.append(values[WITH]["test"])
+        for form, tests in rounded.items():
+            tests.append(values[form]["test"])
         same.append(equal)
     found = program.in_process({"splits": list(splits), "settings": settings}, threads=1)
     theirs = [found[str(split)]["test"] for split in splits]
     differences = [mine - other for mine, other in zip(ours, theirs, strict=True)]
     mean, error = mean_and_standard_error(differences)
     allowed = 3 if program.short else 1
+    lost = {
+        form: mean_and_standard_error([few - exact for few, exact in zip(tests, ours, strict=True)])
+        for form, tests in rounded.items()
+    }
     rows = [
-        {"split": split, "windrow": ours[split], "DGL": theirs[split], "same without": same[split]} for split in splits
+        {"split": split, "windrow": ours[split], "DGL": theirs[split], "same without": same[split]}
+        | {form: tests[split] for form, tests in rounded.items()}
+        for split in splits
     ]
     return Findings(
         figures={
@@ -208,9 +219,18 @@ def measure(program: Program) -> Findings:
             "difference_auc": mean,
             "standard_error_auc": error,
             "same_weights_share": fmean(same),
-        },
+        }
+        | {f"{form}_difference_auc": difference for form, (difference, _) in lost.items()}
+        | {f"{form}_standard_error_auc": noise for form, (_, noise) in lost.items()},
         aims={
             "quality": Aim(f"mean difference to DGL within {allowed} standard error(s)", abs(mean) <= allowed * error),
+            **{
+                form: Aim(
+                    f"{form} replies and bf16 sums: no worse than float32 by {allowed} standard error(s)",
+                    difference >= -allowed * noise,
+                )
+                for form, (difference, noise) in lost.items()
+            },
             "bits": Aim("same weights, bit for bit, with cache and pipeline and without", all(same)),
         },
         tables={"Test ROC-AUC at the best validation epoch": Table.from_rows(rows)},

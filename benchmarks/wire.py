@@ -1,10 +1,10 @@
 """What a shorter form of vectors on the wire saves and costs: a DLRM on 4 emulated hosts at 1 Gbit/s.
 
-A DLRM learns clicks from a generated log (`windrow.recsys.log.synthetic`), its tables spread over the hosts, as float32
-on the wire and with ``[wire]`` vectors, gradients of vectors, and then sums of dense gradients too as bfloat16. The
-forms train in turn, epoch by epoch, from the same first weights on the same minibatches; bytes are those that `Meter`
-counts, headers of packets and ids left out; AUC is that of the test split after the last epoch. The step is short
-of computing and long of traffic on purpose, so that the wire shows.
+A DLRM learns clicks from a generated log (`windrow.recsys.log.synthetic`), its tables spread over the hosts, as
+float32 on the wire and with ``[wire]`` vectors, gradients of vectors, and then sums of dense gradients too as
+bfloat16 and in 8 bits. The forms train in turn, epoch by epoch, from the same first weights on the same minibatches;
+bytes are those that `Meter` counts, headers of packets and ids left out; AUC is that of the test split after the last
+epoch. The step is short of computing and long of traffic on purpose, so that the wire shows.
 
     python benchmarks/wire.py [--short]
 """
@@ -34,11 +34,17 @@ from windrow.training.trainer import Trainer
 
 HOSTS, RATE = 4, "1gbit"
 PLAIN, SHORT, SHORTEST = "float32", "bfloat16 vectors and gradients", "bfloat16 sums too"
+INT8, INT8_BOTH, INT8_ALL = "int8 vectors, bfloat16 gradients", "int8 vectors and gradients", "int8 sums too"
 WIRES: dict[str, dict[str, str]] = {
     PLAIN: {},
     SHORT: {"vectors": "bf16", "gradients": "bf16"},
     SHORTEST: {"vectors": "bf16", "gradients": "bf16", "sums": "bf16"},
+    INT8: {"vectors": "int8", "gradients": "bf16"},
+    INT8_BOTH: {"vectors": "int8", "gradients": "int8"},
+    INT8_ALL: {"vectors": "int8", "gradients": "int8", "sums": "int8"},
 }
+KEYS = {SHORT: "bf16", SHORTEST: "bf16_sums_too", INT8: "int8_vectors", INT8_BOTH: "int8", INT8_ALL: "int8_sums_too"}
+"""Of figures."""
 STAGES = ("vectors", "gradients")
 """What ends the names of stages that the codecs of vectors are for."""
 
@@ -130,8 +136,7 @@ def measure(program: Program) -> Findings:
     comparisons = {f"seed {seed}": comparison_from_json(one["comparison"]) for seed, one in enumerate(found)}
     figures: dict[str, float] = {}
     aims: dict[str, Aim] = {}
-    for form in (SHORT, SHORTEST):
-        key = "bf16" if form == SHORT else "bf16_sums_too"
+    for form, key in KEYS.items():
         bytes_ratio = fmean(one["ends"][form][1] / one["ends"][PLAIN][1] for one in found)
         speed = fmean(compared.ratio(form).median for compared in comparisons.values())
         differences = [one["ends"][form][0] - one["ends"][PLAIN][0] for one in found]

@@ -25,7 +25,7 @@ Every row has one place, so the three together fill the answer.
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress, pairwise
+from itertools import accumulate, compress, pairwise, starmap
 from typing import Self
 
 import numpy as np
@@ -36,7 +36,7 @@ from torch import Tensor
 from windrow.caching.store_kernels import classify, sort_by_source
 from windrow.comm.errors import DataError
 from windrow.comm.fetch import IdRequest, check_ranges, fetch_rows
-from windrow.comm.route import Route, Transfer
+from windrow.comm.route import Route, Rows, Transfer
 from windrow.comm.rows import group_by_owner, move_rows
 from windrow.comm.shared_rows import SharedRows
 from windrow.comm.wire import Codec, Wire
@@ -222,7 +222,8 @@ class CachedStore:
         rows: [offsets[rank + 1] - offsets[rank], ...] this rank's rows, any device; row shape and dtype must agree.
         cached_ids: int64 [c] distinct ids of other ranks to keep copies of, in the order of the cache's slots; may
             differ between ranks. None: none.
-        codec: how rows travel; must agree. None: as they are.
+        codec: how rows travel; must agree. Where it packs rows into bytes, those of this rank are kept packed besides.
+            None: as they are.
         stage: name of the traffic: "<stage>: ids" and "<stage>: rows", "<stage>: cache: ..." for the copies.
         device: where rows are wanted; None: where `rows` are.
         device_share: 0 to 1, share of the own rows, from the first on, that is kept on a GPU; the rest is kept in
@@ -266,12 +267,19 @@ class CachedStore:
         self.device = rows.device if device is None else torch.device(device)
         self.local = LocalRows.split(rows, self.device, device_share)
         self.row_shape, self.dtype = rows.shape[1:], rows.dtype
+        self.codec = codec
+        self.shared = shared
+        self.packed: LocalRows | None = None
+        """This rank's rows as they travel, where these are bytes that no single number can be read from."""
+        if codec.of_message(world.rank, sent=True) is not None:
+            # Rows that do not change are encoded once, not for each message that they are in.
+            rows = codec.encode(rows) if shared is None else shared.local
+            self.packed, codec = LocalRows.split(rows, self.device, device_share), Codec()
         copies = rows.new_empty((len(wanted), *rows.shape[1:]), dtype=codec.wire_dtype(rows.dtype))
         wire = Wire(world, stage=f"{stage}: cache", codec=codec, dtype=rows.dtype, device=rows.device)
         self.cached = fetch_rows(wire, self.offsets, rows, wanted, out=copies).to(self.device)
-        """[c, ...] the copies, by slot, in the number format of the wire: whatever they are converted to, they equal
-        what would have arrived, and take no more memory."""
-        self.shared = shared
+        """[c, ...] the copies, by slot, as the codec encodes them: whatever they are converted to, they equal what
+        would have arrived, and take no more memory."""
         held = {world.rank} | (shared.near if shared else set())
         self.by_message = [rank not in held for rank in range(world.size)]
         """Whose rows travel: those of other ranks, but for what is read from shared memory."""
@@ -337,8 +345,17 @@ class RowGather:
             return
         store, request = self._store, self._request
         places = store.travelling(request.remote_places, request.remote_counts)
-        route = Route.of_rows(store.wire, self._asked.wait(), places, store.row_shape)
-        self._transfer = route.start([store.local])
+        if store.packed is None:
+            route = Route.of_rows(store.wire, self._asked.wait(), places, store.row_shape)
+            self._transfer = route.start([store.local])
+            return
+        spans: list[Rows] = list(starmap(slice, pairwise(accumulate(map(len, places), initial=0))))
+        spans[store.world.rank] = places[store.world.rank]  # None.
+        self._places = torch.cat(places)
+        row_shape = store.packed.row_shape
+        self._arriving = torch.empty((len(self._places), *row_shape), dtype=torch.uint8, device=store.device)
+        route = Route.of_rows(store.wire, self._asked.wait(), spans, row_shape)
+        self._transfer = route.start([store.packed], into=[self._arriving])
 
     def finish(self, out: Tensor | None = None) -> Tensor:
         """Put own and cached rows in their places, wait for the others, and put these in theirs. Collective.
@@ -357,13 +374,17 @@ class RowGather:
             out = torch.empty((request.num_rows, *store.row_shape), dtype=store.dtype, device=store.device)
         store.local.move(request.local, out, request.local_places)
         slots, places = request.cached.to(store.device), request.cached_places.to(store.device)
-        move_rows(store.cached, slots, out, places)
+        store.codec.decode(store.cached, out, positions=slots, places=places)
         shared = 0
         if store.shared is not None:
             grouped = request.remote, request.remote_counts, request.remote_places
-            shared = store.shared.read(*grouped, store.offsets, out)
+            shared = store.shared.read(*grouped, store.offsets, store.codec, out)
         if self._transfer is not None:
-            self._transfer.finish([out])
+            if store.packed is None:
+                self._transfer.finish([out])
+            else:
+                self._transfer.finish([self._arriving])
+                store.codec.decode(self._arriving, out, places=self._places.to(store.device))
         # Counted when they are there: a gather that is under way when a checkpoint is written is made again after it.
         if store.world.meter is not None:
             store.world.meter.record_found(

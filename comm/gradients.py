@@ -6,13 +6,14 @@ gradient has come is all-reduced at once. Unlike there, a rank may skip paramete
 (it had no seeds in this step): buckets always start in the same order, and `finish` starts what is left.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
+from windrow.comm.error_feedback import ErrorFeedback
 from windrow.comm.transfer import Pending
 from windrow.comm.wire import Codec
 from windrow.comm.world import World
@@ -29,6 +30,7 @@ class _Bucket:
     views: dict[nn.Parameter, Tensor]
     missing: set[nn.Parameter] = field(default_factory=set)
     pending: Pending[Tensor] | None = None
+    codec: Codec | None = None
 
 
 class GradientReducer:
@@ -64,14 +66,13 @@ class GradientReducer:
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         self._world = world
-        self._codec = codec
         self._buckets: list[_Bucket] = []
         self._bucket_of: dict[nn.Parameter, _Bucket] = {}
         self._next = 0
         self._holds = False
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         for group in _pack(list(reversed(trained)), bucket_bytes):
-            self._add_bucket(group)
+            self._add_bucket(group, codec)
         self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in trained]
 
     def start(self) -> None:
@@ -104,15 +105,30 @@ class GradientReducer:
             bucket.pending.wait()
             bucket.pending = None
 
+    def residuals(self) -> list[Tensor]:
+        """What this rank has left out of its sums and is still to add, bucket by bucket, on the CPU; empty for most."""
+        return [codec.residual.cpu() for codec in self._feedback if codec.residual is not None]
+
+    def load_residuals(self, residuals: Sequence[Tensor]) -> None:
+        """Go on with what `residuals` gave on this rank of as many."""
+        for codec, residual in zip(self._feedback, residuals, strict=False):
+            codec.residual = residual
+
+    @property
+    def _feedback(self) -> list[ErrorFeedback]:
+        return [bucket.codec for bucket in self._buckets if isinstance(bucket.codec, ErrorFeedback)]
+
     def close(self) -> None:
         """Remove the hooks from the parameters."""
         for hook in self._hooks:
             hook.remove()
 
-    def _add_bucket(self, parameters: list[nn.Parameter]) -> None:
+    def _add_bucket(self, parameters: list[nn.Parameter], codec: Codec | None) -> None:
         first, sizes = parameters[0], [p.numel() for p in parameters]
         flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
         bucket = _Bucket(flat, {p: part.view_as(p) for p, part in zip(parameters, flat.split(sizes), strict=True)})
+        if codec is not None and flat.dtype == torch.float32:
+            bucket.codec = codec.for_vector()
         self._buckets.append(bucket)
         self._bucket_of.update(dict.fromkeys(parameters, bucket))
 
@@ -137,8 +153,7 @@ class GradientReducer:
 
     def _start_bucket(self) -> None:
         bucket = self._buckets[self._next]
-        codec = self._codec if bucket.flat.dtype == torch.float32 else None
-        bucket.pending = self._world.start_all_reduce(bucket.flat, stage="gradients", codec=codec)
+        bucket.pending = self._world.start_all_reduce(bucket.flat, stage="gradients", codec=bucket.codec)
         self._next += 1
 
 

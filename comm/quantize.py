@@ -1,4 +1,4 @@
-"""Rows of float32 in 1, 2, 4 or 8 bits an entry, rounded at random so that their expectation stays (AdaQP).
+"""Rows of float32 in 1, 2, 4 or 8 bits an entry, rounded to nearest, or at random so that expectations stay (AdaQP).
 
 Every row of a message has a width in bits of its own; rows stand one after another, without gaps::
 
@@ -25,7 +25,8 @@ Two float32 parameters would be exact too, but cost all rows 4 bytes more: a nin
 
 u is 16 bits of a counter-based hash, 4 entries to one (see `windrow.training.dropout`): ``mix64(hash_ids(key, id) ^
 mix64(column // 4 + GOLDEN))``, from bit 16 (column mod 4) up. So it depends on key, row id and column alone. A decision
-is a multiple of 2 ** -16, which rounds expectations down by less than that part of a step.
+is a multiple of 2 ** -16, which rounds expectations down by less than that part of a step. To nearest means u = 1 / 2:
+half a step of error at most, and half the mean square, but the same each time.
 
 Source: Wan, Zhao, Wu: Adaptive Message Quantization and Parallelization for Distributed Full-graph GNN Training, MLSys
 2023. There the parameters are rounded after quantising, the greatest level may run over into the next entry, and rows
@@ -96,8 +97,8 @@ def quantize(
     offsets: Tensor,
     out: Tensor,
     *,
-    key: int,
-    row_ids: Tensor,
+    key: int | None = None,
+    row_ids: Tensor | None = None,
     ranges: Tensor | None = None,
 ) -> None:
     """Pick rows, quantise them and pack them into a message, in one pass, on all of PyTorch's threads.
@@ -110,8 +111,8 @@ def quantize(
         bits: uint8 [n], 1, 2, 4 or 8 for each row of the message; not checked.
         offsets: int64 [n + 1], from `packed_offsets`.
         out: uint8 [offsets[-1]]; written.
-        key: of the random numbers, from `windrow.comm.random.stream_key`.
-        row_ids: int64 [n], what each row is called on every rank and in every message.
+        key: of the random numbers, from `windrow.comm.random.stream_key`. None: round to the nearest level.
+        row_ids: int64 [n], what each row is called on every rank and in every message, where a key is given.
         ranges: float32 [n]; written: greatest less least entry of each row. None: nobody asks.
 
     Cost: two passes over each row, the second in the cache, and one 64-bit hash for 4 entries. On GPUs this waits for
@@ -135,8 +136,9 @@ def quantize(
             np.empty(0, np.int64) if positions is None else positions.numpy(),
             bits.numpy(),
             offsets.numpy(),
-            row_ids.numpy(),
-            np.uint64(key),
+            np.empty(0, np.int64) if row_ids is None else row_ids.numpy(),
+            np.uint64(key or 0),
+            key is None,
             out.numpy(),
             np.empty(0, np.float32) if ranges is None else ranges.numpy(),
         )
@@ -144,7 +146,7 @@ def quantize(
         bad = min((row for row in found if row >= 0), default=-1)
     if bad >= 0:
         position = bad if positions is None else int(positions[bad])
-        raise _refusal(rows[position], position, int(row_ids[bad]), int(bits[bad]))
+        raise _refusal(rows[position], position, None if row_ids is None else int(row_ids[bad]), int(bits[bad]))
 
 
 def dequantize(
@@ -181,9 +183,9 @@ def dequantize(
         in_parallel(dequantize_range, len(bits), at_once=ROWS_AT_ONCE)
 
 
-def _refusal(row: Tensor, position: int, row_id: int, bits: int) -> DataError:
+def _refusal(row: Tensor, position: int, row_id: int | None, bits: int) -> DataError:
     """Why a row could not be quantised."""
-    which = f"row {position} (id {row_id})"
+    which = f"row {position}" if row_id is None else f"row {position} (id {row_id})"
     bad = row.isfinite().logical_not().nonzero()
     if len(bad):
         column = int(bad[0])

@@ -39,6 +39,8 @@ _LARGEST = np.float64(np.finfo(np.float32).max)
 _SIGN_SHIFT, _MAGNITUDE = np.int32(31), np.int32(0x7FFFFFFF)
 _LEAST, _GREATEST = np.int32(-0x80000000), np.int32(0x7FFFFFFF)
 _DRAWN_BITS, _DRAWN_VALUES = np.int32(16), np.float32(1 << 16)
+_HALVES = np.uint64(0x8000800080008000)
+"""Four times a half, in place of what is drawn."""
 
 
 @numba.njit(cache=True, nogil=True)
@@ -49,6 +51,7 @@ def quantize_rows(
     offsets: NDArray[np.int64],
     row_ids: NDArray[np.int64],
     key: np.uint64,
+    nearest: bool,  # noqa: FBT001  # compiled code takes arguments by position
     out: NDArray[np.uint8],
     ranges: NDArray[np.float32],
     first: int,
@@ -56,14 +59,15 @@ def quantize_rows(
 ) -> int:
     """Quantise and pack rows from `first` to before `last` of a message; empty `positions` mean rows as they stand.
 
-    Empty `ranges` are not asked for. Returns the first row that cannot be quantised, where it stops, or -1.
+    Empty `ranges` are not asked for, and empty `row_ids` where levels are the nearest. Returns the first row that
+    cannot be quantised, where it stops, or -1.
     """
     width = rows.shape[1]
     flat, whole = rows.reshape(-1), rows.view(np.int32)
     groups = np.empty((width + 3) // 4, np.uint64)
     for group in range(len(groups)):
         groups[group] = mix64(np.uint64(group) + _GOLDEN)
-    words = np.empty_like(groups)
+    words = np.full_like(groups, _HALVES)
     # The low bits of a word come first in memory.
     draws = words.view(np.uint16)
     # A byte for each level, and zeros up to a whole number of packed bytes.
@@ -100,9 +104,10 @@ def quantize_rows(
             if step_bits < 0:
                 return i
             zero, step, most = numbers[0], numbers[2], np.int32(top)
-            row_key = hash_id(key, np.uint64(row_ids[i]))
-            for group in range(len(groups)):
-                words[group] = mix64(row_key ^ groups[group])
+            if not nearest:
+                row_key = hash_id(key, np.uint64(row_ids[i]))
+                for group in range(len(groups)):
+                    words[group] = mix64(row_key ^ groups[group])
             for column in range(_ASKED_AT_ONCE, width, _FLOATS_IN_A_CACHE_LINE):
                 prefetch(flat, coming * width + column)
             for column in range(width):

@@ -34,21 +34,22 @@ def quantize_rows(
     offsets: Tensor,
     out: Tensor,
     *,
-    key: int,
-    row_ids: Tensor,
+    key: int | None,
+    row_ids: Tensor | None,
     ranges: Tensor | None,
 ) -> int:
     """Do what `windrow.comm.quantize.quantize` says, for n > 0. Returns the first row that it cannot do, or -1."""
     count, width = len(bits), rows.shape[1]
     first_bad = torch.full((1,), count, dtype=torch.int64, device=rows.device)
-    signed_key = key - (1 << 64) if key >= 1 << 63 else key
+    drawn = key or 0
+    signed_key = drawn - (1 << 64) if drawn >= 1 << 63 else drawn
     with torch.cuda.device_of(rows):
         _quantize[(count,)](
             rows.detach(),
-            row_ids if positions is None else positions,
+            offsets if positions is None else positions,
             bits,
             offsets,
-            row_ids,
+            offsets if row_ids is None else row_ids,
             signed_key,
             out,
             rows if ranges is None else ranges,
@@ -56,6 +57,7 @@ def quantize_rows(
             width,
             picks=positions is not None,
             measures=ranges is not None,
+            nearest=key is None,
             eights=triton.next_power_of_2(triton.cdiv(width, 8)),
             num_warps=_warps(width),
         )
@@ -102,6 +104,7 @@ def _quantize(
     width: tl.tensor,
     picks: tl.constexpr,
     measures: tl.constexpr,
+    nearest: tl.constexpr,
     eights: tl.constexpr,
 ) -> None:
     i = tl.program_id(0).to(tl.int64)
@@ -133,9 +136,11 @@ def _quantize(
         if (is_finite | is_constant) == 0:
             tl.atomic_min(first_bad, i)
         else:
-            row_key = _mix(key.to(tl.uint64) ^ _mix(tl.load(row_ids + i).to(tl.uint64) + _GOLDEN))
-            words = _mix(row_key ^ _mix(four.to(tl.uint64) + _GOLDEN))
-            draws = ((words >> (16 * lane).to(tl.uint64)) & 0xFFFF).to(tl.int32)
+            draws = tl.full((2 * eights, 4), 0x8000, tl.int32)
+            if not nearest:
+                row_key = _mix(key.to(tl.uint64) ^ _mix(tl.load(row_ids + i).to(tl.uint64) + _GOLDEN))
+                words = _mix(row_key ^ _mix(four.to(tl.uint64) + _GOLDEN))
+                draws = ((words >> (16 * lane).to(tl.uint64)) & 0xFFFF).to(tl.int32)
             # What is outside of the row counts as its least entry.
             above = tl.where(inside, row, low) - zero
             levels = ((tl.div_rn(above, step) * 65536).to(tl.int32) + draws) >> 16

@@ -51,9 +51,9 @@ def reduce_pieces(
 ) -> "Iterator[Request]":
     """Give each rank the reduction of its piece, in place; ``pieces[p]`` is that of rank p, other pieces stay."""
     own = pieces[world.rank]
-    sends = [piece if p == world.rank else codec.encode(piece) for p, piece in enumerate(pieces)]
+    sends = [own if p == world.rank else codec.encode_piece(pieces, p) for p in range(len(pieces))]
     # The memory of the result cannot be received into: it holds what is to be added.
-    wires = [torch.empty_like(own, dtype=codec.wire_dtype(own.dtype)) for _ in pieces]
+    wires = [codec.new_wire(own) for _ in pieces]
     yield world.post_exchange(sends, wires, channels=channels)
     parts = [own if p == world.rank else codec.decode(wire, torch.empty_like(own)) for p, wire in enumerate(wires)]
     own.copy_(reduce_in_order(parts, op))
@@ -63,10 +63,10 @@ def gather_pieces(
     world: "World", pieces: Sequence[Tensor], codec: Codec, channels: Sequence[int]
 ) -> "Iterator[Request]":
     """Give all ranks the piece of each, in place, as its rank encodes it once: that rank has what the others decode."""
-    wire = codec.encode(pieces[world.rank])
+    wire = codec.encode_piece(pieces, world.rank)
     # Where nothing is converted pieces are received in place.
     wires = [
-        wire if p == world.rank else piece if wire.dtype == piece.dtype else torch.empty_like(piece, dtype=wire.dtype)
+        wire if p == world.rank else piece if wire.dtype == piece.dtype else codec.new_wire(piece)
         for p, piece in enumerate(pieces)
     ]
     yield world.post_exchange([wire] * world.size, wires, channels=channels)

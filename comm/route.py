@@ -177,11 +177,11 @@ class Transfer:
         sent = Messages(self._wire, codec, self._block_shapes, _ready(self._wire, codec, outgoing, sources), sent=True)
         for blocks, packed, packing in zip(outgoing, sent.blocks, sent.packings, strict=True):
             # None are packed for this rank, nor where they are sent from where they stand.
-            for block, memory in zip(blocks, packed, strict=False):
+            for number, (block, memory) in enumerate(zip(blocks, packed, strict=False)):
                 if packing is None:
                     _copy(sources[block.matrix], block, memory)
                 else:
-                    packing.pack(_gathered(sources[block.matrix], block), memory)
+                    packing.pack(number, _gathered(sources[block.matrix], block), memory)
         wanted = [[landing.target for landing in landings] for landings in route.landings[:size]] if into else []
         received = Messages(self._wire, codec, route.arriving, _ready(self._wire, codec, wanted, into), sent=False)
         self._post(sent, received, stage=self._wire.rows_stage)
@@ -225,9 +225,9 @@ class Transfer:
                 if not self._own_landed:
                     self.land_own(targets)
             elif received.blocks[peer]:
-                blocks = self._unpacked(received, peer, self._route.arriving[peer])
                 for landing in landings:
-                    _land(blocks[landing.block], landing, targets[landing.target.matrix])
+                    shape = self._route.arriving[peer][landing.block]
+                    self._land_arrived(received, peer, landing, targets[landing.target.matrix], shape)
         self._sources = ()
         self._sent.release(None)
         self._received.release(targets[0].device if targets else None)
@@ -245,15 +245,18 @@ class Transfer:
         for peer, landings in enumerate(route.landings[: wire.world.size]):
             packing = sent.packings[peer]
             for landing in landings if peer != self._rank else ():
-                memory, found = sent.blocks[peer][landing.block], gradients[landing.target.matrix]
-                shape = route.arriving[peer][landing.block]
-                packed = memory if packing is None else found.new_empty(shape)
+                number, found = landing.block, gradients[landing.target.matrix]
+                memory = sent.blocks[peer][number]
+                if packing is None and landing.runs is None:
+                    _copy(found, landing.target, memory)
+                    continue
                 if landing.runs is None:
-                    _copy(found, landing.target, packed)
+                    rows = _gathered(found, landing.target)
                 else:
-                    move_columns(_view(found, landing.target), packed, landing.runs, back=True)
+                    rows = memory if packing is None else found.new_empty(route.arriving[peer][number])
+                    move_columns(_view(found, landing.target), rows, landing.runs, back=True)
                 if packing is not None:
-                    packing.pack(packed, memory)
+                    packing.pack(number, rows, memory)
         ready = _ready(wire, codec, route.outgoing[: wire.world.size], self._gradients)
         received = Messages(wire, codec, self._block_shapes, ready, sent=False)
         self._post(sent, received, stage="gradients")
@@ -269,24 +272,30 @@ class Transfer:
         route, received = self._route, self._received
         self._pending.wait()
         for peer, blocks in enumerate(route.outgoing[: self._wire.world.size]):
-            arrived = self._unpacked(received, peer, self._block_shapes[peer])
-            for block, values in zip(blocks, arrived, strict=False):
-                _write(self._gradients[block.matrix], block, values)
+            # None are there for this rank, nor where they were received in place.
+            for number, (block, _) in enumerate(zip(blocks, received.blocks[peer], strict=False)):
+                shape = self._block_shapes[peer][number]
+                self._land_arrived(received, peer, Landing(number, block), self._gradients[block.matrix], shape)
         self._sent.release(None)
         received.release(None)
         self._wire.give_after_backward(self._gradient_buffer)
         return self._gradients
 
-    def _unpacked(self, received: Messages, peer: int, shapes: Sequence[Shape]) -> Sequence[Tensor]:
-        """The blocks of a message, none where it was received in place."""
-        blocks, packing = received.blocks[peer], received.packings[peer]
-        if packing is None:
-            return blocks
-        found = []
-        for packed, shape in zip(blocks, shapes, strict=False):
-            found.append(torch.empty(shape, dtype=self._wire.dtype, device=packed.device))
-            packing.unpack(packed, found[-1])
-        return found
+    def _land_arrived(self, received: Messages, peer: int, landing: Landing, target: Tensor, shape: Shape) -> None:
+        """Copy or add a block of a message; what is packed goes straight to whole rows of the target."""
+        number, block = landing.block, landing.target
+        values, packing = received.blocks[peer][number], received.packings[peer]
+        if packing is not None:
+            fits = (target.dtype, target.device, target.shape[1:]) == (torch.float32, values.device, shape[1:])
+            if landing.runs is None and fits and target.is_contiguous():
+                if isinstance(block.rows, slice):
+                    packing.unpack(number, values, target[block.rows])
+                else:
+                    packing.unpack(number, values, target, block.rows.to(target.device))
+                return
+            packed, values = values, torch.empty(shape, dtype=self._wire.dtype, device=values.device)
+            packing.unpack(number, packed, values)
+        _land(values, landing, target)
 
     def _post(self, sent: Messages, received: Messages, *, stage: str) -> None:
         self._sent, self._received = sent, received

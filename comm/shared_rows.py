@@ -22,7 +22,8 @@ from torch import Tensor
 
 from windrow.comm.hosts import kernel_id
 from windrow.comm.numpy_files import read_only_tensor
-from windrow.comm.rows import move_rows, offsets_from_counts
+from windrow.comm.rows import offsets_from_counts
+from windrow.comm.wire import Codec
 from windrow.comm.world import World
 
 __all__ = ["SharedRows"]
@@ -79,7 +80,9 @@ class SharedRows:
         self.near = frozenset(rank for rank, found in enumerate(self._rows) if found is not None)
         """The other ranks whose rows are here."""
 
-    def read(self, ids: Tensor, counts: Sequence[int], places: Tensor, offsets: Sequence[int], out: Tensor) -> int:
+    def read(
+        self, ids: Tensor, counts: Sequence[int], places: Tensor, offsets: Sequence[int], codec: Codec, out: Tensor
+    ) -> int:
         """Copy the rows of the ranks that are near, and leave the places of others as they are.
 
         Args:
@@ -87,6 +90,7 @@ class SharedRows:
             counts: ids of each rank.
             places: int64 [sum(counts)], where in `out` each row belongs; no two equal.
             offsets: [size + 1], where each rank's ids start.
+            codec: what the rows were encoded by.
             out: [m, ...] contiguous on the CPU, of a dtype that rows convert to.
 
         Returns:
@@ -96,7 +100,7 @@ class SharedRows:
         for rank, (start, stop) in enumerate(pairwise(offsets_from_counts(counts))):
             rows = self._rows[rank]
             if rows is not None and start < stop:
-                move_rows(rows, ids[start:stop] - offsets[rank], out, places[start:stop])
+                codec.decode(rows, out, positions=ids[start:stop] - offsets[rank], places=places[start:stop])
                 copied += stop - start
         return copied
 

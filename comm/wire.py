@@ -11,21 +11,40 @@ Both ends know the size of a message before it travels: a row of given shape and
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError, nearest_name
 from windrow.comm.options import checked_dataclass
+from windrow.comm.rows import move_rows
 
 if TYPE_CHECKING:
+    from windrow.comm.quantized_codec import Columns
     from windrow.comm.world import World
 
-__all__ = ["Codec", "CodecName", "Messages", "Shape", "Topology", "Wire", "WireOptions", "make_codec"]
+__all__ = [
+    "FEW_BITS",
+    "Codec",
+    "CodecName",
+    "Messages",
+    "Shape",
+    "StorageName",
+    "Topology",
+    "Wire",
+    "WireOptions",
+    "make_codec",
+]
 
-CodecName = Literal["fp32", "fp16", "bf16"]
+StorageName = Literal["fp32", "fp16", "bf16"]
+"""A number format, by the name that recipes use."""
+
+CodecName = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 """A codec, by the name that recipes use."""
+
+FEW_BITS = {"int8": 8, "int4": 4}
+"""Codecs that are `windrow.comm.quantized_codec.QuantizedCodec`, and the bits of a number."""
 
 SHORTER: dict[str, torch.dtype | None] = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 """What rows are rounded to; None: they are not."""
@@ -52,8 +71,8 @@ class Codec:
 
     def __init__(self, name: CodecName = "fp32") -> None:
         if name not in SHORTER:
-            raise RecipeError(f"no codec is called {name!r}. {nearest_name(name, SHORTER)}")
-        self.name = name
+            raise RecipeError(f"no codec is called {name!r}. {nearest_name(name, [*SHORTER, *FEW_BITS])}")
+        self.name: str = name
         self._shorter = SHORTER[name]
 
     def encode(self, rows: Tensor) -> Tensor:
@@ -72,8 +91,32 @@ class Codec:
         if self._shorter is not None and not dtype.is_floating_point:
             raise TypeError(f"{self.name} rounds floating-point rows and would spoil {dtype}")
 
-    def decode(self, wire: Tensor, out: Tensor) -> Tensor:
-        """Write what arrived into `out`, [n, ...] of a dtype that rows convert to; nothing to do where it is there."""
+    def encode_piece(self, pieces: Sequence[Tensor], number: int) -> Tensor:
+        """Turn one of the pieces of a vector that is summed into the wire."""
+        return self.encode(pieces[number])
+
+    def new_wire(self, rows: Tensor) -> Tensor:
+        """Memory to receive in what such rows are encoded as."""
+        return torch.empty_like(rows, dtype=self.wire_dtype(rows.dtype))
+
+    def for_vector(self) -> Self:
+        """The codec of one vector that is summed again and again."""
+        return self
+
+    def decode(
+        self, wire: Tensor, out: Tensor, *, positions: Tensor | None = None, places: Tensor | None = None
+    ) -> Tensor:
+        """Write rows that arrived into `out`; nothing to do where they are there.
+
+        Args:
+            wire: as encoded, on the device of `out`.
+            out: [n, ...] of a dtype that rows convert to, contiguous where positions or places are given; returned.
+            positions: int64, which rows of `wire`, not checked. None: all.
+            places: int64, where in `out` each of them belongs, no two equal, not checked. None: as they stand.
+        """
+        if positions is not None or places is not None:
+            move_rows(wire, positions, out, places)
+            return out
         if out.data_ptr() == wire.data_ptr() and out.device == wire.device:
             return out
         return out.copy_(wire)
@@ -116,19 +159,29 @@ class Codec:
 class _PackedRows(Protocol):
     """How rows of one message become bytes that no single number can be read from, and rows again."""
 
-    def num_bytes(self, shape: "Shape") -> int:
-        """Bytes of a block of this shape, rows first; a message has one."""
+    def num_bytes(self, block: int, shape: "Shape") -> int:
+        """Bytes of a block of this shape, [n, width]; asked for of every block, before the other two."""
 
-    def pack(self, rows: Tensor, out: Tensor) -> None:
+    def pack(self, block: int, rows: Tensor, out: Tensor) -> None:
         """Write rows, float32 [n, width], into `out`, uint8 [bytes], on the same device."""
 
-    def unpack(self, packed: Tensor, out: Tensor) -> None:
-        """Write what arrived into `out`, float32 [n, width] and contiguous."""
+    def unpack(self, block: int, packed: Tensor, out: Tensor, places: Tensor | None = None) -> None:
+        """Write what arrived into `out`, float32 [m, width] and contiguous: at `places`, int64 [n], or as it stands."""
 
 
-def make_codec(name: CodecName) -> Codec:
-    """A codec by name; see `Codec`."""
-    return Codec(name)
+def make_codec(name: CodecName, *, rank: int | None = None, columns: "Columns | None" = None) -> Codec:
+    """A codec by name; see `Codec`.
+
+    Args:
+        name: of recipes.
+        rank: this rank, where few bits are to be rounded at random, so that expectations stay. None: to nearest.
+        columns: vectors that a row consists of, each of which few bits give a scale of its own. None: a row is one.
+    """
+    if name not in FEW_BITS:
+        return Codec(name)
+    from windrow.comm.quantized_codec import QuantizedCodec  # Numba.
+
+    return QuantizedCodec(FEW_BITS[name], rank=rank, columns=columns)
 
 
 Topology: TypeAlias = Literal["flat", "hierarchical", "auto"]
@@ -139,19 +192,35 @@ class WireOptions:
     """Number formats between ranks; what stays on a rank is never rounded."""
 
     vectors: CodecName = "fp32"
-    """Of rows that a rank asks others for: features of vertices, rows of embedding tables, pooled vectors."""
+    """Of rows that a rank asks others for: features of vertices, rows of embedding tables, pooled vectors. int8 and
+    int4 have a scale for each row, and for each table of a pooled one, and round to nearest."""
 
     gradients: CodecName = "fp32"
-    """Of the gradients of those, on their way back to the rank that owns the rows."""
+    """Of the gradients of those, on their way back to the rank that owns the rows. int8 and int4 round them at random,
+    so that their expectation stays."""
 
     sums: CodecName = "fp32"
     """Of the gradients that are summed over all ranks, those of the dense part: each rank adds up a piece in float32,
-    and the sum travels once more. Sums of a host are rounded too where `topology` makes some."""
+    and the sum travels once more. Sums of a host are rounded too where `topology` makes some. int8 and int4, for flat
+    sums only, have a scale for 512 numbers, and what rounding leaves out of a step each rank adds to the next one."""
 
     topology: Topology = "flat"
     """Way of those sums: flat, as the communication library sums over all ranks; hierarchical, within each host first,
     then between hosts; auto, whichever is predicted to be faster on the links that `windrow network` measured here, and
     flat where it did not. It changes sums by rounding only."""
+
+    def __post_init__(self) -> None:
+        """Check what concerns two settings.
+
+        Raises:
+            RecipeError: names both, their values and the cure.
+        """
+        if self.sums in FEW_BITS and self.topology != "flat":
+            raise RecipeError(
+                f'wire.sums = "{self.sums}" with wire.topology = "{self.topology}": sums in few bits keep what they '
+                "leave out for the next step, which sums within hosts have no place for. Set wire.topology = "
+                '"flat", or wire.sums = "bf16"'
+            )
 
     def vectors_codec(self, dtype: torch.dtype) -> Codec:
         """How rows travel that are kept in this dtype: what is shorter than fp32 travels as it is."""
@@ -159,7 +228,13 @@ class WireOptions:
 
     def sums_codec(self) -> Codec | None:
         """How gradients travel that are summed; None: as they are, by the library's own all-reduce."""
-        return None if self.sums == "fp32" else make_codec(self.sums)
+        if self.sums == "fp32":
+            return None
+        if self.sums not in FEW_BITS:
+            return make_codec(self.sums)
+        from windrow.comm.error_feedback import ErrorFeedback  # Numba.
+
+        return ErrorFeedback(FEW_BITS[self.sums])
 
 
 GROWTH = 8
@@ -280,7 +355,7 @@ class Messages:
         self.packings = [codec.of_message(peer, sent=sent) for peer in range(size)]
         """For each rank how blocks are packed; None: they have their shapes."""
         lengths = [
-            list(map(math.prod if packing is None else packing.num_bytes, of_rank))
+            [math.prod(shape) if packing is None else packing.num_bytes(n, shape) for n, shape in enumerate(of_rank)]
             for packing, of_rank in zip(self.packings, packed, strict=True)
         ]
         flat = torch.empty(0, dtype=codec.wire_dtype(wire.dtype), device=wire.packed_on)

@@ -23,7 +23,7 @@ import torch
 
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.links import Links
-from windrow.comm.wire import make_codec
+from windrow.comm.wire import Codec, make_codec
 from windrow.gnn.cache_choice import Sampling, seed_order
 from windrow.gnn.models import GNN, ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
@@ -49,6 +49,8 @@ class StepWork:
     """Seconds of forward, backward and update on a GPU; 0 where a CPU does them."""
     gradient_bytes: int
     """Of the gradients that are summed over the ranks, as they travel."""
+    gradient_numbers: int = 0
+    """How many they are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,8 +132,9 @@ def measure_step_work(
         The median over the minibatches, after one that does not count.
     """
     built = build_model(model, in_features=graph.num_features, out_features=graph.num_outputs, seed=sampling.seed)
-    codec = make_codec(sampling.wire.sums)
-    gradient_bytes = sum(codec.wire_row_bytes(w.shape, w.dtype) for w in built.parameters() if w.requires_grad)
+    codec = sampling.wire.sums_codec() or Codec()
+    gradient_numbers = sum(weight.numel() for weight in built.parameters() if weight.requires_grad)
+    gradient_bytes = codec.wire_row_bytes((gradient_numbers,), torch.float32)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -141,7 +144,12 @@ def measure_step_work(
     processor, on_device = (median(seconds) for seconds in zip(*steps, strict=True))
     if device.type == "cpu":
         processor, on_device = processor + on_device, 0.0
-    return StepWork(processor_s=slower * processor, device_s=on_device, gradient_bytes=gradient_bytes)
+    return StepWork(
+        processor_s=slower * processor,
+        device_s=on_device,
+        gradient_bytes=gradient_bytes,
+        gradient_numbers=gradient_numbers,
+    )
 
 
 def _run_minibatches(

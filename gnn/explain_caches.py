@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from windrow.caching.selection import automatic_capacities, cache_capacity, least_that_suffices, rows_that_fit
 from windrow.caching.vip import find_samplers
 from windrow.comm.links import Links
+from windrow.comm.wire_savings import FormatSaving, row_savings, saving_rows, sum_savings
 from windrow.gnn.cache_choice import Sampling, rank_part, row_sizes
 from windrow.gnn.epoch_estimate import ID_BYTES, EpochTime, StepWork, estimate_epoch
 from windrow.gnn.partitioned import PartitionedGraph
@@ -71,6 +73,8 @@ class Explanation:
     """From the smallest alpha to the largest: those asked for, and the marked ones."""
     curve: tuple[SizeEstimate, ...]
     """Many alphas, up to the last that is worth its memory."""
+    formats: tuple[FormatSaving, ...]
+    """What shorter formats on the wire would save a step with the recipe's caches; none without a network."""
     marks: Mapping[str, SizeEstimate]
     """"knee", where times are known: the least alpha whose epoch time is within 1 % of the shortest. "auto": what
     training keeps with ``cache.alpha = "auto"`` and the recipe's ``cache.memory_gib``. "all": every rank keeps every
@@ -152,6 +156,13 @@ def explain(
     seconds = [one.time.seconds(pipelined=pipelined) for one in curve if one.time is not None]
     if seconds:
         marks = {"knee": curve[least_that_suffices(seconds, tolerance=HARDLY_SLOWER)], **marks}
+    formats: list[FormatSaving] = []
+    if links is not None and work is not None:
+        place = len(tried) - 1 if given else -1 if automatic is everything else -2
+        if graph.features.dtype == torch.float32 and sampling.sampler.storage == "fp32":
+            width = graph.features.shape[1:].numel()
+            formats += row_savings("vectors", links, asked[place].T / steps, width, once=True)
+        formats += sum_savings(links, work.gradient_numbers)
     shown = {one.alpha: one for one in (*estimates[CURVE_POINTS:], *marks.values())}
     return Explanation(
         num_vertices=vertices,
@@ -163,6 +174,7 @@ def explain(
         work=work,
         sizes=tuple(shown[alpha] for alpha in sorted(shown)),
         curve=curve,
+        formats=tuple(formats),
         marks=marks,
     )
 
@@ -193,7 +205,10 @@ def describe_explanation(found: Explanation, sampling: Sampling, *, network: str
         head.append(f"network: {network}; a step is {work}, {computed}")
     if not found.marks["all"].alpha:
         head.append("all ranks are on one host and read each other's rows in shared memory: none travel")
-    return "\n".join([*head, "", table([_row(one, found) for one in found.sizes])])
+    lines = [*head, "", table([_row(one, found) for one in found.sizes])]
+    if rows := saving_rows(found.formats, sampling.wire):
+        lines += ["", "shorter formats on the wire, in a step with the recipe's caches:", "", table(rows)]
+    return "\n".join(lines)
 
 
 def _row(one: SizeEstimate, found: Explanation) -> dict[str, object]:

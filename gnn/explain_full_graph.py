@@ -15,10 +15,11 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.links import Links
 from windrow.comm.quantize import packed_row_bytes
-from windrow.comm.wire import WireOptions, make_codec
+from windrow.comm.wire import WireOptions
+from windrow.comm.wire_savings import FormatSaving, saving_rows, sum_savings
 from windrow.gnn.full_graph import FullGraphOptions
 from windrow.gnn.halo import projects_first, wanted_rows
-from windrow.gnn.halo_choice import faster_method
+from windrow.gnn.halo_choice import NUMBER_BYTES, faster_method
 from windrow.gnn.halo_methods import sampled_rows
 from windrow.gnn.inference import block_of_range
 from windrow.gnn.message_passing import Block
@@ -74,20 +75,17 @@ class FullGraphExplanation:
     formats: tuple[FormatEstimate, ...]
     """From the longest to the shortest."""
     gradient_bytes: int
-    """Of the model's gradients, which are summed over the ranks, as they travel."""
+    """Of the model's gradients, float32, which are summed over the ranks."""
     gradient_seconds: float | None
-    """Of that sum; None where the network is not known."""
+    """Of that sum, as float32; None where the network is not known."""
+    sums: tuple[FormatSaving, ...]
+    """What shorter formats of that sum would save; none where the network is not known."""
     choice: str
     """What method "auto" comes to, and why; empty for others, or where the network is not known."""
 
 
 def explain_full_graph(
-    graph: PartitionedGraph,
-    model: ModelOptions,
-    options: FullGraphOptions,
-    wire: WireOptions,
-    *,
-    links: Links | None = None,
+    graph: PartitionedGraph, model: ModelOptions, options: FullGraphOptions, *, links: Links | None = None
 ) -> FullGraphExplanation:
     """Work out what travels, for all parts of a graph in this one process.
 
@@ -95,7 +93,6 @@ def explain_full_graph(
         graph: topology; of its features only the shape counts.
         model: that would be trained.
         options: likewise; each format of messages is shown, whichever these name.
-        wire: says how gradients of the model are summed.
         links: of a network with one rank for each part; None where it is not known.
 
     Raises:
@@ -125,8 +122,8 @@ def explain_full_graph(
             )
         )
         pairs.append(of_layer)
-    codec = make_codec(wire.sums)
-    gradient_bytes = sum(codec.wire_row_bytes(weight.shape, weight.dtype) for weight in built.parameters())
+    weights = sum(weight.numel() for weight in built.parameters())
+    gradient_bytes = NUMBER_BYTES * weights
     choice = ""
     if options.method == "auto" and links is not None:
         method, why = faster_method(links, counts[options.partial_sums].tolist(), graph.offsets, built)
@@ -141,11 +138,14 @@ def explain_full_graph(
         formats=tuple(_estimate(name, layers, pairs, links) for name in FORMATS),
         gradient_bytes=gradient_bytes,
         gradient_seconds=None if links is None else predict_all_reduce(links, gradient_bytes),
+        sums=() if links is None else tuple(sum_savings(links, weights)),
         choice=choice,
     )
 
 
-def describe_full_graph(found: FullGraphExplanation, options: FullGraphOptions, *, network: str) -> str:
+def describe_full_graph(
+    found: FullGraphExplanation, options: FullGraphOptions, wire: WireOptions, *, network: str
+) -> str:
     """Lay an explanation out, which docs/full-graph.md explains; `network` says which one times are of."""
     saved = found.source_rows - found.partial_sums_rows
     lines = [
@@ -178,7 +178,10 @@ def describe_full_graph(found: FullGraphExplanation, options: FullGraphOptions, 
     if options.messages in {"adaptive", "random"}:
         widths = sorted(options.widths)
         lines.append(f"{options.messages} messages are between int{widths[0]} and int{widths[-1]}")
-    return "\n".join([*lines, "", table(rows)])
+    lines += ["", table(rows)]
+    if found.sums:
+        lines += ["", "shorter formats of the gradients' sums", "", table(saving_rows(found.sums, wire))]
+    return "\n".join(lines)
 
 
 def _in_words(layer: LayerRows) -> str:
@@ -205,7 +208,7 @@ def _estimate(
 def _row_bytes(name: str, columns: int) -> int:
     if name.startswith("int"):
         return packed_row_bytes(columns, int(name.removeprefix("int")))
-    return columns * (4 if name == "fp32" else 2)
+    return columns * (NUMBER_BYTES if name == "fp32" else 2)
 
 
 def _rows_of_pairs(graph: PartitionedGraph, *, cover: bool) -> np.ndarray:

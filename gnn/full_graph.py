@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 from zlib import crc32
 
 import torch
@@ -20,7 +20,7 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.links import Links, NetworkDescription, described_links
 from windrow.comm.meter import Traffic
 from windrow.comm.options import NonNegativeFloat, NonNegativeInt, PositiveInt, Share, checked_dataclass
-from windrow.comm.wire import Codec, make_codec
+from windrow.comm.wire import FEW_BITS, Codec, make_codec
 from windrow.gnn.evaluation import EvaluationOptions, check_splits, measure_splits, metrics_of, predictions_of, rows_of
 from windrow.gnn.feature_slices import FeatureSlices
 from windrow.gnn.halo import KEPT, WAYS, Halo, HaloExchange, Order, TwoWays, Way, fetching_again
@@ -274,9 +274,17 @@ class FullGraphTask(Task[None]):
 
     def _make_bits(self, block: Block, num_layers: int) -> MessageBits | None:
         options, setup = self._options, self._setup
-        if options.messages == "wire":
-            return None
-        for name in ("vectors", "gradients"):
+        messages, wire = options.messages, setup.wire
+        if messages == "wire":
+            if not {wire.vectors, wire.gradients} & FEW_BITS.keys():
+                return None
+            if wire.vectors != wire.gradients:
+                raise RecipeError(
+                    f'wire.vectors = "{wire.vectors}" with wire.gradients = "{wire.gradients}": full-graph training '
+                    "rounds rows and their gradients to the same few bits. Give both the same format"
+                )
+            messages = cast("Messages", wire.vectors)
+        for name in ("vectors", "gradients") if options.messages != "wire" else ():
             if (number_format := getattr(setup.wire, name)) != "fp32":
                 raise RecipeError(
                     f'wire.{name} = "{number_format}" with full_graph.messages = "{options.messages}", which says how '
@@ -290,7 +298,7 @@ class FullGraphTask(Task[None]):
         ones = torch.ones_like(inverse)
         return MessageBits(
             setup.world,
-            options.messages,
+            messages,
             num_layers=num_layers,
             links=self._known_links(),
             widths=options.widths,

@@ -14,7 +14,7 @@ from windrow.comm.rows import near_equal_split
 from windrow.gnn.message_bits import Messages
 from windrow.gnn.models import GNN
 
-__all__ = ["Method", "check_method", "check_model", "faster_method"]
+__all__ = ["NUMBER_BYTES", "Method", "check_method", "check_model", "faster_method"]
 
 Method: TypeAlias = Literal["exact", "boundary_sampling", "stale", "skip_broadcasts", "feature_slices", "auto"]
 

@@ -18,7 +18,7 @@ from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.numpy_files import read_only_tensor
 from windrow.comm.shared_rows import SharedRows
-from windrow.comm.wire import Codec, CodecName, make_codec
+from windrow.comm.wire import Codec, StorageName, make_codec
 from windrow.comm.world import World
 from windrow.gnn.graph import EDGE_ARRAYS, Graph, GraphData, Task
 from windrow.gnn.sampler import NeighborSampler
@@ -108,7 +108,7 @@ class PartitionedGraph(GraphData):
             **optional,
         )
 
-    def stored_as(self, storage: CodecName) -> "PartitionedGraph":
+    def stored_as(self, storage: StorageName) -> "PartitionedGraph":
         """The same with features in another number format: DataError where one is too large for it."""
         codec = make_codec(storage)
         codec.check(self.features)

@@ -27,7 +27,7 @@ from torch import Tensor
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.options import PositiveInt, checked_dataclass
 from windrow.comm.random import Stream, stream_key
-from windrow.comm.wire import CodecName
+from windrow.comm.wire import StorageName
 from windrow.gnn.message_passing import Block, Minibatch, weighted_degrees
 from windrow.gnn.sampler_kernels import draw_neighbors, look_up_vertices, number_vertices, place_seeds
 
@@ -48,7 +48,7 @@ class SamplerOptions:
     """"global": every epoch shuffles all training vertices, and a rank works on those of the minibatch that it owns,
     so the answer does not depend on the number of ranks. "local": every rank shuffles its own (SALIENT++)."""
 
-    storage: CodecName = "fp32"
+    storage: StorageName = "fp32"
     """Number format in which features are kept in memory; the model computes in fp32 all the same."""
 
 

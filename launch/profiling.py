@@ -320,7 +320,7 @@ def _bytes_moved(trainer: Trainer, costs: Sequence[RankCost], steps: int) -> dic
     if isinstance(task, GraphTask):
         # Rows are read as they travel, and written as float32; those that others asked for come on top.
         store = task.store
-        row_bytes = store.wire.codec.wire_row_bytes(store.row_shape, store.dtype) + 4 * store.row_shape.numel()
+        row_bytes = store.codec.wire_row_bytes(store.row_shape, store.dtype) + 4 * store.row_shape.numel()
         rows = cost.rows_local + cost.rows_cached + cost.rows_shared + cost.rows_remote
         return found | {"fetch": (rows * row_bytes + 2 * sum(cost.bytes_sent.get("features: rows", ()))) / steps}
     # An owner looks up for all ranks, so that one of them has at least the mean; of pieces of tables the narrowest.

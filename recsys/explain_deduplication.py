@@ -8,10 +8,13 @@ terminal.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from windrow.comm.errors import RecipeError
+from windrow.comm.links import Links
+from windrow.comm.wire_savings import FormatSaving, row_savings, sum_savings
 from windrow.partition.tables.plan import Cost, Plan
 from windrow.recsys.batches.deduplication.options import INVERSE_BYTES, WORTHWHILE_FACTOR
 from windrow.recsys.batches.deduplication.survey import LogSurvey
@@ -19,6 +22,7 @@ from windrow.recsys.log.store import LogStore
 from windrow.recsys.log_survey import groups_for
 from windrow.recsys.log_tables import log_transforms, plan_of, plan_tables, table_configs
 from windrow.recsys.recipe_sections import RecommendationSections
+from windrow.recsys.recommendation import make_click_model
 from windrow.recsys.sharded.layout import make_layout
 from windrow.recsys.sharded.packing import MessageFormat
 from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
@@ -30,6 +34,7 @@ __all__ = [
     "describe_deduplication",
     "describe_groups",
     "explain_deduplication",
+    "explain_formats",
     "groups_line",
 ]
 
@@ -187,6 +192,26 @@ def _amounts(
         "items of sequence towers": ranks * sum(loads[name].ids for name in grouped if name in recipe.model.sequences),
         "rows computed of groups": ranks * rows_computed,
     }
+
+
+def explain_formats(
+    recipe: RecommendationSections, store: LogStore, explained: DeduplicationExplanation, links: Links
+) -> list[FormatSaving]:
+    """Work out what shorter formats on the wire would save a step on the links of as many ranks.
+
+    Vectors, whose mean width counts, are taken to go evenly between ranks; replicated tables are left out of the sums.
+    """
+    is_deduplicated = bool(recipe.deduplication.looked_up_groups())
+    moved = {each.what: each.left if is_deduplicated else each.without for each in explained.savings}
+    width = round(np.mean([table.embedding_dim for tables in table_configs(recipe, store) for table in tables]))
+    found: list[FormatSaving] = []
+    settings: tuple[Literal["vectors", "gradients"], ...] = ("vectors", "gradients")
+    for setting in settings:
+        pairs = links.size * (links.size - 1)
+        rows = moved.get(f"{setting} on the wire", 0.0) / (VALUE_BYTES * width) / pairs
+        found += row_savings(setting, links, np.full((links.size, links.size), rows), width)
+    model = make_click_model(recipe, store, seed=0)
+    return found + sum_savings(links, sum(weight.numel() for weight in model.parameters() if weight.requires_grad))
 
 
 def describe_deduplication(

@@ -24,6 +24,7 @@ from windrow.recsys.log_tables import (
     table_configs,
 )
 from windrow.recsys.models.build import build_model
+from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.models.retrieval import RetrievalVectors, TwoTower, two_tower_tables
 from windrow.recsys.ranking_evaluation import RankingEvaluator
 from windrow.recsys.recipe_sections import RecommendationSections
@@ -31,10 +32,10 @@ from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
-from windrow.recsys.tables.options import TableConfig
+from windrow.recsys.tables.options import TableConfig, embedding_names
 from windrow.recsys.task import ClickTask, RecommendationTask
 
-__all__ = ["recommendation"]
+__all__ = ["make_click_model", "recommendation"]
 
 FIGURES = {
     "binary": {"test auc": "test auc", "test normalised entropy": "test NE"},
@@ -165,16 +166,26 @@ def _click_recommender(
     is_weighted = any(feature.weighted for feature in log_transforms(recipe, store).features)
     bags = EmbeddingBagCollection(bag_tables, is_weighted=is_weighted, **options(bag_tables))
     sequences = EmbeddingCollection(sequence_tables, **options(sequence_tables)) if sequence_tables else None
-    model = build_model(
+    model = make_click_model(recipe, store, seed=seed)
+    recommender = Recommender(bags, sequences, model.to(device))
+    set_first_values(recipe.tables.pretrained, log_table_specs(recipe, store), recommender.local_tables())
+    return recommender
+
+
+def make_click_model(recipe: RecommendationSections, store: LogStore, *, seed: int) -> ClickModel:
+    """The dense part of a model of clicks, on the CPU."""
+    bag_tables, sequence_tables = table_configs(recipe, store)
+    return build_model(
         recipe.model,
         num_dense=store.num_dense,
         num_labels=len(store.labels),
         label_kind=store.manifest.label_kind,
-        pooled_dims=dict(zip(bags.embedding_names, bags.embedding_dims, strict=True)),
+        pooled_dims={
+            name: table.embedding_dim
+            for table, names in zip(bag_tables, embedding_names(bag_tables), strict=True)
+            for name in names
+        },
         sequence_dims={name: table.embedding_dim for table in sequence_tables for name in table.feature_names},
         seed=seed,
         deduplication=recipe.deduplication,
     )
-    recommender = Recommender(bags, sequences, model.to(device))
-    set_first_values(recipe.tables.pretrained, log_table_specs(recipe, store), recommender.local_tables())
-    return recommender

@@ -156,6 +156,8 @@ class RecommendationTask(Task[Lookups]):
         batch, setup = minibatch.batch, self._setup
         context = DropoutContext(seed=setup.seed, epoch=epoch, step=step, row_ids=batch.row_ids.to(setup.device))
         output = self._model.finish(minibatch, context)
+        for number, collection in enumerate(self._collections):
+            collection.round_anew(epoch, step, number)
         with setup.stopwatch.measure("forward"):
             if self._loss is not None:
                 return summed_loss(self._loss, output, batch.labels, batch.weights)

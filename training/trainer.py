@@ -25,7 +25,7 @@ from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Meter, Stopwatch
 from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.comm.random import Stream, stream_key
-from windrow.comm.wire import WireOptions
+from windrow.comm.wire import FEW_BITS, WireOptions
 from windrow.comm.world import World
 from windrow.training.callbacks import Callback
 from windrow.training.checkpoint import (
@@ -154,6 +154,11 @@ class Trainer:
         )
         # Its checks need the number of steps, which only the data tell.
         learning_rate_factor(self.options.schedule, 0, self.options.epochs * task.steps_per_epoch)
+        if wire.sums in FEW_BITS and sums_world not in (None, world):
+            raise RecipeError(
+                f'wire.sums = "{wire.sums}" with a world of sums within hosts, which have no place for what few '
+                'bits leave out: leave out sums_world, or set wire.sums = "bf16"'
+            )
         self._reducer = GradientReducer(
             sums_world or world, task.reduced_parameters(model), codec=wire.sums_codec(), bucket_bytes=task.bucket_bytes
         )
@@ -242,6 +247,15 @@ class Trainer:
         self.task.load_dense_state(self.model, state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.task.load_state(state.get("task", {}))
+
+    def gather_residuals(self) -> list[list[Tensor]]:
+        """On rank 0 what each rank's sums of gradients have left out (`windrow.comm.error_feedback`). Collective."""
+        return self.world.gather_object(self._reducer.residuals(), root=0, stage="checkpoint")
+
+    def load_residuals(self, residuals: Sequence[Sequence[Tensor]]) -> None:
+        """Go on with what `gather_residuals` gave; those of another number of ranks are dropped."""
+        if len(residuals) == self.world.size:
+            self._reducer.load_residuals(residuals[self.world.rank])
 
     def close(self) -> None:
         """Detach from the model's parameters, and end the task's threads."""
@@ -453,6 +467,7 @@ class _Run:
         checkpoint = load_together(self._world, RunFolder(folder).checkpoint_folder, self._check)
         state, header = checkpoint.state, checkpoint.header
         self._trainer.load_state_dict(state["trainer"])
+        self._trainer.load_residuals(state.get("residuals", ()))
         tables = self._task.local_tables()
         if tables is not None:
             restore_tables(checkpoint, tables)
@@ -631,6 +646,7 @@ class _Run:
             "early_stopping": self._stopping.state_dict(),
             "loss": loss,
             "cost": [dataclasses.asdict(cost) for cost in costs],
+            "residuals": self._trainer.gather_residuals(),
         }
         folder = self._trainer.run_folder.checkpoint_folder
         save_together(

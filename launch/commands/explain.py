@@ -5,7 +5,8 @@ each other for in an epoch, and how much of that goes away when each rank also k
 minibatches are most likely to need (alpha * N / ranks of them). With a network, also how long an epoch takes. Where
 the recipe trains on the whole graph: how many bytes travel before each layer, by the format of messages. Of the recipe
 of a prepared log with sessions: predict, from the log and the plan of its tables, what each step of deduplication (O3
-to O7, section [deduplication]) would save. One process does this: start it without mpirun.
+to O7, section [deduplication]) would save. With a network, also what shorter number formats on the wire (section
+[wire]) would save a step of either, less what rounding takes. One process does this: start it without mpirun.
 """
 
 import argparse
@@ -40,7 +41,6 @@ docs/caching.md and docs/deduplication.md say how it is worked out, and what the
 """
 
 OF_CACHES = ("ranks_per_machine", "alphas", "plot")
-OF_GRAPHS = ("network", *OF_CACHES)
 OF_LOGS = ("ranks", "rows")
 """Options of one kind of recipe."""
 
@@ -80,19 +80,26 @@ def run(arguments: argparse.Namespace) -> int:
     if isinstance(recipe, Recipe):
         _refuse_options(arguments, OF_LOGS, "the recipe of a graph")
         return _explain_caches(recipe, arguments)
-    _refuse_options(arguments, OF_GRAPHS, "the recipe of a log")
+    _refuse_options(arguments, OF_CACHES, "the recipe of a log")
     return _explain_deduplication(recipe, arguments)
 
 
 def _explain_deduplication(recipe: "RecommendationRecipe", arguments: argparse.Namespace) -> int:
-    from windrow.recsys.explain_deduplication import describe_deduplication, explain_deduplication
+    from windrow.comm.wire_savings import saving_rows
+    from windrow.recsys.explain_deduplication import describe_deduplication, explain_deduplication, explain_formats
     from windrow.recsys.log_survey import open_and_survey
+    from windrow.training.terminal import table
 
     ranks = 1 if arguments.ranks is None else arguments.ranks
     store, found = open_and_survey(recipe, ranks=ranks, max_rows=arguments.rows)
     explained = explain_deduplication(recipe, store, found, ranks=ranks)
     print(f"{recipe.name}: {describe_deduplication(explained, found, recipe)}")
-    write_json(arguments.json, asdict(explained))
+    links, network = _network(arguments.network, ranks) if ranks > 1 else (None, "")
+    formats = [] if links is None else explain_formats(recipe, store, explained, links)
+    if formats:
+        rows = saving_rows(formats, recipe.wire)
+        print(f"\nshorter formats on the wire, in a step; network: {network}\n\n{table(rows)}")
+    write_json(arguments.json, asdict(explained) | {"formats": [asdict(one) for one in formats]})
     return 0
 
 
@@ -140,8 +147,8 @@ def _explain_full_graph(
     from windrow.gnn.explain_full_graph import describe_full_graph, explain_full_graph
 
     _refuse_options(arguments, OF_CACHES, "full-graph training")
-    found = explain_full_graph(graph, recipe.model, recipe.full_graph, recipe.wire, links=links)
-    print(f"{recipe.name}: {describe_full_graph(found, recipe.full_graph, network=network)}")
+    found = explain_full_graph(graph, recipe.model, recipe.full_graph, links=links)
+    print(f"{recipe.name}: {describe_full_graph(found, recipe.full_graph, recipe.wire, network=network)}")
     write_json(arguments.json, asdict(found))
     return 0
 
@@ -163,8 +170,8 @@ def _network(file: Path | None, parts: int) -> "tuple[Links | None, str]":
     links = read_network(file)
     if links.size != parts:
         raise RecipeError(
-            f"{file} is a network of {links.size} ranks, but the graph has {parts} parts: give a network of {parts} "
-            f"ranks, or partition the graph into {links.size} parts"
+            f"{file} is a network of {links.size} ranks, but {parts} would train: give a network of {parts} ranks; or "
+            f"partition the graph into {links.size} parts, or say --ranks {links.size} of a log"
         )
     return links, str(file)
 

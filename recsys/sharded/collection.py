@@ -20,11 +20,13 @@ from torch.fx import Proxy
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
+from windrow.comm.quantized_codec import Columns, QuantizedCodec
+from windrow.comm.random import Stream, stream_key
 from windrow.comm.route import Route, Transfer
 from windrow.comm.wire import Wire, WireOptions, make_codec
 from windrow.partition.tables.plan import Plan, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
-from windrow.recsys.sharded.layout import OwnerLayout, make_layout
+from windrow.recsys.sharded.layout import Lookup, OwnerLayout, make_layout
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, read_samples, unpack
 from windrow.recsys.sharded.rank_tables import RankTables
 from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, without_values, write_table
@@ -198,15 +200,20 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             np.int64 if self.layout.wide_ids else np.int32, weighted=is_weighted, with_lengths=pooled
         )
         self.stage = stage
+        self._seed = seed
         self.forms = wire or WireOptions()
         self.wire = Wire(
             self.world,
             stage=stage,
-            codec=make_codec(self.forms.vectors),
-            gradient_codec=make_codec(self.forms.gradients),
+            codec=make_codec(self.forms.vectors, columns=self._columns_of(gradients=False)),
+            gradient_codec=make_codec(
+                self.forms.gradients, rank=self.world.rank, columns=self._columns_of(gradients=True)
+            ),
             device=self.device,
             rows_stage="vectors",
         )
+        self._steps = 0
+        self.round_anew(0)
         self._ahead: list[tuple[KeyedJaggedTensor, InFlightLookup[Result]]] = []
         rows = {table.name: table.num_embeddings for table in tables}
         self._sharded, self._replicated = (
@@ -217,7 +224,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         )
         for number, parameter in enumerate(chain.from_iterable(batch.parameters() for batch in self.local_tables())):
             self.register_parameter(f"piece_{number}", parameter)
-        self._rows, self._seed = rows, seed
+        self._rows = rows
         self._left_out = False
         self._call_init_fns()
 
@@ -445,6 +452,31 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         """Learn where the backward pass did not: replicated tables, and all under adam."""
         for batch in self.local_tables():
             batch.step()
+        self._steps += 1
+        self.round_anew(self._steps)
+
+    def round_anew(self, *counters: int) -> None:
+        """From now on gradients that travel in few bits are rounded by other random numbers, those of some counters.
+
+        `step` does so by itself; who can go on with a run says which step of it this is.
+        """
+        if isinstance(self.wire.gradient_codec, QuantizedCodec):
+            self.wire.gradient_codec.key = stream_key(self._seed, Stream.QUANTISE, *counters)
+
+    def _columns_of(self, *, gradients: bool) -> "Columns":
+        """The vectors that rows of messages consist of, each of one lookup: an owner's, who gets gradients."""
+        found = [
+            [[lookup.dim for lookup in lookups] for lookups in self.blocks_of(owner)] for owner in self.layout.owners
+        ]
+
+        def columns(peer: int, sent: bool) -> Sequence[Sequence[int]]:  # noqa: FBT001  # the type has it so
+            return found[self.world.rank if sent != gradients else peer]
+
+        return columns
+
+    @abstractmethod
+    def blocks_of(self, owner: OwnerLayout) -> "Sequence[Sequence[Lookup]]":
+        """The lookups of each block of what an owner sends home."""
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Learn at this rate from the next lookup on; call it before that lookup starts. Must agree.

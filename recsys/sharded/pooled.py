@@ -34,7 +34,7 @@ from windrow.comm.wire import WireOptions
 from windrow.partition.tables.plan import Plan, Range
 from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables, rows_of_whole_tables
-from windrow.recsys.sharded.layout import Layout, OwnerLayout
+from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput, Message, Samples
 from windrow.recsys.sharded.whole_tables import WholeTables
 from windrow.recsys.tables.options import TableConfig, TableOptions, features_of, pooling_of
@@ -170,6 +170,10 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
     def is_weighted(self) -> bool:
         """Whether ids have weights."""
         return self.form.weighted
+
+    def blocks_of(self, owner: OwnerLayout) -> list[tuple[Lookup, ...]]:
+        """A block is a band."""
+        return [owner.lookups[slice(*band.lookups)] for band in owner.bands]
 
     def route(
         self,

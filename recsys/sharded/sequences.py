@@ -19,7 +19,7 @@ from windrow.comm.wire import WireOptions
 from windrow.partition.tables.plan import Plan
 from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.sharded.collection import ShardedTables
-from windrow.recsys.sharded.layout import OwnerLayout
+from windrow.recsys.sharded.layout import Lookup, OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput, Message, Samples
 from windrow.recsys.sharded.whole_tables import WholeTables
 from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names
@@ -151,6 +151,10 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
     def embeddings(self) -> WholeTables:
         """Tables that this rank stores whole: ``embeddings["item"].weight``."""
         return self.whole_tables()
+
+    def blocks_of(self, owner: OwnerLayout) -> list[tuple[Lookup, ...]]:
+        """A block is a lookup."""
+        return [(lookup,) for lookup in owner.lookups]
 
     def route(
         self,

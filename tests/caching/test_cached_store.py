@@ -94,6 +94,23 @@ def test_what_is_cached_or_shared_changes_no_bit(size, codec, storage, shared):
     Loopback.run(size, body)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("codec", ["int8", "int4"])
+def test_rows_in_few_bits_are_the_same_wherever_they_come_from(spmd, codec, shared):
+    form, whole = make_codec(codec), whole_matrix()
+    rounded = form.decode(form.encode(whole), torch.empty_like(whole))
+
+    def body(world):
+        for share in (0.0, 0.5, 1.0):
+            store = make_store(world, share, codec, "fp32", shared)
+            assert store.cached.nbytes == len(store.cached) * form.wire_row_bytes((COLUMNS,), torch.float32)
+            for ids in requests_of(world, 3):
+                found = store.start(store.plan(ids)).finish()
+                assert torch.equal(found, torch.where(is_own(ids, world)[:, None], whole[ids], rounded[ids]))
+
+    spmd(body)
+
+
 def test_copies_take_as_much_memory_as_they_take_on_the_wire():
     def body(world):
         store = make_store(world, 1.0, "fp16", "fp32")

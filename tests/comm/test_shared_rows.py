@@ -11,6 +11,7 @@ import torch
 from windrow.comm.loopback import Loopback
 from windrow.comm.rows import group_by_owner
 from windrow.comm.shared_rows import SharedRows
+from windrow.comm.wire import Codec
 
 ROWS, COLUMNS = 41, 3
 
@@ -34,7 +35,7 @@ def read(world, rows: SharedRows, ids: torch.Tensor) -> tuple[int, torch.Tensor]
     order, counts = group_by_owner(ids, offsets_for(world.size))
     order = torch.arange(len(ids)) if order is None else order
     out = torch.full((len(ids), COLUMNS), float("nan"))
-    return rows.read(ids[order], counts, order, offsets_for(world.size), out), out
+    return rows.read(ids[order], counts, order, offsets_for(world.size), Codec(), out), out
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

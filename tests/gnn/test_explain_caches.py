@@ -213,6 +213,7 @@ def explanation(*, timed: bool, device_s: float = 0.0) -> Explanation:
         work=StepWork(processor_s=0.025, device_s=device_s, gradient_bytes=1) if timed else None,
         sizes=(none, some, everything),
         curve=(none, some, everything),
+        formats=(),
         marks={"knee": some, "auto": everything, "all": everything, "recipe": some},
     )
 

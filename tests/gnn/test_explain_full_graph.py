@@ -37,7 +37,7 @@ def test_bytes_are_those_of_a_run(kind, residual, options):
     if kind == "gat" and options.method == "boundary_sampling":
         pytest.skip("gat needs all sources")
     shape = ModelOptions(kind=kind, hidden=8, num_layers=3, heads=2, residual=residual)
-    found = explain_full_graph(PartitionedGraph.from_graph(GRAPH, BOOK, 0), shape, options, WireOptions())
+    found = explain_full_graph(PartitionedGraph.from_graph(GRAPH, BOOK, 0), shape, options)
 
     def sent(world, messages, wire):
         model = build_model(shape, in_features=6, out_features=3, seed=2)
@@ -66,18 +66,19 @@ def test_it_is_laid_out():
     part = PartitionedGraph.from_graph(GRAPH, BOOK, 0)
     links = described_links(NetworkDescription(nodes=PARTS, rate="1mbit"))
     options = FullGraphOptions(messages="adaptive", widths=(4, 8))
-    found = explain_full_graph(part, ModelOptions(hidden=8), options, WireOptions(sums="bf16"), links=links)
+    found = explain_full_graph(part, ModelOptions(hidden=8), options, links=links)
     assert isinstance(found.layers[0], LayerRows)
     assert isinstance(found.formats[0], FormatEstimate)
     assert found.partial_sums_rows < found.source_rows
-    printed = describe_full_graph(found, options, network="a network")
+    printed = describe_full_graph(found, options, WireOptions(sums="int8"), network="a network")
     assert "once in a run" in printed
     assert "adaptive messages are between int4 and int8" in printed
     assert "network: a network" in printed
-    chosen = explain_full_graph(part, ModelOptions(), FullGraphOptions(method="auto"), WireOptions(), links=links)
+    assert 'sums = "int8"' in printed
+    chosen = explain_full_graph(part, ModelOptions(), FullGraphOptions(method="auto"), links=links)
     assert chosen.choice.startswith("method: exact, since rows of 128 columns")
-    assert chosen.choice in describe_full_graph(chosen, FullGraphOptions(method="auto"), network="")
+    assert chosen.choice in describe_full_graph(chosen, FullGraphOptions(method="auto"), WireOptions(), network="")
     skipping = FullGraphOptions(method="skip_broadcasts")
-    assert "at most" in describe_full_graph(chosen, skipping, network="")
+    assert "at most" in describe_full_graph(chosen, skipping, WireOptions(), network="")
     with pytest.raises(RecipeError, match='method = "feature_slices"'):
-        explain_full_graph(part, ModelOptions(), FullGraphOptions(method="feature_slices"), WireOptions())
+        explain_full_graph(part, ModelOptions(), FullGraphOptions(method="feature_slices"))

@@ -298,6 +298,17 @@ def test_several_labels_for_each_vertex(spmd):
         assert values["test"]["micro_f1"] == pytest.approx(float(2 * right / (2 * right + wrong)))
 
 
+def test_few_bits_of_the_wire_are_those_of_the_messages(spmd):
+    def body(world):
+        few = FullGraphOptions(messages="int8"), WireOptions()
+        wire = FullGraphOptions(), WireOptions(vectors="int8", gradients="int8")
+        first, second = (trained(world, UNDIRECTED, options, wire=form) for options, form in (few, wire))
+        return first[0], second[0]
+
+    for first, second in spmd(body):
+        assert first == second
+
+
 class OwnModel(nn.Module):
     """Adds up sources by hand, and counts each destination's."""
 
@@ -339,6 +350,8 @@ def test_what_cannot_be_honoured_is_refused():
     with pytest.raises(RecipeError, match=r"training\.accumulate = 2"):
         Trainer(Loopback.single(), make_model("gcn", DIRECTED), FullGraphTask(part), accumulate=2)
     task = FullGraphTask(part, FullGraphOptions(messages="int8"))
+    with pytest.raises(RecipeError, match=r'wire\.vectors = "int8" with wire\.gradients = "fp32": full-graph'):
+        Trainer(Loopback.single(), make_model("gcn", DIRECTED), FullGraphTask(part), wire=WireOptions(vectors="int8"))
     with pytest.raises(RecipeError, match=r'wire\.vectors = "fp16" with full_graph\.messages = "int8"'):
         Trainer(Loopback.single(), make_model("gcn", DIRECTED), task, wire=WireOptions(vectors="fp16"))
 

@@ -74,7 +74,7 @@ def test_losses_do_not_depend_on_the_world(spmd, kind):
         torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("wire", ["fp32", "bf16"])
+@pytest.mark.parametrize("wire", ["fp32", "bf16", "int8"])
 def test_shared_memory_changes_no_bit_and_spares_all_traffic(spmd, wire):
     def body(world):
         found = []
@@ -100,7 +100,9 @@ def test_training_learns(spmd):
         assert losses[-1] < 0.8 * losses[0]
 
 
-@pytest.mark.parametrize("options", [{"order": "local"}, {"wire": "bf16"}, {"fanouts": (-1, -1)}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"order": "local"}, {"wire": "bf16"}, {"wire": "int4"}, {"fanouts": (-1, -1)}], ids=str
+)
 def test_other_settings_train_too(options):
     results = Loopback.run(2, lambda world: make_trainer(world, make_graph(), **options).train_epoch(0))
     assert results[0] == results[1]
@@ -140,6 +142,9 @@ def test_features_that_the_wire_cannot_carry_are_refused():
     graph.features[3, 2] = 1e6
     with pytest.raises(DataError, match=r"row 3 holds 1e\+06, which torch.float16 cannot"):
         make_trainer(Loopback.single(), graph, wire="fp16")
+    graph.features[3, 2] = float("nan")
+    with pytest.raises(DataError, match=r"row 3 holds nan in column 2: int8 is for finite numbers"):
+        make_trainer(Loopback.single(), graph, wire="int8")
 
 
 @pytest.mark.parametrize("kind", ["graphsage", "gcn", "gat", "gin"])

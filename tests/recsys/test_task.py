@@ -114,22 +114,30 @@ def make_trainer(
     optimizer="adam",
     tables="adagrad",
     sums="fp32",
+    rows="fp32",
     hosts=None,
     **more,
 ):
     options = TableOptions(dim=DIM, optimizer=tables, learning_rate=0.1)
     plan = plan_with_planner(planner, table_specs(TABLES, options), world.size, replicate_below_bytes=0)
-    bags = EmbeddingBagCollection(TABLES, world=world, plan=plan, optimizer=options, seed=1)
-    collection = EmbeddingCollection(SEQUENCE_TABLES, world=world, optimizer=options, seed=1) if sequences else None
+    wire = WireOptions(vectors=rows, gradients=rows, sums=sums)
+    made = {"world": world, "optimizer": options, "seed": 1, "wire": wire}
+    bags = EmbeddingBagCollection(TABLES, plan=plan, **made)
+    collection = EmbeddingCollection(SEQUENCE_TABLES, **made) if sequences else None
     return Trainer(
         world,
         Recommender(bags, collection, SumModel(dropout)),
         RecommendationTask(MadeUpLog(world)),
         TrainingOptions(epochs=2, optimizer=optimizer, learning_rate=0.05, **more),
         seed=3,
-        wire=WireOptions(sums=sums),
+        wire=wire,
         sums_world=None if hosts is None else hierarchical(world, hosts),
     )
+
+
+def total_sent(world, what):
+    sent = torch.tensor(world.meter.totals(f"embedding bags: {what}").bytes_sent)
+    return int(world.all_reduce(sent, stage="test"))
 
 
 def numel_of_model():
@@ -198,6 +206,27 @@ def test_gradients_may_be_summed_by_hosts_in_fewer_bytes(sums, rel):
     assert losses[1:] == losses[:3]
     elements = (sum(table.num_embeddings for table in TABLES) * DIM + numel_of_model()) * 2 * STEPS
     assert set(num_bytes) == {elements * (4 if sums == "fp32" else 2)}
+
+
+@pytest.mark.parametrize("planner", ["round_robin", "row_wise", "column_wise"])
+@pytest.mark.parametrize(("form", "rel"), [("int8", 0.01), ("int4", 0.1)])
+def test_rows_and_sums_in_few_bits_learn_nearly_the_same_and_repeat_themselves(spmd, planner, form, rel):
+    few = {"rows": form, "sums": form, "planner": planner, "sequences": True}
+
+    def body(world):
+        world.meter = Meter()
+        found = two_epochs(world, **few)
+        sent = [total_sent(world, what) for what in ("vectors", "gradients")]
+        world.meter = Meter()
+        exact = two_epochs(world, planner=planner, sequences=True)
+        whole = total_sent(world, "vectors")
+        return found, two_epochs(world, **few), exact, sent, whole, world.size
+
+    for losses, again, exact, sent, whole, size in spmd(body):
+        assert losses == again
+        assert losses == pytest.approx(exact, rel=rel)
+        assert (losses == exact) == (size == 1)
+        assert sent[0] == sent[1] <= whole / 2
 
 
 @pytest.mark.parametrize("planner", ["row_wise", "replicated"])

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.hierarchy import hierarchical
 from windrow.comm.loopback import Loopback
+from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.gnn import NodeTask, PartitionedGraph
 from windrow.gnn.message_passing import Block
@@ -187,6 +189,38 @@ def test_a_killed_run_ends_as_one_that_was_not(tmp_path: Path, kind: type[Net]) 
         other.fit(run_folder=tmp_path / "run", resume=True)
 
 
+def test_a_killed_run_adds_what_its_sums_had_left_out(tmp_path: Path) -> None:
+    class StopAfter(Callback):
+        def __init__(self, epochs: int) -> None:
+            self.epochs = epochs
+
+        def on_epoch(self, trainer: Trainer, record: EpochRecord) -> None:
+            trainer.should_stop = record.epoch >= self.epochs
+
+    def run(world: World, first: int, folder: Path) -> Tensor:
+        for limit in (first, 3):
+            with make_trainer(world, wire="int8", callbacks=[StopAfter(limit)]) as trainer:
+                trainer.fit(run_folder=folder, resume="auto")
+        return weights(trainer)
+
+    whole, *others = Loopback.run(2, lambda world: run(world, 3, tmp_path / "whole"))
+    killed = Loopback.run(2, lambda world: run(world, 1, tmp_path / "killed"))
+    assert all(torch.equal(whole, found) for found in (*others, *killed))
+    # On one rank nothing is rounded, so there is nothing left out.
+    moved = run(Loopback.single(), 3, tmp_path / "alone")
+    assert not torch.equal(moved, whole)
+    torch.testing.assert_close(moved, whole, rtol=0.1, atol=0.05)
+
+
+def test_few_bits_go_with_flat_sums() -> None:
+    def body(world: World) -> None:
+        task, wire = NodeTask(part_of(world), (4, 3)), WireOptions(sums="int4")
+        Trainer(world, Net(), task, wire=wire, sums_world=hierarchical(world, "aabb"))
+
+    with pytest.raises(RecipeError, match=r'wire.sums = "int4" with a world of sums within hosts'):
+        Loopback.run(4, body)
+
+
 class Recorder(Callback):
     """Writes down what it is called for, and may stop the run."""
 
@@ -316,7 +350,7 @@ def test_settings_of_a_run_without_a_recipe_are_kept(tmp_path: Path) -> None:
         ({"clip_nrom": 1.0}, "has no key 'clip_nrom'. Did you mean 'clip_norm'"),
         ({"clip_norm": -1.0}, "^clip_norm = -1.0 must be a number of at least 0$"),
         ({"accumulate": 0}, "^accumulate = 0 must be an integer of at least 1$"),
-        ({"wire": "bf17"}, "vectors = 'bf17' must be one of 'fp32', 'fp16', 'bf16'"),
+        ({"wire": "bf17"}, "vectors = 'bf17' must be one of 'fp32', 'fp16', 'bf16', 'int8', 'int4'"),
         ({"net": nn.Sequential(nn.BatchNorm1d(3))}, r"^0 is BatchNorm1d: .*Use nn.LayerNorm"),
     ],
     ids=str,

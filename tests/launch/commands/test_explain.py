@@ -82,6 +82,8 @@ def test_with_a_network_there_are_times_and_a_picture(
     printed = capsys.readouterr().out
     assert "no pipeline s" in printed
     assert "for 3 ranks" in printed
+    assert "int8" in printed
+    assert "pays" in printed
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -104,7 +106,7 @@ def test_what_travels_in_full_graph_training(
 def test_what_cannot_be_explained(recipe: Path, store: str, repository: Path, tmp_path: Path) -> None:
     network = tmp_path / "network.toml"
     network.write_text("nodes = 5\n")
-    with pytest.raises(RecipeError, match=r"network of 5 ranks, but the graph has 3 parts"):
+    with pytest.raises(RecipeError, match=r"network of 5 ranks, but 3 would train"):
         explain_with(recipe, "--set", store, "--network", network)
     with pytest.raises(RecipeError, match=r"--alphas says nothing about full-graph training"):
         explain_with(recipe, "--set", store, "--set", "full_graph.enabled=true", "--alphas", 0)
@@ -142,6 +144,13 @@ def test_a_log(planted_recipes: dict[str, Path], tmp_path: Path, capsys: pytest.
     explained = json.loads(out.read_text())
     assert ["cart", "sellers"] in explained["groups"]
     assert {saving["step"] for saving in explained["savings"]} == {"O3", "O4", "O5", "O7"}
+    network = tmp_path / "network.toml"
+    network.write_text('nodes = 2\nrate = "1mbit"\n')
+    options = ("--set", "wire.gradients=int4", "--network", network, "--json", out)
+    assert explain_with(recipe, "--ranks", 2, *options) == 0
+    assert "pays, recipe" in capsys.readouterr().out
+    formats = json.loads(out.read_text())["formats"]
+    assert {one["setting"] for one in formats} == {"vectors", "gradients", "sums"}
     assert explain_with(recipe, "--rows", 500) == 0
     assert "one rank sends nothing" in capsys.readouterr().out
     with pytest.raises(RecipeError, match="--ranks 0: expected at least 1"):
