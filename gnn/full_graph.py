@@ -258,7 +258,7 @@ class FullGraphTask(Task[None]):
         """What makes the exchange of a layer, in training."""
         options, graph, setup = self._options, self.graph, self._setup
         if self._method == "boundary_sampling":
-            return partial(BoundarySampling, share=options.boundary_share, seed=setup.seed)
+            return partial(BoundarySampling, share=options.boundary_share, seed=setup.seed, drawn={})
         if self._method == "stale":
             return StaleExchange
         if self._method == "skip_broadcasts":

@@ -15,7 +15,7 @@ Communication-avoiding Full-graph Decentralized Training in Large-scale Graph Ne
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from windrow.comm.route import Transfer
 
 __all__ = ["BoundarySampling", "HeldRows", "HoldingExchange", "SkippingExchange", "StaleExchange", "sampled_rows"]
+
+
+Pair: TypeAlias = tuple[int, int, int]
+"""Owner of rows, who needs them, and how many they are."""
 
 
 def sampled_rows(count: int, share: float) -> int:
@@ -48,17 +52,19 @@ class BoundarySampling(HaloExchange):
         args: of `HaloExchange`, as `more`.
         share: p of BNS-GCN, above 0.
         seed: the run's; must agree.
+        drawn: where layers share what they drew of an epoch; empty.
     """
 
-    def __init__(self, *args: Any, share: float, seed: int, **more: Any) -> None:
+    def __init__(self, *args: Any, share: float, seed: int, drawn: dict[Pair, Tensor], **more: Any) -> None:
         super().__init__(*args, **more)
+        self._drawn = drawn
         self._share, self._seed = share, seed
         self.begin(0)
 
     def begin(self, epoch: int) -> None:
         """See `HaloExchange.begin`."""
         self._epoch = epoch
-        self._drawn: dict[tuple[int, int, int], Tensor] = {}
+        self._drawn.clear()
 
     def rows(self, x: Tensor) -> Tensor:
         """Refuse to: RecipeError, as layers that look at each source need all."""
