@@ -55,9 +55,11 @@ class ErrorFeedback(Codec):
         Raises:
             DataError: a number is not finite.
         """
-        if self.residual is None:
-            self.residual = torch.zeros(sum(map(len, pieces)), device=pieces[number].device)
-        left = self.residual.to(pieces[number].device).split(list(map(len, pieces)))[number]
+        device = pieces[number].device
+        # One that comes from a checkpoint is on the CPU.
+        self.residual = torch.zeros(sum(map(len, pieces))) if self.residual is None else self.residual
+        self.residual = self.residual.to(device)
+        left = self.residual.split(list(map(len, pieces)))[number]
         left += pieces[number]
         wire = self.new_wire(left)
         for numbers, packed in self._blocks(left, wire):
