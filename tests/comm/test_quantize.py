@@ -267,7 +267,8 @@ found = []
 for rows, positions, bits, row_ids, places in torch.load(sys.argv[1]):
     width, offsets = rows.shape[1], packed_offsets(bits, rows.shape[1])
     ranges = torch.zeros(len(bits))
-    for key, picked, measured, put in ((7, positions, ranges, places), (2**64 - 3, None, None, None)):
+    drawn = (7, positions, ranges, places), (2**64 - 3, None, None, None), (None, positions, ranges, places)
+    for key, picked, measured, put in drawn:
         n = len(bits) if picked is not None else min(len(bits), len(rows))
         message = torch.zeros(int(offsets[n]), dtype=torch.uint8)
         asked = bits[:n], offsets[: n + 1]
@@ -304,6 +305,7 @@ def test_gpu_kernels_write_and_read_the_same_bytes_in_the_interpreter(tmp_path):
         compare_with_cpu(next(answers), rows, bits, positions, row_ids, places, 7)
         n = min(len(bits), len(rows))
         compare_with_cpu(next(answers), rows[:n], bits[:n], None, row_ids[:n], None, 2**64 - 3)
+        compare_with_cpu(next(answers), rows, bits, positions, row_ids, places, None)
 
 
 def compare_with_cpu(answer, rows, bits, positions, row_ids, places, key):
