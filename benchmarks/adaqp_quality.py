@@ -63,7 +63,7 @@ def work(task: Mapping[str, Any]) -> dict[str, list[float]]:
 def measure(program: Program) -> Findings:
     """Train on each graph with each seed."""
     names = [name for name in GRAPHS if (program.options.data / f"{name}.npz").is_file()]
-    seeds, epochs, early = (2, 60, 30) if program.short else (5, 2 * EARLY, EARLY)
+    seeds, epochs, early = (3, 100, 50) if program.short else (5, 2 * EARLY, EARLY)
     modes = COMPARED[:-1] if program.short else COMPARED
     rows: list[dict[str, object]] = []
     figures: dict[str, float] = {}
