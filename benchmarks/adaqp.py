@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -134,24 +135,24 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
         }
         epochs = dict.fromkeys(trainers, ASSIGNED_EPOCH)
 
+        waits: dict[str, list[float]] = {mode: [] for mode in trainers}
+
         def train(mode: str) -> None:
             epochs[mode] += 1
+            trainers[mode].stopwatch.reset()
             trainers[mode].train_epoch(epochs[mode])
+            seconds = trainers[mode].stopwatch.seconds
+            waits[mode].append(seconds["halo"] + seconds["wait"])
 
-        sent, waited = {}, {}
+        sent = {}
         assert world.meter is not None
         for mode, trainer in trainers.items():
             for epoch in (0, ASSIGNED_EPOCH - 1):
                 trainer.train_epoch(epoch)
             world.meter.reset()
-            trainer.stopwatch.reset()
             train(mode)
-            halo, all_traffic, seconds = trainer.task.traffic(), world.meter.totals(), trainer.stopwatch.seconds
-            summed = 2 * all_traffic.bytes_reduced * (world.size - 1) / world.size
-            own = halo.bytes_sent + summed, seconds["halo"] + seconds["wait"]
-            found = world.all_gather_object(own, stage="figures")
-            sent[mode] = sum(num_bytes for num_bytes, _ in found)
-            waited[mode] = max(seconds for _, seconds in found)
+            summed = 2 * world.meter.totals().bytes_reduced * (world.size - 1) / world.size
+            sent[mode] = sum(world.all_gather_object(trainer.task.traffic().bytes_sent + summed, stage="figures"))
         timed = compare(
             {mode: partial(train, mode) for mode in trainers},
             baseline=VANILLA,
@@ -161,19 +162,24 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
         )
         for trainer in trainers.values():
             trainer.close()
+        of_ranks = world.all_gather_object({mode: median(found) for mode, found in waits.items()}, stage="figures")
+        waited = {mode: max(found[mode] for found in of_ranks) for mode in trainers}
         return {"timed": comparison_to_json(timed), "bytes": sent, "waited_s": waited}
 
 
 def matching_rate(program: Program, hosts: int, task: Mapping[str, Any], share: float) -> str:
     """The rate at which the baseline's messages take this share of an epoch."""
-    rate = FASTEST
+    rate, wanted_s = FASTEST, 0.0
     for is_corrected in (False, True):
         found = program.on_ranks(hosts, {**task, "modes": [VANILLA], "rate": rate}, rate=rate)
-        seconds = comparison_from_json(found["timed"]).variants[VANILLA].median_s
         waited = found["waited_s"][VANILLA]
-        wanted_s = (seconds - waited) * share / (1 - share)
-        # What it waits for at 10 Gbit/s is not the rate's doing; at the first guess it is.
-        megabits = float(rate.removesuffix("mbit")) * waited if is_corrected else 8e-6 * found["bytes"][VANILLA] / hosts
+        if is_corrected:
+            megabits = float(rate.removesuffix("mbit")) * waited
+        else:
+            # On fast links: what is left of an epoch with slow ones is small beside what differs between two.
+            computing = comparison_from_json(found["timed"]).variants[VANILLA].median_s - waited
+            wanted_s = computing * share / (1 - share)
+            megabits = 8e-6 * found["bytes"][VANILLA] / hosts
         rate = f"{megabits / wanted_s:.3g}mbit"
     return rate
 
@@ -234,24 +240,32 @@ def aims_of(figures: Mapping[str, float]) -> dict[str, Aim]:
     """Aims at the two shares of communication, and nowhere slower than the baseline."""
     others = tuple(f"_{mode.replace(' ', '_')}_over_vanilla_ratio" for mode in OTHER_METHODS)
     figures = {key: value for key, value in figures.items() if not key.endswith(others)}
-    adaptive = sorted(value for key, value in figures.items() if "_73_percent_adaptive_over" in key)
-    fastest: dict[str, float] = {}
-    for key, value in figures.items():
-        if "_95_percent_" in key:
-            place = key.split("_95_percent_")[0]
-            fastest[place] = max(value, fastest.get(place, 0.0))
+    adaptive = sorted(_best(figures, "_73_percent_adaptive").values())
+    fastest = _best(figures, "_95_percent_")
     best = [
         max(value for other, value in figures.items() if other.startswith(place))
         for place in {key.rsplit("_over_vanilla", 1)[0].rsplit("_", 1)[0] for key in figures}
     ]
     return {
-        "adaptive_all": Aim(f"73 %, adaptive on all graphs: >= {AIMS[0.73]}x", min(adaptive) >= AIMS[0.73]),
+        "adaptive_all": Aim(
+            f"73 %, adaptive with its best sums on all graphs: >= {AIMS[0.73]}x", min(adaptive) >= AIMS[0.73]
+        ),
         "adaptive_two": Aim(
-            f"73 %, adaptive on two graphs: >= {AIM_TWICE}x", sum(gain >= AIM_TWICE for gain in adaptive) > 1
+            f"73 %, the same on two graphs: >= {AIM_TWICE}x", sum(gain >= AIM_TWICE for gain in adaptive) > 1
         ),
         "best_95": Aim(f"95 %, the fastest mode everywhere: >= {AIMS[0.95]}x", min(fastest.values()) >= AIMS[0.95]),
         "never_slower": Aim("the fastest mode is nowhere slower than vanilla", min(best) >= 1),
     }
+
+
+def _best(figures: Mapping[str, float], setting: str) -> dict[str, float]:
+    """The largest figure of each graph and number of hosts among those of a setting."""
+    found: dict[str, float] = {}
+    for key, value in figures.items():
+        if setting in key:
+            place = key.split(setting)[0]
+            found[place] = max(value, found.get(place, 0.0))
+    return found
 
 
 if __name__ == "__main__":
