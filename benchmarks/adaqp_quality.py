@@ -91,7 +91,7 @@ def measure(program: Program) -> Findings:
                     }
                 )
                 figures[f"{name}_{mode}_less_vanilla_{when}_epochs_points".replace(", ", "_").replace(" ", "_")] = mean
-                if mode.startswith("adaptive"):
+                if mode == "adaptive":
                     worst = min(worst, mean)
     aim = Aim(
         f"adaptive less vanilla, {seeds} seeds, early and at the end: >= -{TOLERANCE} points", worst >= -TOLERANCE

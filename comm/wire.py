@@ -202,7 +202,8 @@ class WireOptions:
     sums: CodecName = "fp32"
     """Of the gradients that are summed over all ranks, those of the dense part: each rank adds up a piece in float32,
     and the sum travels once more. Sums of a host are rounded too where `topology` makes some. int8 and int4, for flat
-    sums only, have a scale for 64 numbers, and what rounding leaves out of a step each rank adds to the next one."""
+    sums only, have a scale for 64 numbers, and what rounding leaves out of a step each rank adds to the next one: small
+    gradients beside large ones come in bursts, from which Adam and Adagrad learn less (docs/benchmarks.md)."""
 
     topology: Topology = "flat"
     """Way of those sums: flat, as the communication library sums over all ranks; hierarchical, within each host first,
