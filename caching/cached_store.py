@@ -25,7 +25,7 @@ Every row has one place, so the three together fill the answer.
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, compress, pairwise, starmap
+from itertools import compress, pairwise
 from typing import Self
 
 import numpy as np
@@ -37,7 +37,7 @@ from windrow.caching.store_kernels import classify, sort_by_source
 from windrow.comm.errors import DataError
 from windrow.comm.fetch import IdRequest, check_ranges, fetch_rows
 from windrow.comm.route import Route, Rows, Transfer
-from windrow.comm.rows import group_by_owner, move_rows
+from windrow.comm.rows import group_by_owner, move_rows, spans
 from windrow.comm.shared_rows import SharedRows
 from windrow.comm.wire import Codec, Wire
 from windrow.comm.world import World
@@ -349,12 +349,13 @@ class RowGather:
             route = Route.of_rows(store.wire, self._asked.wait(), places, store.row_shape)
             self._transfer = route.start([store.local])
             return
-        spans: list[Rows] = list(starmap(slice, pairwise(accumulate(map(len, places), initial=0))))
-        spans[store.world.rank] = places[store.world.rank]  # None.
         self._places = torch.cat(places)
         row_shape = store.packed.row_shape
         self._arriving = torch.empty((len(self._places), *row_shape), dtype=torch.uint8, device=store.device)
-        route = Route.of_rows(store.wire, self._asked.wait(), spans, row_shape)
+        targets: list[Rows] = [*spans(list(map(len, places)))]
+        # What lands without a message lands in places that are listed, here none.
+        targets[store.world.rank] = places[store.world.rank]
+        route = Route.of_rows(store.wire, self._asked.wait(), targets, row_shape)
         self._transfer = route.start([store.packed], into=[self._arriving])
 
     def finish(self, out: Tensor | None = None) -> Tensor:

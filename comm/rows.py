@@ -33,6 +33,7 @@ __all__ = [
     "move_rows",
     "near_equal_split",
     "offsets_from_counts",
+    "spans",
 ]
 
 CONVERTED_BYTES = 256 << 10
@@ -187,6 +188,11 @@ def _bits(rows: Tensor) -> npt.NDArray[Any]:
 def offsets_from_counts(counts: Sequence[int]) -> list[int]:
     """The boundaries of consecutive ranges of these lengths: range k is offsets[k] .. offsets[k + 1] - 1."""
     return list(accumulate(counts, initial=0))
+
+
+def spans(counts: Sequence[int]) -> list[slice]:
+    """The consecutive ranges of these lengths."""
+    return [slice(*bounds) for bounds in pairwise(offsets_from_counts(counts))]
 
 
 def near_equal_split(length: int, parts: int) -> list[int]:

@@ -4,8 +4,9 @@ One process counts, part by part, the rows that each would ask the others for, a
 how wide they are before each layer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -14,8 +15,8 @@ from torch import Tensor
 from windrow.comm.errors import RecipeError
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.links import Links
-from windrow.comm.quantize import packed_row_bytes
-from windrow.comm.wire import WireOptions
+from windrow.comm.quantized_codec import QuantizedCodec
+from windrow.comm.wire import Codec, WireOptions
 from windrow.comm.wire_savings import FormatSaving, saving_rows, sum_savings
 from windrow.gnn.full_graph import FullGraphOptions
 from windrow.gnn.halo import projects_first, wanted_rows
@@ -28,8 +29,6 @@ from windrow.gnn.partitioned import PartitionedGraph
 from windrow.training.terminal import byte_size, table
 
 __all__ = ["FormatEstimate", "FullGraphExplanation", "LayerRows", "describe_full_graph", "explain_full_graph"]
-
-FORMATS = ("fp32", "bf16", "int8", "int4", "int2", "int1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +104,7 @@ def explain_full_graph(
             'full_graph.method = "feature_slices" sends no rows of a halo: explain "exact", or "auto" with --network, '
             "which compares the two"
         )
-    counts = {cover: _rows_of_pairs(graph, cover=cover) for cover in {False, options.partial_sums}}
+    counts = _rows_of_pairs(graph, {False, options.partial_sums})
     built = build_model(model, in_features=graph.num_features, out_features=graph.num_outputs, seed=0)
     layers, pairs = [], []
     for seen in _widths(built, graph.num_features, options):
@@ -135,7 +134,7 @@ def explain_full_graph(
         source_rows=int(counts[False].sum()),
         partial_sums_rows=int(counts[options.partial_sums].sum()),
         layers=tuple(layers),
-        formats=tuple(_estimate(name, layers, pairs, links) for name in FORMATS),
+        formats=tuple(_estimate(*form, layers, pairs, links) for form in _formats().items()),
         gradient_bytes=gradient_bytes,
         gradient_seconds=None if links is None else predict_all_reduce(links, gradient_bytes),
         sums=() if links is None else tuple(sum_savings(links, weights)),
@@ -159,8 +158,8 @@ def describe_full_graph(
         lines += [
             sums,
             "no times, since the network is not known: name one by --network FILE, or measure this one's by",
+            f"  mpirun -n {found.num_parts} windrow network",
         ]
-        lines.append(f"  mpirun -n {found.num_parts} windrow network")
     else:
         lines += [f"{sums} in {found.gradient_seconds:.3g} s", f"network: {network}"]
     longest = found.formats[0]
@@ -185,19 +184,17 @@ def describe_full_graph(
 
 
 def _in_words(layer: LayerRows) -> str:
-    times = {0: "", 1: "", 2: " twice"}
-    parts = [f"rows{times[layer.rows_times]}"] * (layer.rows_times > 0) + ["gradients"] * (layer.gradients_times > 0)
-    if not parts:
-        return f"{layer.rows:,} rows of {layer.columns} columns, once in a run"
-    return f"{layer.rows:,} rows of {layer.columns} columns: {' and '.join(parts)}"
+    rows = ("", "rows", "rows twice")[layer.rows_times]
+    travelling = " and ".join(filter(None, (rows, "gradients" * layer.gradients_times)))
+    return f"{layer.rows:,} rows of {layer.columns} columns" + (f": {travelling}" if travelling else ", once in a run")
 
 
 def _estimate(
-    name: str, layers: Sequence[LayerRows], pairs: Sequence[np.ndarray], links: Links | None
+    name: str, codec: Codec, layers: Sequence[LayerRows], pairs: Sequence[np.ndarray], links: Links | None
 ) -> FormatEstimate:
     num_bytes, seconds = 0, 0.0
     for layer, of_layer in zip(layers, pairs, strict=True):
-        sent = of_layer * _row_bytes(name, layer.columns)
+        sent = of_layer * codec.wire_row_bytes((layer.columns,), torch.float32)
         num_bytes += int(sent.sum()) * (layer.rows_times + layer.gradients_times)
         if links is not None:
             forward, backward = predict_all_to_all(links, sent), predict_all_to_all(links, sent.T)
@@ -205,20 +202,21 @@ def _estimate(
     return FormatEstimate(messages=name, bytes_sent=num_bytes, seconds=None if links is None else seconds)
 
 
-def _row_bytes(name: str, columns: int) -> int:
-    if name.startswith("int"):
-        return packed_row_bytes(columns, int(name.removeprefix("int")))
-    return columns * (NUMBER_BYTES if name == "fp32" else 2)
+def _formats() -> dict[str, Codec]:
+    """From the longest to the shortest."""
+    return {"fp32": Codec("fp32"), "bf16": Codec("bf16")} | {
+        f"int{bits}": QuantizedCodec(bits) for bits in (8, 4, 2, 1)
+    }
 
 
-def _rows_of_pairs(graph: PartitionedGraph, *, cover: bool) -> np.ndarray:
-    """int64 [parts, parts], rows that each rank sends to each."""
-    offsets = graph.offsets
-    asked = []
-    for part in range(graph.book.num_parts):
-        block, sources = block_of_range(graph, None, None, offsets[part], offsets[part + 1])
-        asked.append(wanted_rows(block, sources[block.num_dst :], offsets, cover=cover).counts)
-    return np.array(asked, np.int64).T
+def _rows_of_pairs(graph: PartitionedGraph, covers: Iterable[bool]) -> dict[bool, np.ndarray]:
+    """int64 [parts, parts], rows that each rank sends to each, with a vertex cover or without."""
+    asked: dict[bool, list[list[int]]] = {cover: [] for cover in covers}
+    for start, stop in pairwise(graph.offsets):
+        block, sources = block_of_range(graph, None, None, start, stop)
+        for cover, counts in asked.items():
+            counts.append(wanted_rows(block, sources[block.num_dst :], graph.offsets, cover=cover).counts)
+    return {cover: np.array(counts, np.int64).T for cover, counts in asked.items()}
 
 
 class _Seen:

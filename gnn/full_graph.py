@@ -284,12 +284,13 @@ class FullGraphTask(Task[None]):
                     "rounds rows and their gradients to the same few bits. Give both the same format"
                 )
             messages = cast("Messages", wire.vectors)
-        for name in ("vectors", "gradients") if options.messages != "wire" else ():
-            if (number_format := getattr(setup.wire, name)) != "fp32":
-                raise RecipeError(
-                    f'wire.{name} = "{number_format}" with full_graph.messages = "{options.messages}", which says how '
-                    "rows travel as well: leave one of the two out"
-                )
+        else:
+            for name in ("vectors", "gradients"):
+                if (number_format := getattr(wire, name)) != "fp32":
+                    raise RecipeError(
+                        f'wire.{name} = "{number_format}" with full_graph.messages = "{messages}", which says how '
+                        "rows travel as well: leave one of the two out"
+                    )
         model, inverse = setup.model, 1 / block.degrees.clamp(min=1).double()
         means = isinstance(model, GNN) and (
             model.options.kind == "graphsage" or model.options.gcn_normalisation == "right"

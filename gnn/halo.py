@@ -18,7 +18,6 @@ ICS 2025), exact up to the order of additions.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -30,7 +29,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from windrow.comm.meter import Stopwatch
 from windrow.comm.route import Block, Landing, Route, Rows, Transfer
-from windrow.comm.rows import move_rows, offsets_from_counts
+from windrow.comm.rows import move_rows, spans
 from windrow.comm.wire import Codec, Wire
 from windrow.comm.world import World
 from windrow.gnn import message_passing
@@ -47,7 +46,6 @@ __all__ = [
     "Way",
     "fetching_again",
     "projects_first",
-    "spans",
     "wanted_rows",
 ]
 
@@ -353,7 +351,14 @@ class HaloExchange:
         self, way: Way, leaving: Tensor, halo: Halo, compute: Callable[[], Tensor], *, keeps: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Send rows, rank after rank, and compute meanwhile: what was computed, and the rows that came."""
-        transfer, arriving = self._start(way, leaving, halo, keeps=keeps)
+        if not keeps:
+            return self._travel(way, leaving, halo, compute)
+        transfer, arriving = self._start(way, leaving, halo, keeps=True)
+        return self._finish(transfer, arriving, compute), arriving
+
+    def _travel(self, way: Way, leaving: Tensor, halo: Halo, compute: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+        """`_exchange` of what is not kept, which methods do in their own ways."""
+        transfer, arriving = self._start(way, leaving, halo)
         return self._finish(transfer, arriving, compute), arriving
 
     def _finish(self, transfer: Transfer, arriving: Tensor, compute: Callable[[], Tensor]) -> Tensor:
@@ -406,11 +411,6 @@ def projects_first(order: Order, in_features: int, out_features: int, *, learnt:
         return order == "project"
     before = (1 + learnt) * in_features if learnt or not keeps else 0
     return 2 * out_features < before
-
-
-def spans(counts: Sequence[int]) -> list[slice]:
-    """The rows of each rank, where they follow one another."""
-    return [slice(*bounds) for bounds in pairwise(offsets_from_counts(counts))]
 
 
 class _Fetched:

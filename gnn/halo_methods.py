@@ -23,7 +23,8 @@ from torch import Tensor
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import Stream, permuted, stream_key
-from windrow.gnn.halo import Halo, HaloExchange, Way, spans
+from windrow.comm.rows import spans
+from windrow.gnn.halo import Halo, HaloExchange, Way
 from windrow.training.shard_files import LocalTable, StateTensor
 
 if TYPE_CHECKING:
@@ -73,11 +74,7 @@ class BoundarySampling(HaloExchange):
             '"boundary_sampling", which leaves sources out: choose another method'
         )
 
-    def _exchange(
-        self, way: Way, leaving: Tensor, halo: Halo, compute: Callable[[], Tensor], *, keeps: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        if keeps:
-            return super()._exchange(way, leaving, halo, compute, keeps=True)
+    def _travel(self, way: Way, leaving: Tensor, halo: Halo, compute: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
         sent, received = (
             [
                 self._draw(way, peer, span.stop - span.start, receives=bool(receives)) + span.start
@@ -166,11 +163,7 @@ class StaleExchange(HoldingExchange):
                 transfer.finish([arriving])
         self._under_way = []
 
-    def _exchange(
-        self, way: Way, leaving: Tensor, halo: Halo, compute: Callable[[], Tensor], *, keeps: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        if keeps:
-            return super()._exchange(way, leaving, halo, compute, keeps=True)
+    def _travel(self, way: Way, leaving: Tensor, halo: Halo, compute: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
         place = self._next_place(way)
         transfer, arriving = self._start(way, leaving, halo)
         before = self.held.get(place)
@@ -204,11 +197,7 @@ class SkippingExchange(HoldingExchange):
         super().__init__(*args, **more)
         self._threshold, self._max_staleness = threshold, max_staleness
 
-    def _exchange(
-        self, way: Way, leaving: Tensor, halo: Halo, compute: Callable[[], Tensor], *, keeps: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        if keeps:
-            return super()._exchange(way, leaving, halo, compute, keeps=True)
+    def _travel(self, way: Way, leaving: Tensor, halo: Halo, compute: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
         place = self._next_place(way)
         sent, received = map(spans, halo.counts(way))
         held = self.held.get(place)
