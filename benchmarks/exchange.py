@@ -21,7 +21,7 @@ from benchmarks.harness.result import Aim, Findings, comparison_from_json, compa
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.connect import connect
 from windrow.comm.fetch import fetch_rows
-from windrow.comm.shared_rows import SharedRows
+from windrow.comm.shared_memory import SharedRows
 from windrow.comm.wire import Wire
 from windrow.comm.world import World
 from windrow.launch.rank_process import keep_freed_memory

@@ -38,7 +38,7 @@ from windrow.comm.errors import DataError
 from windrow.comm.fetch import IdRequest, check_ranges, fetch_rows
 from windrow.comm.route import Route, Rows, Transfer
 from windrow.comm.rows import group_by_owner, move_rows, spans
-from windrow.comm.shared_rows import SharedRows
+from windrow.comm.shared_memory import SharedRows
 from windrow.comm.wire import Codec, Wire
 from windrow.comm.world import World
 

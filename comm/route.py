@@ -218,6 +218,7 @@ class Transfer:
         """Wait for the messages and land them, rank by rank, so that sums do not depend on timing."""
         self._pending.wait()
         received = self._received
+        received.open()
         for peer, landings in enumerate(self._route.landings):
             if peer == self._wire.world.size:
                 _land_directly(self._route.outgoing[peer], landings, local, targets)
@@ -271,6 +272,7 @@ class Transfer:
         """Wait for the gradients of the sources, in memory that is used again once the backward pass is over."""
         route, received = self._route, self._received
         self._pending.wait()
+        received.open()
         for peer, blocks in enumerate(route.outgoing[: self._wire.world.size]):
             # None are there for this rank, nor where they were received in place.
             for number, (block, _) in enumerate(zip(blocks, received.blocks[peer], strict=False)):
@@ -305,6 +307,7 @@ class Transfer:
             stage=f"{self._wire.stage}: {stage}",
             gives_way=self._wire.gives_way,
             num_rows=(sent.num_rows, received.num_rows),
+            num_bytes=(sent.num_bytes, received.num_bytes),
         )
 
     def _return_directly(self, entry: int, gradients: Sequence[Tensor], out: Sequence[Tensor]) -> None:

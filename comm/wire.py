@@ -10,7 +10,7 @@ Both ends know the size of a message before it travels: a row of given shape and
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias
 
 import torch
@@ -22,10 +22,12 @@ from windrow.comm.rows import move_rows
 
 if TYPE_CHECKING:
     from windrow.comm.quantized_codec import Columns
+    from windrow.comm.shared_memory import Mailbox
     from windrow.comm.world import World
 
 __all__ = [
     "FEW_BITS",
+    "Buffers",
     "Codec",
     "CodecName",
     "Messages",
@@ -205,6 +207,11 @@ class WireOptions:
     sums only, have a scale for 64 numbers, and what rounding leaves out of a step each rank adds to the next one: small
     gradients beside large ones come in bursts, from which Adam and Adagrad learn less (docs/benchmarks.md)."""
 
+    shared_memory: bool = True
+    """Whether ranks of one host leave embedding vectors and their gradients for each other in memory that all of them
+    map, instead of sending messages; they count as sent all the same. Not where a GPU trains. Features of minibatches
+    have `cache.shared_memory`."""
+
     topology: Topology = "flat"
     """Way of those sums: flat, as the communication library sums over all ranks; hierarchical, within each host first,
     then between hosts; auto, whichever is predicted to be faster on the links that `windrow network` measured here, and
@@ -244,11 +251,44 @@ GROWTH = 8
 Shape: TypeAlias = tuple[int, ...]
 
 
+class Buffers:
+    """Memory that is used again: large new memory takes the system as long to hand out as to fill.
+
+    Args:
+        new: makes uint8 [at least so many bytes].
+        drop: is told of memory that is too small and goes.
+    """
+
+    def __init__(self, new: Callable[[int], Tensor], drop: Callable[[Tensor], None] | None = None) -> None:
+        self._new, self._drop = new, drop
+        self._free: list[tuple[Tensor, torch.cuda.Event | None]] = []
+
+    def take(self, num_bytes: int) -> Tensor:
+        """Borrow memory: uint8 [at least num_bytes], its values undefined."""
+        self._free.sort(key=lambda entry: len(entry[0]))
+        for place, (buffer, event) in enumerate(self._free):
+            if len(buffer) >= num_bytes:
+                del self._free[place]
+                if event is not None:
+                    event.synchronize()
+                return buffer
+        # It takes the place of one that is too small, so that buffers do not pile up.
+        if self._free:
+            small, _ = self._free.pop(0)
+            if self._drop is not None:
+                self._drop(small)
+        return self._new(num_bytes + num_bytes // GROWTH)
+
+    def give(self, buffer: Tensor, read_by: torch.device | None = None) -> None:
+        """Give borrowed memory back; `read_by` names a GPU that may still be reading it."""
+        reading = read_by is not None and read_by.type == "cuda"
+        self._free.append((buffer, torch.cuda.current_stream(read_by).record_event() if reading else None))
+
+
 class Wire:
     """What routes of one kind have in common: ranks, name of the traffic, codecs, and memory that is used again.
 
-    Large new memory takes the system as long to hand out as to fill, so messages are packed and received in memory that
-    later transfers use again.
+    Messages are packed and received in memory that later transfers use again.
 
     Args:
         world: all its ranks make the same transfers in the same order.
@@ -260,6 +300,8 @@ class Wire:
         packed_on: where messages are packed and received; page-locked where it is the CPU and rows are not.
         gives_way: whether messages that are posted later may overtake rows.
         rows_stage: name of what travels forward, after that of the stage.
+        shared_memory: whether ranks of one host leave messages in memory that all of them map, where rows are on CPUs;
+            must agree.
 
     Raises:
         TypeError: a codec cannot take the dtype.
@@ -277,6 +319,7 @@ class Wire:
         packed_on: torch.device | None = None,
         gives_way: bool = False,
         rows_stage: str = "rows",
+        shared_memory: bool = False,
     ) -> None:
         self.world = world
         self.stage = stage
@@ -289,32 +332,22 @@ class Wire:
         self.rows_stage = rows_stage
         for each in (self.codec, self.gradient_codec):
             each.check_dtype(dtype)
-        self._free: list[tuple[Tensor, torch.cuda.Event | None]] = []
+        self._uses_shared_memory = shared_memory and self.device.type == self.packed_on.type == "cpu" and world.size > 1
+        self._buffers = Buffers(self._new_buffer)
         self._resting: list[Tensor] = []
+
+    @property
+    def mailbox(self) -> "Mailbox | None":
+        """Where messages for ranks of this host are left; None where they are sent. Collective at its first use."""
+        return self.world.mailbox if self._uses_shared_memory else None
 
     def take(self, num_bytes: int) -> Tensor:
         """Borrow memory: uint8 [at least num_bytes], its values undefined."""
-        fitting = [entry for entry in self._free if len(entry[0]) >= num_bytes]
-        if fitting:
-            chosen = min(fitting, key=lambda entry: len(entry[0]))
-            self._free = [entry for entry in self._free if entry is not chosen]
-            if chosen[1] is not None:
-                chosen[1].synchronize()
-            return chosen[0]
-        # It takes the place of one that is too small, so that buffers do not pile up.
-        self._free = sorted(self._free, key=lambda entry: len(entry[0]))[1:]
-        pinned = self.packed_on.type == "cpu" and self.device.type == "cuda"
-        # What is made in inference mode could not be written to outside of it, by the next training step.
-        with torch.inference_mode(mode=False):
-            return torch.empty(
-                num_bytes + num_bytes // GROWTH, dtype=torch.uint8, device=self.packed_on, pin_memory=pinned
-            )
+        return self._buffers.take(num_bytes)
 
     def give(self, buffer: Tensor, read_by: torch.device | None = None) -> None:
         """Give borrowed memory back; `read_by` names a GPU that may still be reading it."""
-        reading = read_by is not None and read_by.type == "cuda"
-        event = torch.cuda.current_stream(read_by).record_event() if reading else None
-        self._free.append((buffer, event))
+        self._buffers.give(buffer, read_by)
 
     def give_after_backward(self, buffer: Tensor) -> None:
         """Give memory back whose values the backward pass that runs now still needs."""
@@ -322,8 +355,15 @@ class Wire:
 
     def wake(self) -> None:
         """A new transfer begins, so the backward pass before it is over."""
-        self._free += [(buffer, None) for buffer in self._resting]
+        for buffer in self._resting:
+            self.give(buffer)
         self._resting = []
+
+    def _new_buffer(self, num_bytes: int) -> Tensor:
+        pinned = self.packed_on.type == "cpu" and self.device.type == "cuda"
+        # What is made in inference mode could not be written to outside of it, by the next training step.
+        with torch.inference_mode(mode=False):
+            return torch.empty(num_bytes, dtype=torch.uint8, device=self.packed_on, pin_memory=pinned)
 
 
 class Messages:
@@ -333,7 +373,8 @@ class Messages:
         wire: lends the memory.
         codec: how blocks travel.
         shapes: of the blocks, for each rank.
-        ready: for each rank the memory of a message of one block that needs no packing, or None.
+        ready: for each rank the memory of a message of one block that needs no packing, or None; counts for ranks that
+            have no mailbox.
         sent: whether they go out.
     """
 
@@ -347,46 +388,75 @@ class Messages:
         sent: bool,
     ) -> None:
         self._wire = wire
+        self._dtype = codec.wire_dtype(wire.dtype)
+        self._sent = sent
         self._buffer: Tensor | None = None
-        size, rank = wire.world.size, wire.world.rank
-        ready = ready or [None] * size
-        packed = [
+        size, rank, mailbox = wire.world.size, wire.world.rank, wire.mailbox
+        self._near = frozenset[int]() if mailbox is None else mailbox.near
+        copied = {rank, *self._near}
+        ready = [None if peer in copied else memory for peer, memory in enumerate(ready or [None] * size)]
+        self._shapes = [
             list[Shape]() if peer == rank or ready[peer] is not None else list(shapes[peer]) for peer in range(size)
         ]
         self.packings = [codec.of_message(peer, sent=sent) for peer in range(size)]
         """For each rank how blocks are packed; None: they have their shapes."""
-        lengths = [
+        self._lengths = [
             [math.prod(shape) if packing is None else packing.num_bytes(n, shape) for n, shape in enumerate(of_rank)]
-            for packing, of_rank in zip(self.packings, packed, strict=True)
+            for packing, of_rank in zip(self.packings, self._shapes, strict=True)
         ]
-        flat = torch.empty(0, dtype=codec.wire_dtype(wire.dtype), device=wire.packed_on)
-        if num_bytes := sum(map(sum, lengths)) * flat.itemsize:
-            self._buffer = wire.take(num_bytes)
-            flat = self._buffer[:num_bytes].view(flat.dtype)
-        wholes = flat.split(list(map(sum, lengths)))
-        self.blocks: list[list[Tensor]] = [
-            [
-                part.view(shape) if packing is None else part
-                for part, shape in zip(whole.split(of_rank), its, strict=True)
-            ]
-            if its
-            else []
-            for whole, of_rank, its, packing in zip(wholes, lengths, packed, self.packings, strict=True)
+        self.num_bytes = [
+            sum(lengths) * self._dtype.itemsize if memory is None else memory.nbytes
+            for lengths, memory in zip(self._lengths, ready, strict=True)
         ]
-        """Rows to pack or to land, for each rank block by block: views of what travels, or, packed, their bytes. None
-        where it is ready."""
+        """Of what travels, for each rank."""
+        in_buffer = [
+            0 if peer in self._near or memory is not None else num_bytes
+            for peer, (num_bytes, memory) in enumerate(zip(self.num_bytes, ready, strict=True))
+        ]
+        flat = torch.empty(0, dtype=torch.uint8, device=wire.packed_on)
+        if sum(in_buffer):
+            self._buffer = wire.take(sum(in_buffer))
+            flat = self._buffer[: sum(in_buffer)]
+        packed = list(flat.split(in_buffer))
         self.wholes = [
-            whole if peer == rank or view is None else view
-            for peer, (whole, view) in enumerate(zip(wholes, ready, strict=True))
+            whole.view(self._dtype) if memory is None else memory for whole, memory in zip(packed, ready, strict=True)
         ]
-        """What travels, for each rank."""
+        """What travels, for each rank: its message, or a note of where that is."""
+        for peer in self._near:
+            assert mailbox is not None
+            if sent and self.num_bytes[peer]:
+                packed[peer] = mailbox.lend(self.num_bytes[peer])
+            self.wholes[peer] = mailbox.note(peer, packed[peer]) if sent else mailbox.empty_note()
+        self.blocks = [self._cut(peer, whole) for peer, whole in enumerate(packed)]
+        """Rows to pack or to land, for each rank block by block: views of what travels, or, packed, their bytes. None
+        where it is ready, or has not been opened."""
         self.num_rows = [
-            sum(shape[0] for shape in its) or len(whole) for its, whole in zip(packed, self.wholes, strict=True)
+            sum(shape[0] for shape in its) or (0 if memory is None else len(memory))
+            for its, memory in zip(self._shapes, ready, strict=True)
         ]
         """Rows of all blocks of each rank."""
 
+    def open(self) -> None:
+        """What travels has come: find the blocks that ranks of this host have left."""
+        mailbox = self._wire.mailbox
+        for peer in self._near:
+            assert mailbox is not None
+            self.blocks[peer] = self._cut(peer, mailbox.open(peer, self.wholes[peer], self.num_bytes[peer]))
+
     def release(self, read_by: torch.device | None) -> None:
-        """Give the memory back."""
+        """Give the memory back; what was left here by ranks of this host is not needed any more."""
+        for peer in self._near if not self._sent else ():
+            assert self._wire.mailbox is not None
+            self._wire.mailbox.landed(peer, self.wholes[peer])
         if self._buffer is not None:
             self._wire.give(self._buffer, read_by)
         self._buffer = None
+
+    def _cut(self, peer: int, memory: Tensor) -> list[Tensor]:
+        """The blocks of a rank's message."""
+        if len(memory) < self.num_bytes[peer]:
+            return []
+        parts = memory.view(self._dtype).split(self._lengths[peer])
+        if self.packings[peer] is not None:
+            return list(parts)
+        return [part.view(shape) for part, shape in zip(parts, self._shapes[peer], strict=True)]

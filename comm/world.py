@@ -27,6 +27,7 @@ from windrow.comm.transfer import Pending, Request, Steps, Tensors, from_transpo
 
 if TYPE_CHECKING:
     from windrow.comm.meter import Meter
+    from windrow.comm.shared_memory import Mailbox
     from windrow.comm.wire import Codec
 
 __all__ = ["World", "exchange_with"]
@@ -72,6 +73,7 @@ class World(ABC):
         self.deadline_s = deadline_s
         self.debug = debug
         self._channels = [0] * size
+        self._mailbox: Mailbox | None = None
 
     # What a backend provides.
 
@@ -124,6 +126,16 @@ class World(ABC):
     def close(self) -> None:  # noqa: B027  # not every backend holds something
         """Release what the backend holds. Collective where the backend says so."""
 
+    @property
+    def mailbox(self) -> "Mailbox":
+        """Where ranks of one host leave messages for each other. Collective at its first use."""
+        # No cached_property: before Python 3.12 one lock of it is for all instances, and ranks may be threads.
+        if self._mailbox is None:
+            from windrow.comm.shared_memory import Mailbox
+
+            self._mailbox = Mailbox(self)
+        return self._mailbox
+
     # Subgroups.
 
     def split(self, groups: Sequence[Sequence[int]]) -> "World":
@@ -161,6 +173,7 @@ class World(ABC):
         stage: str,
         gives_way: bool = False,
         num_rows: tuple[Sequence[int], Sequence[int]] | None = None,
+        num_bytes: tuple[Sequence[int], Sequence[int]] | None = None,
     ) -> Pending[None]:
         """Start one message to and from every peer, sizes known on both ends.
 
@@ -175,6 +188,7 @@ class World(ABC):
             gives_way: whether what is posted later may overtake it, where the backend can arrange that. Must agree
                 between sender and receiver.
             num_rows: rows to and from each rank, for the meter; None where tensors are rows first.
+            num_bytes: likewise; None: those of the tensors.
 
         Returns:
             A handle; the buffers belong to the world until it is done.
@@ -185,16 +199,17 @@ class World(ABC):
         nothing = torch.empty(0)
         outgoing = [nothing if p == self.rank else self._outgoing(t) for p, t in enumerate(sends)]
         incoming = [nothing if p == self.rank else self._incoming(t) for p, t in enumerate(receives)]
+        bytes_sent, bytes_received = num_bytes or ([t.nbytes for t in outgoing], [t.nbytes for t in incoming])
 
         def finish() -> None:
             for peer in others:
                 from_transport(incoming[peer], receives[peer])
                 # Counted at the end: what is under way when a checkpoint is written is sent again after it.
                 if meter is not None:
-                    meter.record_sent(stage, self.ranks[peer], rows_sent[peer], outgoing[peer].nbytes)
-                    meter.record_received(stage, self.ranks[peer], rows_received[peer], incoming[peer].nbytes)
+                    meter.record_sent(stage, self.ranks[peer], rows_sent[peer], bytes_sent[peer])
+                    meter.record_received(stage, self.ranks[peer], rows_received[peer], bytes_received[peer])
 
-        end = self._recorded(finish, "exchange", stage, outgoing, incoming)
+        end = self._recorded(finish, "exchange", stage, sum(bytes_sent), sum(bytes_received))
         return self._pending(self.post_exchange(outgoing, incoming, gives_way=gives_way), end, "exchange", stage)
 
     def start_all_to_all(
@@ -299,7 +314,7 @@ class World(ABC):
             from_transport(transport, target)
             return tensor
 
-        end = self._recorded(finish, "all_reduce", stage, [target], [target])
+        end = self._recorded(finish, "all_reduce", stage, target.nbytes, target.nbytes)
         request = self.post_all_reduce(transport, op, codec if self.size > 1 else None)
         return self._pending(request, end, "all_reduce", stage)
 
@@ -359,22 +374,18 @@ class World(ABC):
         return Pending(request, finish, description=description, deadline_s=self.deadline_s, on_waited=on_waited)
 
     def _recorded(
-        self,
-        finish: Callable[[], T],
-        operation: Operation,
-        stage: str,
-        sends: Sequence[Tensor],
-        receives: Sequence[Tensor],
+        self, finish: Callable[[], T], operation: Operation, stage: str, bytes_sent: int, bytes_received: int
     ) -> Callable[[], T]:
         """What ends a collective that is about to be posted, so that a tracer sees both moments."""
         tracer, begin_ns = self.tracer, trace_clock_ns()
         if tracer is None or self.size == 1:
             return finish
-        sent, received = (sum(tensor.nbytes for tensor in tensors) for tensors in (sends, receives))
 
         def record_and_finish() -> T:
             end_ns = trace_clock_ns()
-            tracer.record(stage, begin_ns, end_ns, operation=operation, bytes_sent=sent, bytes_received=received)
+            tracer.record(
+                stage, begin_ns, end_ns, operation=operation, bytes_sent=bytes_sent, bytes_received=bytes_received
+            )
             return finish()
 
         return record_and_finish

@@ -24,7 +24,7 @@ from windrow.caching.selection import (
     rows_worth_keeping,
 )
 from windrow.caching.vip import Demand, Samplers, find_samplers, inclusion_probabilities
-from windrow.comm.shared_rows import SharedRows
+from windrow.comm.shared_memory import SharedRows
 from windrow.comm.wire import WireOptions, make_codec
 from windrow.comm.world import World
 from windrow.gnn.inference import own_vertices, sampled_steps

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.numpy_files import read_only_tensor
-from windrow.comm.shared_rows import SharedRows
+from windrow.comm.shared_memory import SharedRows
 from windrow.comm.wire import Codec, StorageName, make_codec
 from windrow.comm.world import World
 from windrow.gnn.graph import EDGE_ARRAYS, Graph, GraphData, Task

@@ -10,7 +10,7 @@ from windrow.caching.cached_store import CachedStore, LocalRows
 from windrow.comm.errors import DataError
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter, RowsFound
-from windrow.comm.shared_rows import SharedRows
+from windrow.comm.shared_memory import SharedRows
 from windrow.comm.wire import make_codec
 
 ROWS, COLUMNS = 230, 6

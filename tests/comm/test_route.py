@@ -97,8 +97,9 @@ def weights_of(rank: int) -> torch.Tensor:
 CODECS = ("fp32", "bf16")
 
 
-def check_both_ways(world, seed, codec):
-    wire = Wire(world, stage="test", codec=make_codec(codec), gradient_codec=make_codec(codec))
+def check_both_ways(world, seed, codec, *, shared_memory=False):
+    codecs = {"codec": make_codec(codec), "gradient_codec": make_codec(codec)}
+    wire = Wire(world, stage="test", **codecs, shared_memory=shared_memory)
     travels = draw_travels(seed, world.size)
     route = route_of(wire, travels)
     for _ in range(2):  # The second time in memory that the first has given back.
@@ -116,9 +117,10 @@ def check_both_ways(world, seed, codec):
         assert torch.equal(source.grad[went], expected[went])
 
 
+@pytest.mark.parametrize("shared_memory", [False, True])
 @pytest.mark.parametrize("codec", CODECS)
-def test_rows_and_gradients_arrive(spmd, codec):
-    spmd(lambda world: [check_both_ways(world, seed, codec) for seed in range(6)])
+def test_rows_and_gradients_arrive(spmd, codec, shared_memory):
+    spmd(lambda world: [check_both_ways(world, seed, codec, shared_memory=shared_memory) for seed in range(6)])
 
 
 @settings(max_examples=20)

@@ -10,7 +10,7 @@ import torch
 
 from windrow.comm.loopback import Loopback
 from windrow.comm.rows import group_by_owner
-from windrow.comm.shared_rows import SharedRows
+from windrow.comm.shared_memory import SharedRows
 from windrow.comm.wire import Codec
 
 ROWS, COLUMNS = 41, 3
@@ -82,7 +82,7 @@ def test_ranks_of_other_hosts_are_not_near(monkeypatch):
 def test_another_process_of_the_same_number_is_not_read(monkeypatch):
     # In a container of one's own, /proc shows another file under the descriptor.
     identities = iter(range(100))
-    monkeypatch.setattr("windrow.comm.shared_rows._identity", lambda _: (0, next(identities)))
+    monkeypatch.setattr("windrow.comm.shared_memory._identity", lambda _: (0, next(identities)))
     assert Loopback.run(2, lambda world: share(world).near) == [frozenset()] * 2
 
 
