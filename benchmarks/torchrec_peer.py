@@ -36,6 +36,7 @@ from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, comparison_from_json, comparison_to_json
 from windrow.comm.connect import connect
 from windrow.comm.random import hash_ids, stream_key
+from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.tables.plan import Plan, TableSpec
@@ -73,6 +74,7 @@ DENSE_RATE = 0.01
 BATCHES = 4
 SEED = 3
 OURS = "windrow"
+BY_MESSAGES = "windrow, messages instead of shared memory"
 AIM_RATIO = 1.5
 AIM_TABLES = 2.0
 AIM_FBGEMM = 1.0
@@ -311,7 +313,7 @@ class RepeatedBatches:
 
 
 def windrow_epoch(
-    setting: Setting, world: World, plan: Plan, batches: list[Batch], steps: int, *, alone: bool
+    setting: Setting, world: World, plan: Plan, batches: list[Batch], steps: int, wire: WireOptions, *, alone: bool
 ) -> Callable[[], object]:
     """A function that trains our model, or the tables alone, for some steps, as `windrow train` does."""
     from windrow.recsys.recommender import Recommender
@@ -329,6 +331,7 @@ def windrow_epoch(
         world=world,
         plan=plan,
         optimizer=options,
+        wire=wire,
         seed=SEED,
     )
     trainer = Trainer(
@@ -393,10 +396,12 @@ def variants(world: World, steps: int, dense: Dense) -> dict[str, Variant]:
     batches = [make_batch(SETTING, rank=world.rank, number=number) for number in range(BATCHES)]
     plan = make_plan(PlanOptions(planner="greedy_lookups"), SETTING.specs(), world.size)
     alone = dense == "tables alone"
-    found = {OURS: windrow_epoch(SETTING, world, plan, batches, steps, alone=alone)}
+    ours = functools.partial(windrow_epoch, SETTING, world, plan, batches, steps, alone=alone)
+    found = {OURS: ours(WireOptions())}
     if world.size == 1:
         found["FBGEMM"] = fbgemm_epoch(SETTING, batches, steps, alone=alone)
     else:
+        found[BY_MESSAGES] = ours(WireOptions(shared_memory=False))
         for whose, pipeline in itertools.product(("its plan", "our plan"), ("", ", pipeline")):
             theirs = plan if whose == "our plan" else None
             step = torchrec_step(SETTING, world, theirs, batches, pipeline=bool(pipeline), dense=dense)

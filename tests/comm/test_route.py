@@ -129,9 +129,10 @@ def test_rows_and_gradients_arrive_from_anywhere(seed, size):
     Loopback.run(size, lambda world: check_both_ways(world, seed, "fp32"))
 
 
-def test_several_transfers_under_way_do_not_disturb_each_other(spmd):
+@pytest.mark.parametrize("shared_memory", [False, True])
+def test_several_transfers_under_way_do_not_disturb_each_other(spmd, shared_memory):
     def body(world):
-        wire = Wire(world, stage="test")
+        wire = Wire(world, stage="test", shared_memory=shared_memory)
         drawn = [draw_travels(seed, world.size) for seed in range(4)]
         started = [route_of(wire, travels).start([source_of(world.rank)], differentiable=True) for travels in drawn]
         for transfer, travels in zip(started, drawn, strict=True):
@@ -168,13 +169,15 @@ def test_what_is_between_start_and_finish_is_differentiated_while_gradients_trav
     assert Loopback.run(2, body) == [["posted", "between", "source"]] * 2
 
 
-def test_a_codec_halves_the_bytes_and_spares_own_rows(spmd):
+@pytest.mark.parametrize("shared_memory", [False, True])
+def test_a_codec_halves_the_bytes_and_spares_own_rows(spmd, shared_memory):
     def body(world):
         values = torch.full((3, 4), 1 + 2**-12)
         world.meter = Meter()
         received = {}
         for name in ("fp32", "bf16"):
-            wire = Wire(world, stage=name, codec=make_codec(name), gradient_codec=make_codec(name))
+            codecs = {"codec": make_codec(name), "gradient_codec": make_codec(name)}
+            wire = Wire(world, stage=name, **codecs, shared_memory=shared_memory)
             everyone = range(world.size)
             places = [slice(3 * peer, 3 * peer + 3) for peer in everyone]
             positions = [torch.arange(3) + 3 * peer for peer in everyone]
@@ -193,12 +196,14 @@ def test_a_codec_halves_the_bytes_and_spares_own_rows(spmd):
     spmd(body)
 
 
+@pytest.mark.parametrize("shared_memory", [False, True])
 @pytest.mark.parametrize("codec", ["fp32", "bf16"])
-def test_columns_of_a_block_are_copied_or_added_where_they_belong(spmd, codec):
+def test_columns_of_a_block_are_copied_or_added_where_they_belong(spmd, codec, shared_memory):
     """Runs of columns: what a pooled lookup lands."""
 
     def body(world):
-        wire = Wire(world, stage="test", codec=make_codec(codec), gradient_codec=make_codec(codec))
+        codecs = {"codec": make_codec(codec), "gradient_codec": make_codec(codec)}
+        wire = Wire(world, stage="test", **codecs, shared_memory=shared_memory)
         size, rank = world.size, world.rank
         runs = [np.array([[0, 4, 2, rank > 0], [3, 0, 3, rank > 0]]) for rank in range(size)]
         blocks = [[Block(0, slice(3 * peer, 3 * peer + 3), (0, COLUMNS))] for peer in range(size)]

@@ -1,4 +1,4 @@
-"""Rows of other ranks of a host, read in memory, against indexing the whole matrix."""
+"""Rows of other ranks of a host, read in memory, against indexing the whole matrix; and messages left there."""
 
 import gc
 import threading
@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from windrow.comm.loopback import Loopback
+from windrow.comm.route import Route
 from windrow.comm.rows import group_by_owner
-from windrow.comm.shared_memory import SharedRows
-from windrow.comm.wire import Codec
+from windrow.comm.shared_memory import Mailbox, SharedRows
+from windrow.comm.wire import Codec, Wire
 
 ROWS, COLUMNS = 41, 3
 
@@ -89,3 +90,78 @@ def test_another_process_of_the_same_number_is_not_read(monkeypatch):
 def test_a_system_without_such_memory_shares_nothing(monkeypatch):
     monkeypatch.delattr("os.memfd_create")
     assert Loopback.run(2, lambda world: share(world).near) == [frozenset()] * 2
+
+
+def leave(world, mailbox: Mailbox, step: int, length: int) -> tuple[set[int], dict[int, torch.Tensor]]:
+    """Exchange messages that name their sender and step: where those of this rank are, and the notes that came."""
+    sends, receives = ([torch.empty(0)] * world.size for _ in range(2))
+    left = set()
+    for peer in mailbox.near:
+        message = mailbox.lend(length) if length else torch.empty(0, dtype=torch.uint8)
+        left.add(message.fill_(10 * step + world.rank).data_ptr())
+        sends[peer], receives[peer] = mailbox.note(peer, message), mailbox.empty_note()
+    world.start_exchange(sends, receives, stage="notes").wait()
+    return left, {peer: receives[peer] for peer in mailbox.near}
+
+
+def test_messages_are_read_where_they_were_packed_and_their_memory_is_used_again(spmd):
+    def body(world):
+        mailbox = world.mailbox
+        assert mailbox is world.mailbox
+        assert mailbox.near == set(range(world.size)) - {world.rank}
+        addresses = set()
+        for step in range(12):
+            length = 7 * step % 30
+            left, notes = leave(world, mailbox, step, length)
+            for peer, note in notes.items():
+                assert mailbox.open(peer, note, length).tolist() == [10 * step + peer] * length
+                mailbox.landed(peer, note)
+            addresses |= left if length else set()
+        # What is landed is told with the next note, so that two messages to a rank take turns.
+        assert len(addresses) <= 2 * (world.size - 1)
+
+    spmd(body)
+
+
+def test_what_is_not_landed_stays_as_it_is(spmd):
+    def body(world):
+        mailbox = Mailbox(world)
+        left, notes = zip(*[leave(world, mailbox, step, 50) for step in range(20)], strict=True)
+        found = [{peer: mailbox.open(peer, note, 50) for peer, note in of_step.items()} for of_step in notes]
+        for step, of_step in reversed(list(enumerate(found))):
+            for peer, message in of_step.items():
+                assert bool((message == 10 * step + peer).all())
+                mailbox.landed(peer, notes[step][peer])
+        # More than one note can tell; with three all have come back.
+        for step in range(3):
+            for peer, note in leave(world, mailbox, step, 0)[1].items():
+                mailbox.open(peer, note, 0)
+        again = [address for step in range(20) for address in leave(world, mailbox, step, 50)[0]]
+        assert set(again) == {address for of_step in left for address in of_step}
+
+    spmd(body)
+
+
+def test_ranks_of_other_hosts_are_sent_messages(monkeypatch):
+    monkeypatch.setattr("socket.gethostname", lambda: str(threading.get_ident()))
+
+    def body(world):
+        wire = Wire(world, stage="test", shared_memory=True)
+        route = Route.of_rows(wire, [torch.arange(2)] * 2, [slice(0, 2), slice(2, 4)], (COLUMNS,))
+        (target,) = route.start([torch.full((2, COLUMNS), float(world.rank))]).finish([torch.empty(4, COLUMNS)])
+        assert target[:, 0].tolist() == [0, 0, 1, 1]
+        return world.mailbox.near
+
+    assert Loopback.run(2, body) == [frozenset()] * 2
+
+
+def test_a_mailbox_of_which_nothing_comes_back_says_so(monkeypatch):
+    monkeypatch.setattr("windrow.comm.shared_memory.MAILBOX_BYTES", 1 << 16)
+
+    def body(world):
+        mailbox = Mailbox(world)
+        mailbox.lend(1 << 15)
+        with pytest.raises(MemoryError, match=r"set wire\.shared_memory = false"):
+            mailbox.lend(1 << 15)
+
+    Loopback.run(2, body)
