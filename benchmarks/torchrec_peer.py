@@ -7,7 +7,8 @@ default one for CPUs is slower and breaks), with and without its pipeline, under
 the one that windrow is ahead of by the least is the baseline. windrow runs over MPI, under its own plan.
 
 Three ratios: over TorchRec as its users run it; over TorchRec with our dense layers, which leaves lookup, exchange and
-update; and of the tables alone, whose model is the mean of the pooled embeddings.
+update; and of the tables alone, whose model is the mean of the pooled embeddings. windrow runs with messages instead of
+shared memory between its ranks as well.
 
 On one rank the baseline is FBGEMM's table-batched embeddings under the same dense model, without any collection: what
 our collection costs on top.
@@ -36,7 +37,6 @@ from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, comparison_from_json, comparison_to_json
 from windrow.comm.connect import connect
 from windrow.comm.random import hash_ids, stream_key
-from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.tables.plan import Plan, TableSpec
@@ -313,7 +313,7 @@ class RepeatedBatches:
 
 
 def windrow_epoch(
-    setting: Setting, world: World, plan: Plan, batches: list[Batch], steps: int, wire: WireOptions, *, alone: bool
+    setting: Setting, world: World, plan: Plan, batches: list[Batch], steps: int, *, alone: bool
 ) -> Callable[[], object]:
     """A function that trains our model, or the tables alone, for some steps, as `windrow train` does."""
     from windrow.recsys.recommender import Recommender
@@ -331,7 +331,6 @@ def windrow_epoch(
         world=world,
         plan=plan,
         optimizer=options,
-        wire=wire,
         seed=SEED,
     )
     trainer = Trainer(
@@ -391,17 +390,16 @@ def fbgemm_epoch(setting: Setting, batches: list[Batch], steps: int, *, alone: b
 # ------------------------------------------------------------------------------------------------------------- running
 
 
-def variants(world: World, steps: int, dense: Dense) -> dict[str, Variant]:
+def variants(world: World, by_messages: World, steps: int, dense: Dense) -> dict[str, Variant]:
     """Everything that is timed together on this number of ranks; each runs `steps` steps."""
     batches = [make_batch(SETTING, rank=world.rank, number=number) for number in range(BATCHES)]
     plan = make_plan(PlanOptions(planner="greedy_lookups"), SETTING.specs(), world.size)
     alone = dense == "tables alone"
-    ours = functools.partial(windrow_epoch, SETTING, world, plan, batches, steps, alone=alone)
-    found = {OURS: ours(WireOptions())}
+    found = {OURS: windrow_epoch(SETTING, world, plan, batches, steps, alone=alone)}
     if world.size == 1:
         found["FBGEMM"] = fbgemm_epoch(SETTING, batches, steps, alone=alone)
     else:
-        found[BY_MESSAGES] = ours(WireOptions(shared_memory=False))
+        found[BY_MESSAGES] = windrow_epoch(SETTING, by_messages, plan, batches, steps, alone=alone)
         for whose, pipeline in itertools.product(("its plan", "our plan"), ("", ", pipeline")):
             theirs = plan if whose == "our plan" else None
             step = torchrec_step(SETTING, world, theirs, batches, pipeline=bool(pipeline), dense=dense)
@@ -425,7 +423,7 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
     keep_freed_memory()
     keep_shapes(RECOMMENDATION_SHAPES)
     found: dict[str, Any] = {}
-    with connect("mpi", deadline_s=300) as world:
+    with connect("mpi", deadline_s=300) as world, connect("mpi", deadline_s=300, shared_memory=False) as by_messages:
         if world.size > 1:
             import torch.distributed as dist
 
@@ -433,9 +431,9 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
             rendezvous = f"file://{task['rendezvous']}"
             dist.init_process_group("gloo", init_method=rendezvous, rank=world.rank, world_size=world.size)
         for dense in DENSE if world.size > 1 else DENSE[1:]:
-            timed = variants(world, task["steps"], dense)
+            timed = variants(world, by_messages, task["steps"], dense)
             compared = compare(timed, baseline=OURS, repeats=task["repeats"], world=world)
-            found[dense] = comparison_to_json(compared.against(compared.rival(OURS)))
+            found[dense] = comparison_to_json(compared.against(compared.rival(OURS, besides=[BY_MESSAGES])))
         if world.size > 1:
             dist.destroy_process_group()
     return found
@@ -456,6 +454,9 @@ def measure(program: Program) -> Findings:
             comparisons[f"{size} ranks, {dense}, {steps} steps of {SAMPLES_PER_RANK} samples per rank"] = compared
             gain, key = compared.ratio(OURS), f"over_{peer}_{size}_ranks_{KEYS[dense]}"
             figures[f"{key}_ratio"], figures[f"{key}_low"], figures[f"{key}_high"] = gain.median, gain.low, gain.high
+            if size > 1:
+                saved = compared.ratio(OURS, BY_MESSAGES)
+                figures[f"over_messages_{size}_ranks_{KEYS[dense]}_ratio"] = saved.median
             if dense == DENSE[1]:
                 trained = steps * SAMPLES_PER_RANK * size
                 figures[f"windrow_{size}_ranks_samples_per_second"] = trained / compared.variants[OURS].median_s

@@ -49,6 +49,7 @@ def connect(
     deadline_s: float = DEFAULT_DEADLINE_S,
     debug: bool = False,
     cuda_aware_mpi: bool = False,
+    shared_memory: bool = True,
 ) -> Iterator["World"]:
     """Join the job. Collective: every process of the job calls it, with the same arguments.
 
@@ -58,6 +59,8 @@ def connect(
         deadline_s: seconds that any wait may take before it raises `DeadlineError`.
         debug: before each collective, agree on operation, stage, shape and dtype.
         cuda_aware_mpi: with "mpi", hand GPU memory to the MPI library, which must have been built for that.
+        shared_memory: let ranks of one host leave embedding vectors and their gradients for each other in memory that
+            all of them map, instead of sending messages.
 
     Yields:
         The world. It is closed when the block ends. When the block raises, in a job of more than one rank, the
@@ -75,6 +78,7 @@ def connect(
             # The others wait for this rank, and so would MPI if this process ended in the usual way.
             _end_all_ranks(launched_rank(), launched_size(), exit_now, error)
         raise
+    world.shares_memory = shared_memory
     try:
         yield world
     except BaseException as error:

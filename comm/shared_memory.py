@@ -237,7 +237,7 @@ class Mailbox:
         if self._end > len(self._memory.local):
             raise MemoryError(
                 f"messages between ranks of this host have used {MAILBOX_BYTES >> 30} GiB of addresses up: set "
-                "wire.shared_memory = false"
+                "run.shared_memory = false"
             )
         return self._memory.local[start : self._end]
 

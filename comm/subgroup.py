@@ -25,6 +25,7 @@ class Subgroup(World):
         self._parent = parent
         self._members = members
         self.has_channels = parent.has_channels
+        self.shares_memory = parent.shares_memory
         self.ranks = [parent.ranks[member] for member in members]
         self.name = f"rank {self.ranks[self.rank]} in the subgroup of ranks {', '.join(map(str, self.ranks))}"
 

@@ -207,11 +207,6 @@ class WireOptions:
     sums only, have a scale for 64 numbers, and what rounding leaves out of a step each rank adds to the next one: small
     gradients beside large ones come in bursts, from which Adam and Adagrad learn less (docs/benchmarks.md)."""
 
-    shared_memory: bool = True
-    """Whether ranks of one host leave embedding vectors and their gradients for each other in memory that all of them
-    map, instead of sending messages; they count as sent all the same. Not where a GPU trains. Features of minibatches
-    have `cache.shared_memory`."""
-
     topology: Topology = "flat"
     """Way of those sums: flat, as the communication library sums over all ranks; hierarchical, within each host first,
     then between hosts; auto, whichever is predicted to be faster on the links that `windrow network` measured here, and
@@ -300,8 +295,8 @@ class Wire:
         packed_on: where messages are packed and received; page-locked where it is the CPU and rows are not.
         gives_way: whether messages that are posted later may overtake rows.
         rows_stage: name of what travels forward, after that of the stage.
-        shared_memory: whether ranks of one host leave messages in memory that all of them map, where rows are on CPUs;
-            must agree.
+        shared_memory: whether ranks of one host leave messages in memory that all of them map, where the world lets
+            them and rows are on CPUs; must agree.
 
     Raises:
         TypeError: a codec cannot take the dtype.
@@ -332,7 +327,8 @@ class Wire:
         self.rows_stage = rows_stage
         for each in (self.codec, self.gradient_codec):
             each.check_dtype(dtype)
-        self._uses_shared_memory = shared_memory and self.device.type == self.packed_on.type == "cpu" and world.size > 1
+        on_cpu = self.device.type == self.packed_on.type == "cpu"
+        self._uses_shared_memory = shared_memory and world.shares_memory and on_cpu and world.size > 1
         self._buffers = Buffers(self._new_buffer)
         self._resting: list[Tensor] = []
 

@@ -57,10 +57,12 @@ class World(ABC):
         debug: whether ranks agree on (operation, stage, shape, dtype) before each collective.
         meter: counts rows and bytes when set; None costs nothing.
         tracer: records a span of time for each collective when set; None costs nothing.
+        shares_memory: whether ranks of one host may leave messages for each other in memory; must agree.
     """
 
     meter: "Meter | None" = None
     tracer: Tracer | None = None
+    shares_memory = True
 
     has_channels = True
     """Whether channels keep messages apart; where they do not, ranks must post in the same order."""

@@ -49,6 +49,10 @@ class RunOptions(CheckpointOptions):
     """Where the model computes; "cuda" gives each rank of a machine its own GPU, in rank order."""
     cuda_aware_mpi: bool = False
     """With the "mpi" backend, hand GPU memory to the MPI library, which must have been built for that."""
+    shared_memory: bool = True
+    """Whether ranks of one host leave embedding vectors and their gradients for each other in memory that all of them
+    map, instead of sending messages; they count as sent all the same. Not where a GPU trains. Features of vertices have
+    `cache.shared_memory`."""
     deadline_s: PositiveFloat = 300.0
     """Seconds that a rank waits for others before the run is ended with an error."""
     debug: bool = False
@@ -76,7 +80,11 @@ def joined_job(options: RunOptions) -> Iterator[tuple[World, torch.device]]:
     with ending_all_ranks():
         device = _own_device(options)
     with connect(
-        options.backend, deadline_s=options.deadline_s, debug=options.debug, cuda_aware_mpi=options.cuda_aware_mpi
+        options.backend,
+        deadline_s=options.deadline_s,
+        debug=options.debug,
+        cuda_aware_mpi=options.cuda_aware_mpi,
+        shared_memory=options.shared_memory,
     ) as world:
         torch.set_num_threads(options.threads or max(1, usable_cores() // ranks_on_this_machine(world)))
         world.meter = Meter()

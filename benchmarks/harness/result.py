@@ -14,7 +14,7 @@ A file is written whole or not at all, and checked when it is read::
 import json
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -134,9 +134,12 @@ class Comparison:
         """How many times faster a variant is than another one, the baseline by default: above 1 it is faster."""
         return ratio(self.variants[variant].seconds, self.variants[over or self.baseline].seconds)
 
-    def rival(self, variant: str) -> str:
-        """Name of the variant that one is ahead of by the least: the baseline where several are the competition."""
-        others = [name for name in self.variants if name != variant]
+    def rival(self, variant: str, *, besides: Collection[str] = ()) -> str:
+        """Name of the variant that one is ahead of by the least: the baseline where several are the competition.
+
+        `besides`: what is no competition.
+        """
+        others = [name for name in self.variants if name not in (variant, *besides)]
         return min(others, key=lambda name: self.ratio(variant, name).median)
 
     def against(self, baseline: str) -> "Comparison":

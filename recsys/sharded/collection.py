@@ -211,7 +211,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             ),
             device=self.device,
             rows_stage="vectors",
-            shared_memory=self.forms.shared_memory,
+            shared_memory=True,
         )
         self._steps = 0
         self.round_anew(0)

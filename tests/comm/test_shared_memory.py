@@ -142,17 +142,21 @@ def test_what_is_not_landed_stays_as_it_is(spmd):
     spmd(body)
 
 
-def test_ranks_of_other_hosts_are_sent_messages(monkeypatch):
-    monkeypatch.setattr("socket.gethostname", lambda: str(threading.get_ident()))
+@pytest.mark.parametrize("wanted", [True, False])
+def test_ranks_of_other_hosts_and_of_worlds_that_share_nothing_are_sent_messages(monkeypatch, wanted):
+    if wanted:
+        monkeypatch.setattr("socket.gethostname", lambda: str(threading.get_ident()))
 
     def body(world):
+        world.shares_memory = wanted
         wire = Wire(world, stage="test", shared_memory=True)
         route = Route.of_rows(wire, [torch.arange(2)] * 2, [slice(0, 2), slice(2, 4)], (COLUMNS,))
         (target,) = route.start([torch.full((2, COLUMNS), float(world.rank))]).finish([torch.empty(4, COLUMNS)])
         assert target[:, 0].tolist() == [0, 0, 1, 1]
-        return world.mailbox.near
+        assert wire.mailbox is None or not wire.mailbox.near
+        assert (wire.mailbox is None) != wanted
 
-    assert Loopback.run(2, body) == [frozenset()] * 2
+    Loopback.run(2, body)
 
 
 def test_a_mailbox_of_which_nothing_comes_back_says_so(monkeypatch):
@@ -161,7 +165,7 @@ def test_a_mailbox_of_which_nothing_comes_back_says_so(monkeypatch):
     def body(world):
         mailbox = Mailbox(world)
         mailbox.lend(1 << 15)
-        with pytest.raises(MemoryError, match=r"set wire\.shared_memory = false"):
+        with pytest.raises(MemoryError, match=r"set run\.shared_memory = false"):
             mailbox.lend(1 << 15)
 
     Loopback.run(2, body)
