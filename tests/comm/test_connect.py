@@ -161,3 +161,10 @@ def test_aborting_ends_the_process_with_its_status():
     done = subprocess.run([sys.executable, "-P", "-c", source], capture_output=True, text=True, check=False)
     assert done.returncode == 5
     assert done.stdout == "before\n"
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_world_shares_memory_or_not(shared_memory):
+    with connect("loopback", shared_memory=shared_memory) as world:
+        assert world.shares_memory == shared_memory
+        assert world.split([[0]]).shares_memory == shared_memory
