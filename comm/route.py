@@ -323,7 +323,7 @@ class Transfer:
     def _gradient_memory(self) -> list[Tensor]:
         dtype, sizes = self._wire.dtype, [shape.numel() for shape in self._source_shapes]
         num_bytes = sum(sizes) * dtype.itemsize
-        self._gradient_buffer = self._wire.take(num_bytes)
+        self._gradient_buffer = self._wire.buffers.take(num_bytes)
         flat = self._gradient_buffer[:num_bytes].view(dtype)
         return [part.view(shape) for part, shape in zip(flat.split(sizes), self._source_shapes, strict=True)]
 

@@ -329,21 +329,14 @@ class Wire:
             each.check_dtype(dtype)
         on_cpu = self.device.type == self.packed_on.type == "cpu"
         self._uses_shared_memory = shared_memory and world.shares_memory and on_cpu and world.size > 1
-        self._buffers = Buffers(self._new_buffer)
+        self.buffers = Buffers(self._new_buffer)
+        """Where messages, and gradients on their way back, find memory."""
         self._resting: list[Tensor] = []
 
     @property
     def mailbox(self) -> "Mailbox | None":
         """Where messages for ranks of this host are left; None where they are sent. Collective at its first use."""
         return self.world.mailbox if self._uses_shared_memory else None
-
-    def take(self, num_bytes: int) -> Tensor:
-        """Borrow memory: uint8 [at least num_bytes], its values undefined."""
-        return self._buffers.take(num_bytes)
-
-    def give(self, buffer: Tensor, read_by: torch.device | None = None) -> None:
-        """Give borrowed memory back; `read_by` names a GPU that may still be reading it."""
-        self._buffers.give(buffer, read_by)
 
     def give_after_backward(self, buffer: Tensor) -> None:
         """Give memory back whose values the backward pass that runs now still needs."""
@@ -352,7 +345,7 @@ class Wire:
     def wake(self) -> None:
         """A new transfer begins, so the backward pass before it is over."""
         for buffer in self._resting:
-            self.give(buffer)
+            self.buffers.give(buffer)
         self._resting = []
 
     def _new_buffer(self, num_bytes: int) -> Tensor:
@@ -411,7 +404,7 @@ class Messages:
         ]
         flat = torch.empty(0, dtype=torch.uint8, device=wire.packed_on)
         if sum(in_buffer):
-            self._buffer = wire.take(sum(in_buffer))
+            self._buffer = wire.buffers.take(sum(in_buffer))
             flat = self._buffer[: sum(in_buffer)]
         packed = list(flat.split(in_buffer))
         self.wholes = [
@@ -445,7 +438,7 @@ class Messages:
             assert self._wire.mailbox is not None
             self._wire.mailbox.landed(peer, self.wholes[peer])
         if self._buffer is not None:
-            self._wire.give(self._buffer, read_by)
+            self._wire.buffers.give(self._buffer, read_by)
         self._buffer = None
 
     def _cut(self, peer: int, memory: Tensor) -> list[Tensor]:

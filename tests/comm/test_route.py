@@ -255,17 +255,17 @@ def test_nothing_is_kept_without_gradients():
 
 def test_memory_is_used_again_and_does_not_pile_up():
     wire = Wire(Loopback.single(), stage="test")
-    first = wire.take(100)
-    wire.give(first)
-    assert wire.take(80).data_ptr() == first.data_ptr()
-    wire.give(first)
-    larger = wire.take(1000)  # Takes the place of the small one.
-    wire.give(larger)
-    assert wire.take(10).data_ptr() == larger.data_ptr()
+    first = wire.buffers.take(100)
+    wire.buffers.give(first)
+    assert wire.buffers.take(80).data_ptr() == first.data_ptr()
+    wire.buffers.give(first)
+    larger = wire.buffers.take(1000)  # Takes the place of the small one.
+    wire.buffers.give(larger)
+    assert wire.buffers.take(10).data_ptr() == larger.data_ptr()
     wire.give_after_backward(larger)
-    assert wire.take(10).data_ptr() != larger.data_ptr()
+    assert wire.buffers.take(10).data_ptr() != larger.data_ptr()
     wire.wake()
-    assert wire.take(500).data_ptr() == larger.data_ptr()
+    assert wire.buffers.take(500).data_ptr() == larger.data_ptr()
 
 
 def test_a_codec_that_cannot_take_the_rows_is_refused():
