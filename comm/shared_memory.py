@@ -279,7 +279,7 @@ def _tensor_of(memory: mmap.mmap | None) -> Tensor:
     if memory is not None and hasattr(mmap, "MADV_DONTDUMP"):
         # Addresses are many more than memory, and writing a core file looks at all of them.
         memory.madvise(mmap.MADV_DONTDUMP)
-    array = np.empty(0, np.uint8) if memory is None else np.frombuffer(memory, np.uint8)
     # What is made in inference mode could not be written to outside of it, by the next training step.
     with torch.inference_mode(mode=False):
-        return read_only_tensor(array)
+        found = torch.empty(0, dtype=torch.uint8)
+        return found if memory is None else read_only_tensor(np.frombuffer(memory, np.uint8))
