@@ -22,7 +22,7 @@ bytes and its time at 10 Gbit/s, then corrected by its time at that rate; and 1 
 The Amdahl ceiling is an epoch over its part that is no communication. Published: AdaQP up to 3.01x; 1-bit messages 17
 to 20x where communication is 86 to 97 % (Sylvie).
 
-    python benchmarks/adaqp.py [--short] [--data FOLDER]
+    python benchmarks/adaqp.py [--short] [--only GRAPH] [--data FOLDER]
 """
 
 import tempfile
@@ -188,12 +188,12 @@ def matching_rate(program: Program, hosts: int, task: Mapping[str, Any], share: 
 def measure(program: Program) -> Findings:
     """Time everything on each graph, on 2 and 4 hosts."""
     names = [name for name in GRAPHS if (program.options.data / f"{name}.npz").is_file()]
-    names = names[:2] if program.short else [*names, GENERATED]
+    chosen = program.chosen(names[:2] if program.short else [*names, GENERATED])
     repeats = 3 if program.short else 7
     rows: list[dict[str, object]] = []
     comparisons: dict[str, Comparison] = {}
     figures: dict[str, float] = {}
-    for name in names:
+    for name in chosen:
         graph = (
             generated_graph()
             if name == GENERATED
@@ -274,5 +274,11 @@ def _best(figures: Mapping[str, float], setting: str) -> dict[str, float]:
 
 if __name__ == "__main__":
     run_benchmark(
-        __file__, __doc__, measure, work=work, ranks=True, add_options=data_option("the .npz graphs", "graphs")
+        __file__,
+        __doc__,
+        measure,
+        work=work,
+        ranks=True,
+        parts=(*GRAPHS, GENERATED),
+        add_options=data_option("the .npz graphs", "graphs"),
     )

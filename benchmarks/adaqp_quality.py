@@ -5,7 +5,7 @@ assigned five times in a run, as in AdaQP. Published: within -0.30 to +0.19 poin
 within -0.39 to +0.36 for GraphSAGE (Sylvie). Beside them sampled boundaries (BNS-GCN), rows of the epoch before
 (PipeGCN) and skipped broadcasts (SANCUS).
 
-    python benchmarks/adaqp_quality.py [--short] [--data FOLDER]
+    python benchmarks/adaqp_quality.py [--short] [--only GRAPH] [--data FOLDER]
 """
 
 import tempfile
@@ -68,7 +68,7 @@ def measure(program: Program) -> Findings:
     rows: list[dict[str, object]] = []
     figures: dict[str, float] = {}
     worst = 0.0
-    for name in names[:1] if program.short else names:
+    for name in program.chosen(names[:1] if program.short else names):
         graph = read_graph(GraphOptions(path=str(program.options.data / f"{name}.npz"), split_seed=0))
         with tempfile.TemporaryDirectory() as folder:
             store = Path(folder) / "store"
@@ -101,5 +101,11 @@ def measure(program: Program) -> Findings:
 
 if __name__ == "__main__":
     run_benchmark(
-        __file__, __doc__, measure, work=work, ranks=True, add_options=data_option("the .npz graphs", "graphs")
+        __file__,
+        __doc__,
+        measure,
+        work=work,
+        ranks=True,
+        parts=GRAPHS,
+        add_options=data_option("the .npz graphs", "graphs"),
     )

@@ -15,8 +15,9 @@ from benchmarks.emulated_cluster.network import INTERFACE, ClusterError, Cluster
 
 __all__ = ["judge", "main", "message_bytes", "prove", "ring_pairs"]
 
-LEAST_BURSTS: Final = 20
-"""A message is at least so many times as long as what may pass a link at once: then that is at most 5 % of it."""
+LEAST_BURSTS: Final = 40
+"""A message is at least so many bursts of its link long. An idle link passes a burst at once, and with it the packet
+that overdraws the bucket, which is nearly as long: together at most 5 % of a message."""
 
 MESSAGE_S: Final = 0.025
 """Seconds that a message takes on its link, where that is longer than the bursts ask for: four hosts are proved in less

@@ -61,7 +61,7 @@ def results_page(results: Sequence[BenchmarkResult]) -> str:
         ("benchmark", "aims met", "figures", "date", "commit", "hardware"),
         [
             (
-                f"[{_title(result)}](#{_anchor(result)})",
+                f"[{result.title}](#{_anchor(result)})",
                 f"{sum(aim.met for aim in result.aims.values())} of {len(result.aims)}"
                 if result.aims
                 else "none stated",
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _section(result: BenchmarkResult) -> str:
-    parts = [f"## {_title(result)}", f"`{result.command}`"]
+    parts = [f"## {result.title}", f"`{result.command}`"]
     parts.append("\n".join(f"- {'met' if aim.met else '**missed**'}: {aim.text}" for aim in result.aims.values()))
     parts.append(_table(("figure", "value"), [(key, f"{value:.6g}") for key, value in result.figures.items()]))
     for setting, comparison in result.comparisons.items():
@@ -118,13 +118,9 @@ def _number(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _title(result: BenchmarkResult) -> str:
-    return f"{result.benchmark} (short)" if result.form == "short" else result.benchmark
-
-
 def _anchor(result: BenchmarkResult) -> str:
     """The link that code hosts make of a heading: lower case, blanks to hyphens, no brackets."""
-    return _title(result).lower().replace(" ", "-").replace("(", "").replace(")", "")
+    return result.title.lower().replace(" ", "-").replace("(", "").replace(")", "")
 
 
 def _short_commit(commit: str) -> str:

@@ -6,12 +6,12 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.result import BenchmarkResult, Findings, check_writable, write_result
+from benchmarks.harness.result import BenchmarkResult, Findings, check_writable, result_file_name, write_result
 from benchmarks.harness.workers import DEFAULT_DEADLINE_S, emulated_cluster, mpirun, run_worker
 from windrow.comm.errors import WindrowError
 from windrow.comm.launcher import launched_rank
@@ -59,8 +59,16 @@ class Program:
     def result_path(self) -> Path:
         """Where the result goes: ``--save``, else the folder results/ beside the script."""
         saved: Path | None = self.options.save
-        short = "-short" if self.short else ""
-        return saved or self.script.parent / "results" / f"{self.name}{short}.json"
+        return saved or self.script.parent / "results" / result_file_name(self.name, self.part, short=self.short)
+
+    @property
+    def part(self) -> str:
+        """What ``--only`` named; empty: all parts."""
+        return getattr(self.options, "only", None) or ""
+
+    def chosen(self, parts: Sequence[str]) -> Sequence[str]:
+        """The parts to measure."""
+        return [part for part in parts if self.part in ("", part)]
 
     def on_ranks(
         self,
@@ -124,6 +132,7 @@ def run_benchmark(
     *,
     work: Work | None = None,
     ranks: bool = False,
+    parts: Sequence[str] = (),
     add_options: AddOptions | None = None,
 ) -> None:
     """Be a benchmark: read the options, measure, print, write the result. The last line of output is JSON.
@@ -136,9 +145,13 @@ def run_benchmark(
         measure: measures everything; called in the process that the user started. It may raise `MissingDataError`.
         work: does a task in a process that `Program.on_ranks` or `Program.in_process` started.
         ranks: whether `measure` starts ranks, so that ``--hostfile`` means something.
+        parts: those that ``--only`` can name one of, where the whole takes hours; `Program.chosen`.
         add_options: adds the benchmark's own options to the parser.
     """
     parser = _parser(description or "", ranks=ranks, has_workers=work is not None)
+    if parts:
+        only = "measure this part alone, with a result of its own"
+        parser.add_argument("--only", choices=parts, help=only)
     if add_options is not None:
         add_options(parser)
     options = parser.parse_args()
@@ -178,6 +191,7 @@ def conclude(program: Program, findings: Findings) -> None:
         matrices=findings.matrices,
         benchmark=program.name,
         form="short" if program.short else "full",
+        part=program.part,
         date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         command=shlex.join(["python", f"benchmarks/{program.script.name}", *sys.argv[1:]]),
         commit=git_commit(program.script.parent),

@@ -44,6 +44,7 @@ __all__ = [
     "comparison_to_json",
     "ratio",
     "read_result",
+    "result_file_name",
     "result_to_json",
     "write_result",
 ]
@@ -286,11 +287,19 @@ class BenchmarkResult(Findings):
     """The machine in one line."""
     packages: Mapping[str, str]
     """Versions of Python and of libraries."""
+    part: str = ""
+    """What ``--only`` named; empty: all parts."""
+
+    @property
+    def title(self) -> str:
+        """Benchmark, part and form, as in "adaqp tolokers (short)"."""
+        name = f"{self.benchmark} {self.part}" if self.part else self.benchmark
+        return f"{name} (short)" if self.form == "short" else name
 
     @property
     def file_name(self) -> str:
-        """Name of the file that keeps it, in a folder of results: a short run never replaces a full one."""
-        return f"{self.benchmark}-short.json" if self.form == "short" else f"{self.benchmark}.json"
+        """Name of the file that keeps it, in a folder of results."""
+        return result_file_name(self.benchmark, self.part, short=self.form == "short")
 
     def closing_line(self) -> str:
         """The last line of a benchmark's output: one line of JSON."""
@@ -303,6 +312,11 @@ class BenchmarkResult(Findings):
             "hardware": self.hardware,
         }
         return json.dumps(closing)
+
+
+def result_file_name(benchmark: str, part: str, *, short: bool) -> str:
+    """Name of the file that keeps a result: a short run never replaces a full one, nor a part the whole."""
+    return "-".join(filter(None, [benchmark, part, "short" if short else ""])) + ".json"
 
 
 def _cell(value: object) -> str | int | float | bool:

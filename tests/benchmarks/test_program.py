@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -59,14 +60,15 @@ def measure(program):
     threads = program.in_process({"thread": True}, threads=3)
     figures = {"number_count": program.options.number, "threads_count": int(threads)}
     aims = {"large": Aim("number >= 4", program.options.number >= 4)}
-    rows = [{"short": program.short}]
+    rows = [{"short": program.short, "part": part} for part in program.chosen(["many", "few"])]
     return Findings(
         figures=figures, aims=aims, comparisons={"2 ranks": compared}, tables={"form": Table.from_rows(rows)}
     )
 
 
 if __name__ == "__main__":
-    run_benchmark(__file__, __doc__, measure, work=work, ranks=True, add_options=add_options)
+    parts = ["many", "few"]
+    run_benchmark(__file__, __doc__, measure, work=work, ranks=True, parts=parts, add_options=add_options)
 '''
 
 
@@ -83,15 +85,15 @@ def run(script: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_a_run_prints_tables_keeps_its_result_and_ends_with_json(script: Path) -> None:
-    done = run(script, "--short", "--number", "5")
+    done = run(script, "--short", "--number", "5", "--only", "few")
     assert done.returncode == 0, done.stderr
-    result = read_result(script.parent / "results" / "small-short.json")
+    result = read_result(script.parent / "results" / "small-few-short.json")
     assert done.stdout.splitlines()[-1] == result.closing_line()
     assert "\n2 ranks (seconds per run)\nvariant" in done.stdout
-    assert "\nform\nshort\n" in done.stdout
+    assert re.search(r"\nform\nshort +part *\n.*\n.*few *\n", done.stdout)
     assert "small: 2 rank(s): {}\n" in done.stderr
-    assert (result.benchmark, result.form, result.commit) == ("small", "short", "unknown")
-    assert result.command == "python benchmarks/small.py --short --number 5"
+    assert (result.benchmark, result.part, result.form, result.commit) == ("small", "few", "short", "unknown")
+    assert result.command == "python benchmarks/small.py --short --number 5 --only few"
     assert result.figures == {"number_count": 5.0, "threads_count": 3.0}
     assert result.met
     assert len(result.comparisons["2 ranks"].variants["nothing"].seconds) == 2
@@ -136,7 +138,7 @@ def test_a_benchmark_that_is_told_to_end_takes_its_workers_along(script: Path) -
 def test_help_names_the_options_but_not_those_of_workers(script: Path) -> None:
     said = run(script, "--help").stdout
     assert "A small benchmark." in said
-    for option in ("--short", "--save", "--hostfile", "--number"):
+    for option in ("--short", "--only", "--save", "--hostfile", "--number"):
         assert option in said
     assert "--task" not in said
     assert "--output" not in said

@@ -21,6 +21,7 @@ from benchmarks.harness.result import (
     check_writable,
     ratio,
     read_result,
+    result_file_name,
     result_to_json,
     write_result,
 )
@@ -57,6 +58,8 @@ def test_closing_line_is_one_line_of_json_with_these_keys() -> None:
 def test_a_short_run_has_its_own_file() -> None:
     assert result().file_name == "x.json"
     assert result(form="short").file_name == "x-short.json"
+    assert result(part="y").file_name == "x-y.json" == result_file_name("x", "y", short=False)
+    assert (result(part="y").title, result(form="short", part="y").title) == ("x y", "x y (short)")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -47,8 +47,8 @@ def printed(ranks=2, **changes):
 
 @given(st.integers(10**7, 10**11))
 def test_messages_are_long_beside_what_passes_at_once_and_yet_quick(rate):
-    assert message_bytes(rate) >= 20 * link_shape(rate).burst_bytes
-    assert message_bytes(rate) * 8 / rate < 0.3
+    assert message_bytes(rate) >= 40 * link_shape(rate).burst_bytes
+    assert message_bytes(rate) * 8 / rate < 0.6
 
 
 class Printing(SetUp):

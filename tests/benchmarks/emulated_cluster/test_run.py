@@ -64,6 +64,7 @@ def test_what_the_command_sees(run_cluster):
         "Path('/proc/sys/net/ipv4/tcp_slow_start_after_idle').read_text().strip()]))"
     )
     done = run_cluster("2", "unlimited,100mbit", "mpirun", "-n", "3", sys.executable, "-P", "-c", see)
+    assert done.returncode == 0, done.stderr
     # Ranks write at the same moment, and the launcher may join their lines.
     seen = sorted(json.loads(line) for line in done.stdout.replace("][", "]\n[").splitlines() if line)
     assert [line[0] for line in seen] == ["host0-unlimited", "host0-unlimited", "host1-100mbit"]
