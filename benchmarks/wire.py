@@ -34,16 +34,16 @@ from windrow.training.trainer import Trainer
 
 HOSTS, RATE = 4, "1gbit"
 PLAIN, SHORT, SHORTEST = "float32", "bfloat16 vectors and gradients", "bfloat16 sums too"
-INT8, INT8_BOTH, INT8_ALL = "int8 vectors, bfloat16 gradients", "int8 vectors and gradients", "int8 sums too"
+INT8, INT8_BOTH, INT8_ALL = "int8 vectors, bfloat16 gradients", "int8 vectors and gradients", "fp8 sums too"
 WIRES: dict[str, dict[str, str]] = {
     PLAIN: {},
     SHORT: {"vectors": "bf16", "gradients": "bf16"},
     SHORTEST: {"vectors": "bf16", "gradients": "bf16", "sums": "bf16"},
     INT8: {"vectors": "int8", "gradients": "bf16"},
     INT8_BOTH: {"vectors": "int8", "gradients": "int8"},
-    INT8_ALL: {"vectors": "int8", "gradients": "int8", "sums": "int8"},
+    INT8_ALL: {"vectors": "int8", "gradients": "int8", "sums": "fp8"},
 }
-KEYS = {SHORT: "bf16", SHORTEST: "bf16_sums_too", INT8: "int8_vectors", INT8_BOTH: "int8", INT8_ALL: "int8_sums_too"}
+KEYS = {SHORT: "bf16", SHORTEST: "bf16_sums_too", INT8: "int8_vectors", INT8_BOTH: "int8", INT8_ALL: "int8_fp8_sums_too"}
 """Of figures."""
 STAGES = ("vectors", "gradients")
 """What ends the names of stages that the codecs of vectors are for."""

@@ -33,6 +33,7 @@ __all__ = [
     "Messages",
     "Shape",
     "StorageName",
+    "SumsName",
     "Topology",
     "Wire",
     "WireOptions",
@@ -44,6 +45,9 @@ StorageName = Literal["fp32", "fp16", "bf16"]
 
 CodecName = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 """A codec, by the name that recipes use."""
+
+SumsName = Literal["fp32", "fp16", "bf16", "fp8"]
+"""How sums of gradients travel, by the name that recipes use."""
 
 FEW_BITS = {"int8": 8, "int4": 4}
 """Codecs that are `windrow.comm.quantized_codec.QuantizedCodec`, and the bits of a number."""
@@ -201,11 +205,10 @@ class WireOptions:
     """Of the gradients of those, on their way back to the rank that owns the rows. int8 and int4 round them at random,
     so that their expectation stays."""
 
-    sums: CodecName = "fp32"
+    sums: SumsName = "fp32"
     """Of the gradients that are summed over all ranks, those of the dense part: each rank adds up a piece in float32,
-    and the sum travels once more. Sums of a host are rounded too where `topology` makes some. int8 and int4, for flat
-    sums only, have a scale for 64 numbers, and what rounding leaves out of a step each rank adds to the next one: small
-    gradients beside large ones come in bursts, from which Adam and Adagrad learn less (docs/benchmarks.md)."""
+    and the sum travels once more. Sums of a host are rounded too where `topology` makes some. fp8 (e4m3), for flat
+    sums only, has a scale for 256 numbers, and what rounding leaves out of a step each rank adds to the next one."""
 
     topology: Topology = "flat"
     """Way of those sums: flat, as the communication library sums over all ranks; hierarchical, within each host first,
@@ -218,11 +221,10 @@ class WireOptions:
         Raises:
             RecipeError: names both, their values and the cure.
         """
-        if self.sums in FEW_BITS and self.topology != "flat":
+        if self.sums == "fp8" and self.topology != "flat":
             raise RecipeError(
-                f'wire.sums = "{self.sums}" with wire.topology = "{self.topology}": sums in few bits keep what they '
-                "leave out for the next step, which sums within hosts have no place for. Set wire.topology = "
-                '"flat", or wire.sums = "bf16"'
+                f'wire.sums = "fp8" with wire.topology = "{self.topology}": fp8 keeps what it leaves out for the next '
+                'step, which sums within hosts have no place for. Set wire.topology = "flat", or wire.sums = "bf16"'
             )
 
     def vectors_codec(self, dtype: torch.dtype) -> Codec:
@@ -233,11 +235,11 @@ class WireOptions:
         """How gradients travel that are summed; None: as they are, by the library's own all-reduce."""
         if self.sums == "fp32":
             return None
-        if self.sums not in FEW_BITS:
+        if self.sums != "fp8":
             return make_codec(self.sums)
-        from windrow.comm.error_feedback import ErrorFeedback  # Numba.
+        from windrow.comm.error_feedback import ErrorFeedback  # Imports this module.
 
-        return ErrorFeedback(FEW_BITS[self.sums])
+        return ErrorFeedback()
 
 
 GROWTH = 8

@@ -11,7 +11,7 @@ neither shows. What the rounding does to a model's quality only a run can tell.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from windrow.comm.link_model import predict_all_reduce, predict_all_reduce_by_exchange, predict_all_to_all
 from windrow.comm.links import Links
-from windrow.comm.wire import Codec, CodecName, WireOptions, make_codec
+from windrow.comm.wire import Codec, CodecName, SumsName, WireOptions, make_codec
 
 __all__ = ["FormatSaving", "row_savings", "saving_rows", "sum_savings"]
 
@@ -36,7 +36,7 @@ class FormatSaving:
     """What one format of one setting of [wire] means for a step."""
 
     setting: Setting
-    form: CodecName
+    form: CodecName | SumsName
     wire_bytes: float
     """Over all ranks, of which fp32 would take `saved_bytes` more."""
     saved_bytes: float
@@ -66,7 +66,7 @@ def row_savings(
     sent = rows * ~np.eye(links.size, dtype=bool)
     busiest = sent.sum(0).max() + (0 if once else sent.sum(1).max())
     found = []
-    for form in _shorter():
+    for form in _shorter(CodecName):
         codec = make_codec(form)
         row_bytes = codec.wire_row_bytes((width,), torch.float32)
         seconds = predict_all_to_all(links, 4 * width * sent) - predict_all_to_all(links, row_bytes * sent)
@@ -90,7 +90,7 @@ def sum_savings(links: Links, numbers: int) -> list[FormatSaving]:
     """Of a vector of so many float32 that all ranks sum, which as fp32 goes by the library's own all-reduce."""
     size = links.size
     exact, found = predict_all_reduce(links, 4 * numbers), list[FormatSaving]()
-    for form in _shorter():
+    for form in _shorter(SumsName):
         codec = WireOptions(sums=form).sums_codec()
         assert codec is not None
         num_bytes = codec.wire_row_bytes((numbers,), torch.float32)
@@ -126,8 +126,8 @@ def saving_rows(savings: Iterable[FormatSaving], used: WireOptions) -> list[dict
     ]
 
 
-def _shorter() -> Sequence[CodecName]:
-    return [form for form in get_args(CodecName) if form != "fp32"]
+def _shorter(names: Any) -> Sequence[Any]:
+    return [form for form in get_args(names) if form != "fp32"]
 
 
 def _codec_seconds(codec: Codec, shape: tuple[int, ...], *, encodes: bool) -> float:

@@ -19,7 +19,7 @@ from windrow.comm.quantized_codec import QuantizedCodec
 from windrow.comm.wire import Codec, WireOptions
 from windrow.comm.wire_savings import FormatSaving, saving_rows, sum_savings
 from windrow.gnn.full_graph import FullGraphOptions
-from windrow.gnn.halo import projects_first, wanted_rows
+from windrow.gnn.halo import Arrival, projects_first, wanted_rows
 from windrow.gnn.halo_choice import NUMBER_BYTES, faster_method
 from windrow.gnn.halo_methods import sampled_rows
 from windrow.gnn.inference import block_of_range
@@ -229,11 +229,11 @@ class _Seen:
     def projects_first(self, in_features: int, out_features: int, *, learnt: bool) -> bool:
         return projects_first(self._order, in_features, out_features, learnt=learnt, keeps=self._may_keep)
 
-    def sums(self, x: Tensor, *, weighted: bool) -> Tensor:
+    def start_sums(self, x: Tensor, *, weighted: bool) -> Arrival:
         del weighted
         self.columns, self.adds_up, self.learnt = x.shape[1], True, x.requires_grad
         self.is_kept = self._may_keep and not x.requires_grad
-        return x
+        return lambda: x
 
     def rows(self, x: Tensor) -> Tensor:
         self.columns, self.learnt = x.flatten(1).shape[1], x.requires_grad

@@ -22,13 +22,15 @@ from torch import Tensor
 from windrow.comm.errors import RecipeError
 from windrow.comm.route import Block, Landing, Route
 from windrow.comm.rows import near_equal_split
-from windrow.gnn.halo import HaloExchange, TwoWays, Way
+from windrow.gnn.halo import Arrival, HaloExchange, TwoWays, Way
 
 __all__ = ["FeatureSlices"]
 
 
 class FeatureSlices(HaloExchange):
     """An exchange of slices of all rows, `overlap` aside as `windrow.gnn.halo.HaloExchange`.
+
+    What callers compute hides the way there.
 
     Args:
         args: of `HaloExchange`, as `more`; no rows of a halo travel.
@@ -50,15 +52,15 @@ class FeatureSlices(HaloExchange):
             '"feature_slices", where no rank has whole rows of others: choose another method'
         )
 
-    def add_up(self, x: Tensor, *, weighted: bool, keeps: bool = False) -> Tensor:
-        """See `HaloExchange.add_up`."""
+    def begin_sums(self, x: Tensor, *, weighted: bool, keeps: bool = False) -> Arrival:
+        """See `HaloExchange.begin_sums`."""
         return self._add_slices("rows", x, weighted=weighted, keeps=keeps)
 
-    def spread(self, upstream: Tensor, *, weighted: bool) -> Tensor:
-        """See `HaloExchange.spread`."""
+    def begin_spread(self, upstream: Tensor, *, weighted: bool) -> Arrival:
+        """See `HaloExchange.begin_spread`."""
         return self._add_slices("gradients", upstream, weighted=weighted)
 
-    def _add_slices(self, way: Way, x: Tensor, *, weighted: bool, keeps: bool = False) -> Tensor:
+    def _add_slices(self, way: Way, x: Tensor, *, weighted: bool, keeps: bool = False) -> Arrival:
         wire, world = self._exact if keeps else self._wires[way], self._world
         columns = list(pairwise(near_equal_split(x.shape[1], world.size)))
         first, last = columns[world.rank]
@@ -79,11 +81,17 @@ class FeatureSlices(HaloExchange):
             )
         )
         with self._stopwatch.measure("halo"):
-            there.start([x], into=[slices]).finish([slices])
-        sums = torch.zeros_like(slices)
-        if first < last:
-            self._whole[way == "gradients"].add(slices, sums, weighted=weighted)
-        total = torch.empty_like(x)
-        with self._stopwatch.measure("halo"):
-            back.start([sums], into=[total]).finish([total])
-        return total
+            transfer = there.start([x], into=[slices])
+
+        def complete() -> Tensor:
+            with self._stopwatch.measure("halo"):
+                transfer.finish([slices])
+            sums = torch.zeros_like(slices)
+            if first < last:
+                self._whole[way == "gradients"].add(slices, sums, weighted=weighted)
+            total = torch.empty_like(x)
+            with self._stopwatch.measure("halo"):
+                back.start([sums], into=[total]).finish([total])
+            return total
+
+        return complete

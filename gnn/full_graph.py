@@ -133,6 +133,8 @@ class FullGraphTask(Task[None]):
     data: ClassVar[Literal["graph", "log"]] = "graph"
     default_options: ClassVar[training.TrainingOptions] = TrainingOptions()
     steps_per_epoch = 1
+    # Of a layer or less, so that sums of the layers above travel during the backward pass of those below.
+    bucket_bytes: ClassVar[int] = 256 << 10
 
     def __init__(
         self,

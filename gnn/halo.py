@@ -39,6 +39,7 @@ from windrow.partition.vertex_cover import least_vertex_cover
 __all__ = [
     "KEPT",
     "WAYS",
+    "Arrival",
     "Halo",
     "HaloExchange",
     "Order",
@@ -57,6 +58,8 @@ WAYS: tuple[Way, ...] = ("rows", "gradients")
 KEPT: Final = "rows once"
 """Instead of that, for rows that travel once in a run."""
 SUMS = "sums"
+Arrival: TypeAlias = Callable[[], Tensor]
+"""Waits for what is under way, and gives it; called once."""
 
 
 class Bags(NamedTuple):
@@ -248,12 +251,12 @@ class HaloExchange:
     Args:
         world: a rank for each part.
         whole_rows: who needs which rows, for layers that look at each source.
-        partial_sums: likewise for `sums`; may be the same.
+        partial_sums: likewise for sums; may be the same.
         name: of the traffic.
         device: where rows are.
         stopwatch: is told what packing and waiting take, "halo".
-        overlap: whether sums over own sources are computed while messages travel, or after.
-        kept: where `sums` keeps what it made of rows that are not learnt, since they are those of every epoch; an
+        overlap: whether sums over own sources, and what callers compute, are computed while messages travel, or after.
+        kept: where `start_sums` keeps what it made of rows that are not learnt, since they are those of every epoch; an
             exchange for evaluation shares it. None: nothing is kept.
         order: whether rows travel before a layer's linear map or after it.
         codecs: how rows travel, and how their gradients do; must agree. None: as they are, as does what is kept.
@@ -300,15 +303,26 @@ class HaloExchange:
         """Whether the narrower side travels behind the map: rows of `in_features`, and their gradients if `learnt`."""
         return projects_first(self._order, in_features, out_features, learnt=learnt, keeps=self._kept is not None)
 
-    def sums(self, x: Tensor, *, weighted: bool) -> Tensor:
-        """Add up the rows of each vertex's sources: [own vertices, features] likewise. Collective."""
+    def start_sums(self, x: Tensor, *, weighted: bool) -> Arrival:
+        """Begin to add up the rows of each vertex's sources; what is given completes that. Collective, both.
+
+        Of x, [own vertices, features], and the sums likewise. What is computed between the two hides messages, and so
+        do its gradients in the backward pass.
+        """
         # Without gradients nothing tells rows that are learnt from those that are not.
         if self._kept is not None and not x.requires_grad and (torch.is_grad_enabled() or SUMS in self._kept):
-            if SUMS not in self._kept:
-                self._kept[SUMS] = self.add_up(x, weighted=weighted, keeps=True)
-            return self._kept[SUMS]
-        total: Tensor = _Sums.apply(x, self, weighted)  # type: ignore[no-untyped-call]
-        return total
+            kept = self._kept
+            if SUMS not in kept:
+                kept[SUMS] = self.begin_sums(x, weighted=weighted, keeps=True)()
+            return lambda: kept[SUMS]
+        flight = _Flight(self, weighted=weighted)
+        begun: Tensor = _Begin.apply(x, flight)  # type: ignore[no-untyped-call]
+
+        def complete() -> Tensor:
+            total: Tensor = _Complete.apply(begun, flight)  # type: ignore[no-untyped-call]
+            return total
+
+        return complete
 
     def rows(self, x: Tensor) -> Tensor:
         """Bring the rows of all sources, [own vertices, ...] -> [own vertices, then halo, ...]. Collective."""
@@ -317,60 +331,56 @@ class HaloExchange:
             self.fetched = _Fetched(self, x.detach().flatten(1), found)
         return found.view(-1, *x.shape[1:])
 
-    def add_up(self, x: Tensor, *, weighted: bool, keeps: bool = False) -> Tensor:
-        """`sums` without a gradient."""
+    def begin_sums(self, x: Tensor, *, weighted: bool, keeps: bool = False) -> Arrival:
+        """`start_sums` without a gradient."""
         halo = self._partial_sums
-        total, received = self._exchange(
-            "rows", halo.pack(x, weighted=weighted), halo, lambda: halo.add_own(x, weighted=weighted), keeps=keeps
-        )
-        return halo.received.forward.add(received, total, weighted=weighted)
+        arrival = self._send("rows", halo.pack(x, weighted=weighted), halo, keeps=keeps)
+        total = halo.add_own(x, weighted=weighted)
+        return lambda: halo.received.forward.add(arrival(), total, weighted=weighted)
 
-    def spread(self, upstream: Tensor, *, weighted: bool) -> Tensor:
-        """The gradient of x from that of `add_up`."""
+    def begin_spread(self, upstream: Tensor, *, weighted: bool) -> Arrival:
+        """Begin the gradient of x from that of the sums."""
         halo = self._partial_sums
         leaving = upstream.new_zeros(sum(halo.receive_counts), upstream.shape[1])
         halo.received.backward.add(upstream, leaving, weighted=weighted)
-        gradient, received = self._exchange(
-            "gradients", leaving, halo, lambda: halo.add_own(upstream, weighted=weighted, back=True)
-        )
-        return halo.sent.backward.add(received, gradient, weighted=weighted)
+        arrival = self._send("gradients", leaving, halo)
+        gradient = halo.add_own(upstream, weighted=weighted, back=True)
+        return lambda: halo.sent.backward.add(arrival(), gradient, weighted=weighted)
 
     def fetch(self, x: Tensor) -> Tensor:
         """`rows` without a gradient, [own vertices, features]."""
         halo = self._whole_rows
-        return torch.cat(self._exchange("rows", halo.pack(x, weighted=False), halo, lambda: x))
+        return torch.cat([x, self._send("rows", halo.pack(x, weighted=False), halo)()])
 
     def send_back(self, upstream: Tensor) -> Tensor:
         """The gradient of x from that of `fetch`."""
         halo = self._whole_rows
         own, leaving = upstream.split([halo.num_own, len(upstream) - halo.num_own])
-        gradient, received = self._exchange("gradients", leaving, halo, own.clone)
-        return halo.sent.backward.add(received, gradient, weighted=False)
+        arrival = self._send("gradients", leaving, halo)
+        gradient = own.clone()
+        return halo.sent.backward.add(arrival(), gradient, weighted=False)
 
-    def _exchange(
-        self, way: Way, leaving: Tensor, halo: Halo, compute: Callable[[], Tensor], *, keeps: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """Send rows, rank after rank, and compute meanwhile: what was computed, and the rows that came."""
-        if not keeps:
-            return self._travel(way, leaving, halo, compute)
-        transfer, arriving = self._start(way, leaving, halo, keeps=True)
-        return self._finish(transfer, arriving, compute), arriving
-
-    def _travel(self, way: Way, leaving: Tensor, halo: Halo, compute: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-        """`_exchange` of what is not kept, which methods do in their own ways."""
-        transfer, arriving = self._start(way, leaving, halo)
-        return self._finish(transfer, arriving, compute), arriving
-
-    def _finish(self, transfer: Transfer, arriving: Tensor, compute: Callable[[], Tensor]) -> Tensor:
-        """Wait for rows, and compute meanwhile."""
-        if not self._overlap:
-            with self._stopwatch.measure("halo"):
-                transfer.finish([arriving])
-        computed = compute()
+    def _send(self, way: Way, leaving: Tensor, halo: Halo, *, keeps: bool = False) -> Arrival:
+        """Send rows, rank after rank, and wait for others at once where nothing is to be computed meanwhile."""
+        arrival = (
+            self._arrival(*self._start(way, leaving, halo, keeps=True)) if keeps else self._travel(way, leaving, halo)
+        )
         if self._overlap:
+            return arrival
+        received = arrival()
+        return lambda: received
+
+    def _travel(self, way: Way, leaving: Tensor, halo: Halo) -> Arrival:
+        """`_send` what is not kept, which methods do in their own ways."""
+        return self._arrival(*self._start(way, leaving, halo))
+
+    def _arrival(self, transfer: Transfer, arriving: Tensor) -> Arrival:
+        def wait() -> Tensor:
             with self._stopwatch.measure("halo"):
                 transfer.finish([arriving])
-        return computed
+            return arriving
+
+        return wait
 
     def _start(
         self,
@@ -467,16 +477,56 @@ def fetching_again(exchanges: Sequence[HaloExchange]) -> Iterator[None]:
             exchange.can_fetch_again, exchange.fetched = False, None
 
 
-class _Sums(torch.autograd.Function):
+class _Flight:
+    """Sums that were begun, forward or backward, and are completed elsewhere."""
+
+    def __init__(self, exchange: HaloExchange, *, weighted: bool) -> None:
+        self._exchange, self._weighted = exchange, weighted
+        self._arrival: Arrival | None = None
+
+    def begin(self, x: Tensor) -> None:
+        self._arrival = self._exchange.begin_sums(x, weighted=self._weighted)
+
+    def begin_back(self, upstream: Tensor) -> None:
+        self._arrival = self._exchange.begin_spread(upstream, weighted=self._weighted)
+
+    def complete(self) -> Tensor:
+        arrival, self._arrival = self._arrival, None
+        assert arrival is not None
+        return arrival()
+
+
+class _Begin(torch.autograd.Function):
+    """Its result, without numbers, ties it to `_Complete`: gradients are begun there and completed here.
+
+    Autograd runs last what was made first, so what was computed between the two runs between them backward too.
+    """
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, exchange: HaloExchange, weighted: bool) -> Tensor:  # noqa: FBT001
-        ctx.exchange, ctx.weighted = exchange, weighted
-        return exchange.add_up(x, weighted=weighted)
+    def forward(ctx: Any, x: Tensor, flight: _Flight) -> Tensor:
+        ctx.flight = flight
+        flight.begin(x)
+        return x.new_empty(0)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.exchange.spread(upstream.contiguous(), weighted=ctx.weighted), None, None
+    def backward(ctx: Any, begun: Tensor) -> tuple[Tensor, None]:
+        del begun
+        return ctx.flight.complete(), None
+
+
+class _Complete(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, begun: Tensor, flight: _Flight) -> Tensor:
+        del begun
+        ctx.flight = flight
+        return flight.complete()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        ctx.flight.begin_back(upstream.contiguous())
+        return upstream.new_empty(0), None
 
 
 class _Rows(torch.autograd.Function):

@@ -14,8 +14,8 @@ Communication-avoiding Full-graph Decentralized Training in Large-scale Graph Ne
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -24,11 +24,8 @@ from torch import Tensor
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import Stream, permuted, stream_key
 from windrow.comm.rows import spans
-from windrow.gnn.halo import Halo, HaloExchange, Way
+from windrow.gnn.halo import Arrival, Halo, HaloExchange, Way
 from windrow.training.shard_files import LocalTable, StateTensor
-
-if TYPE_CHECKING:
-    from windrow.comm.route import Transfer
 
 __all__ = ["BoundarySampling", "HeldRows", "HoldingExchange", "SkippingExchange", "StaleExchange", "sampled_rows"]
 
@@ -74,7 +71,7 @@ class BoundarySampling(HaloExchange):
             '"boundary_sampling", which leaves sources out: choose another method'
         )
 
-    def _travel(self, way: Way, leaving: Tensor, halo: Halo, compute: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    def _travel(self, way: Way, leaving: Tensor, halo: Halo) -> Arrival:
         sent, received = (
             [
                 self._draw(way, peer, span.stop - span.start, receives=bool(receives)) + span.start
@@ -83,12 +80,16 @@ class BoundarySampling(HaloExchange):
             for receives, counts in enumerate(halo.counts(way))
         )
         arriving = leaving.new_zeros(sum(halo.counts(way)[1]), leaving.shape[1])
-        transfer, _ = self._start(way, leaving, halo, rows=(sent, received), into=arriving)
-        computed = self._finish(transfer, arriving, compute)
-        for span, drawn in zip(spans(halo.counts(way)[1]), received, strict=True):
-            if len(drawn):
-                arriving[span] *= (span.stop - span.start) / len(drawn)
-        return computed, arriving
+        arrival = self._arrival(*self._start(way, leaving, halo, rows=(sent, received), into=arriving))
+
+        def wait() -> Tensor:
+            arrival()
+            for span, drawn in zip(spans(halo.counts(way)[1]), received, strict=True):
+                if len(drawn):
+                    arriving[span] *= (span.stop - span.start) / len(drawn)
+            return arriving
+
+        return wait
 
     def _draw(self, way: Way, peer: int, count: int, *, receives: bool) -> Tensor:
         """Which of the rows between this rank and another travel, ascending: int64 on the CPU."""
@@ -154,24 +155,23 @@ class StaleExchange(HoldingExchange):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._under_way: list[tuple[Transfer, Tensor]] = []
+        self._under_way: list[Arrival] = []
 
     def end(self) -> None:
         """See `HaloExchange.end`."""
-        with self._stopwatch.measure("halo"):
-            for transfer, arriving in self._under_way:
-                transfer.finish([arriving])
+        for arrival in self._under_way:
+            arrival()
         self._under_way = []
 
-    def _travel(self, way: Way, leaving: Tensor, halo: Halo, compute: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    def _travel(self, way: Way, leaving: Tensor, halo: Halo) -> Arrival:
         place = self._next_place(way)
         transfer, arriving = self._start(way, leaving, halo)
-        before = self.held.get(place)
+        arrival, before = self._arrival(transfer, arriving), self.held.get(place)
         self.held[place] = _Held(halo, arriving, None)
         if before is None:
-            return self._finish(transfer, arriving, compute), arriving
-        self._under_way.append((transfer, arriving))
-        return compute(), before.received
+            return arrival
+        self._under_way.append(arrival)
+        return lambda: before.received
 
 
 class SkippingExchange(HoldingExchange):
@@ -197,7 +197,7 @@ class SkippingExchange(HoldingExchange):
         super().__init__(*args, **more)
         self._threshold, self._max_staleness = threshold, max_staleness
 
-    def _travel(self, way: Way, leaving: Tensor, halo: Halo, compute: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    def _travel(self, way: Way, leaving: Tensor, halo: Halo) -> Arrival:
         place = self._next_place(way)
         sent, received = map(spans, halo.counts(way))
         held = self.held.get(place)
@@ -207,18 +207,18 @@ class SkippingExchange(HoldingExchange):
             assert held.sent is not None
             sends = [self._has_moved(leaving[span], held.sent[span]) for span in sent]
         held = held or self.hold(place, halo, leaving)
-        assert held.sent is not None
+        held_sent = held.sent
+        assert held_sent is not None
         follows = self._world.all_to_all_counts(list(map(int, sends)), stage=f"{self.name}: what follows")
         rows = (
             [span if moved else None for span, moved in zip(sent, sends, strict=True)],
             [span if moved else None for span, moved in zip(received, follows, strict=True)],
         )
-        transfer, arriving = self._start(way, leaving, halo, rows=rows, into=held.received)
-        computed = self._finish(transfer, arriving, compute)
+        arrival = self._arrival(*self._start(way, leaving, halo, rows=rows, into=held.received))
         for span, moved in zip(sent, sends, strict=True):
             if moved:
-                held.sent[span] = leaving[span]
-        return computed, arriving
+                held_sent[span] = leaving[span]
+        return arrival
 
     def _has_moved(self, rows: Tensor, before: Tensor) -> bool:
         # What is no number must not be held back.

@@ -3,7 +3,6 @@
 GraphSAGE and GCN aggregate and multiply by weights in the cheaper of the two orders.
 """
 
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -45,8 +44,11 @@ class GraphSAGELayer(nn.Module):
     def forward(self, block: Block, x: Tensor) -> Tensor:
         """Apply the layer to one hop: x [num_src, in_features] -> [num_dst, out_features]."""
         if block.exchange is not None:
-            total = _aggregate_projected(replace(block, edge_weight=None), x, self.neighbor_linear.weight)
-            own: Tensor = self.self_linear(x)
+            weight = self.neighbor_linear.weight
+            projects = _projects_first(block, x, len(weight))
+            complete = block.exchange.start_sums(linear(x, weight) if projects else x, weighted=False)
+            own: Tensor = self.self_linear(x)  # While messages travel.
+            total = complete() if projects else linear(complete(), weight)
             return own + total / _column(block.degrees, x.dtype)
         tensors = autocast(x, self.self_linear.weight, self.self_linear.bias, self.neighbor_linear.weight)
         output: Tensor = _Sage.apply(block, *tensors)  # type: ignore[no-untyped-call]

@@ -16,6 +16,7 @@ both side by side, so that one product with both weights side by side does it: o
 threads, in the order of the edges too.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, Self
@@ -59,8 +60,11 @@ class Transpose(NamedTuple):
 class Exchange(Protocol):
     """Brings rows of sources that other ranks own: `windrow.gnn.halo.HaloExchange`."""
 
-    def sums(self, x: Tensor, *, weighted: bool) -> Tensor:
-        """`aggregate`, from rows of the destinations; `weighted`: with `Block.edge_weight`. Collective."""
+    def start_sums(self, x: Tensor, *, weighted: bool) -> Callable[[], Tensor]:
+        """Begin `aggregate`, from rows of the destinations, and give what completes it. Collective, both.
+
+        `weighted`: with `Block.edge_weight`. What is computed in between hides messages.
+        """
 
     def rows(self, x: Tensor) -> Tensor:
         """Rows of all sources from those of the destinations, [num_dst, ...] -> [num_src, ...]. Collective."""
@@ -260,7 +264,7 @@ def aggregate(block: Block, x: Tensor, *, edge_weights: Tensor | None = None) ->
     """
     if block.exchange is not None:
         assert edge_weights is None or edge_weights is block.edge_weight, "other weights go with Block.with_sources"
-        return block.exchange.sums(x, weighted=edge_weights is not None)
+        return block.exchange.start_sums(x, weighted=edge_weights is not None)()
     rows, weights = x.flatten(1).unsqueeze(1), None
     if edge_weights is not None:
         weights = edge_weights.to(x.dtype)  # Under autocast only one of the two may be short.

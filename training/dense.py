@@ -54,7 +54,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, rectify: bo
     Returns:
         [rows, out_features]: x weight^T + bias, differentiable in all three.
     """
-    if torch.is_autocast_enabled(x.device.type) or not _uses_onednn(x, x.shape[0], weight.numel()):
+    if not _uses_onednn(x, x.shape[0], weight.numel()) or torch.is_autocast_enabled(x.device.type):
         product = functional.linear(x, weight, bias)
         return product.relu_() if rectify else product
     result: Tensor = _Linear.apply(x, weight, bias, rectify)  # type: ignore[no-untyped-call]
@@ -72,11 +72,11 @@ def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def _uses_onednn(x: Tensor, rows: int, weights: int) -> bool:
     """Whether a product goes through oneDNN: large enough, float32 in CPU memory, and no exported program."""
-    if x.dtype != torch.float32 or x.device.type != "cpu" or torch.compiler.is_exporting():
+    # First what costs least: a small product takes a few microseconds.
+    if not onednn_is_faster() or x.dtype != torch.float32 or x.device.type != "cpu" or torch.compiler.is_exporting():
         # An exported program takes any number of rows, so that nothing may be asked of it.
         return False
-    is_large = rows >= LEAST_ROWS and weights >= LEAST_WEIGHTS and rows * weights >= LEAST_PRODUCTS
-    return is_large and onednn_is_faster()
+    return rows >= LEAST_ROWS and weights >= LEAST_WEIGHTS and rows * weights >= LEAST_PRODUCTS
 
 
 @functools.cache

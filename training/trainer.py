@@ -25,7 +25,7 @@ from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Meter, Stopwatch
 from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.comm.random import Stream, stream_key
-from windrow.comm.wire import FEW_BITS, WireOptions
+from windrow.comm.wire import FEW_BITS, SumsName, WireOptions
 from windrow.comm.world import World
 from windrow.training.callbacks import Callback
 from windrow.training.checkpoint import (
@@ -93,7 +93,7 @@ class Trainer:
         changes: fields of `TrainingOptions` that take the place of those in `options`.
         seed: of everything random.
         wire: in which number formats rows and gradients travel; must agree. A name, "bf16" say, stands for vectors and
-            sums in that format.
+            sums in that format, those of "int8" and "int4" in fp8.
         sums_world: sums the gradients, over the same ranks: `world`, or what
             `windrow.comm.hierarchy.hierarchical` made of it. None: `world`.
         callbacks: called in this order; the same on all ranks.
@@ -154,10 +154,10 @@ class Trainer:
         )
         # Its checks need the number of steps, which only the data tell.
         learning_rate_factor(self.options.schedule, 0, self.options.epochs * task.steps_per_epoch)
-        if wire.sums in FEW_BITS and sums_world not in (None, world):
+        if wire.sums == "fp8" and sums_world not in (None, world):
             raise RecipeError(
-                f'wire.sums = "{wire.sums}" with a world of sums within hosts, which have no place for what few '
-                'bits leave out: leave out sums_world, or set wire.sums = "bf16"'
+                'wire.sums = "fp8" with a world of sums within hosts, which have no place for what fp8 leaves out: '
+                'leave out sums_world, or set wire.sums = "bf16"'
             )
         self._reducer = GradientReducer(
             sums_world or world, task.reduced_parameters(model), codec=wire.sums_codec(), bucket_bytes=task.bucket_bytes
@@ -666,7 +666,8 @@ def _wire_options(wire: WireOptions | str | None, *, tables: bool) -> WireOption
         return WireOptions()
     # Gradients of rows travel back where rows are learnt, which are in tables.
     name: Any = wire
-    return WireOptions(vectors=name, sums=name, gradients=name if tables else "fp32")
+    sums: SumsName = "fp8" if name in FEW_BITS else name
+    return WireOptions(vectors=name, sums=sums, gradients=name if tables else "fp32")
 
 
 def _refuse_batch_norm(model: nn.Module) -> None:

@@ -69,11 +69,11 @@ def test_it_is_laid_out():
     assert isinstance(found.layers[0], LayerRows)
     assert isinstance(found.formats[0], FormatEstimate)
     assert found.partial_sums_rows < found.source_rows
-    printed = describe_full_graph(found, options, WireOptions(sums="int8"), network="a network")
+    printed = describe_full_graph(found, options, WireOptions(sums="fp8"), network="a network")
     assert "once in a run" in printed
     assert "adaptive messages are between int4 and int8" in printed
     assert "network: a network" in printed
-    assert 'sums = "int8"' in printed
+    assert 'sums = "fp8"' in printed
     chosen = explain_full_graph(part, ModelOptions(), FullGraphOptions(method="auto"), links=links)
     assert chosen.choice.startswith("method: exact, since rows of 128 columns")
     assert chosen.choice in describe_full_graph(chosen, FullGraphOptions(method="auto"), WireOptions(), network="")

@@ -148,8 +148,8 @@ class HeldSums:
     def projects_first(self, in_features, out_features, *, learnt):
         return False
 
-    def sums(self, x, *, weighted):
-        return OldSums.apply(x, self)
+    def start_sums(self, x, *, weighted):
+        return lambda: OldSums.apply(x, self)
 
 
 class OldSums(torch.autograd.Function):

@@ -212,12 +212,12 @@ def test_a_killed_run_adds_what_its_sums_had_left_out(tmp_path: Path) -> None:
     torch.testing.assert_close(moved, whole, rtol=0.1, atol=0.05)
 
 
-def test_few_bits_go_with_flat_sums() -> None:
+def test_fp8_goes_with_flat_sums() -> None:
     def body(world: World) -> None:
-        task, wire = NodeTask(part_of(world), (4, 3)), WireOptions(sums="int4")
+        task, wire = NodeTask(part_of(world), (4, 3)), WireOptions(sums="fp8")
         Trainer(world, Net(), task, wire=wire, sums_world=hierarchical(world, "aabb"))
 
-    with pytest.raises(RecipeError, match=r'wire.sums = "int4" with a world of sums within hosts'):
+    with pytest.raises(RecipeError, match=r'wire.sums = "fp8" with a world of sums within hosts'):
         Loopback.run(4, body)
 
 
