@@ -43,7 +43,13 @@ WIRES: dict[str, dict[str, str]] = {
     INT8_BOTH: {"vectors": "int8", "gradients": "int8"},
     INT8_ALL: {"vectors": "int8", "gradients": "int8", "sums": "fp8"},
 }
-KEYS = {SHORT: "bf16", SHORTEST: "bf16_sums_too", INT8: "int8_vectors", INT8_BOTH: "int8", INT8_ALL: "int8_fp8_sums_too"}
+KEYS = {
+    SHORT: "bf16",
+    SHORTEST: "bf16_sums_too",
+    INT8: "int8_vectors",
+    INT8_BOTH: "int8",
+    INT8_ALL: "int8_fp8_sums_too",
+}
 """Of figures."""
 STAGES = ("vectors", "gradients")
 """What ends the names of stages that the codecs of vectors are for."""

@@ -91,8 +91,8 @@ class ErrorFeedback(Codec):
 def _widened(rounded: Tensor) -> Tensor:
     """float8 as float32, by its bits, since torch's own conversion takes four times as long on CPUs.
 
-    float16 has the same fields but for one more bit of exponent and seven of mantissa, so it is 2**-8 of the value. What
-    is no number would become one, but then the scale of its block is none.
+    float16 has the same fields but for one more bit of exponent and seven of mantissa, so it is 2**-8 of the value.
+    What is no number would become one, but then the scale of its block is none.
     """
     bits = rounded.view(torch.int8).to(torch.int16).bitwise_left_shift_(7)
     # The sign was copied into the exponent's highest bit.

@@ -18,8 +18,8 @@ from windrow.comm.links import Links
 from windrow.comm.quantized_codec import QuantizedCodec
 from windrow.comm.wire import Codec, WireOptions
 from windrow.comm.wire_savings import FormatSaving, saving_rows, sum_savings
-from windrow.gnn.full_graph import FullGraphOptions
-from windrow.gnn.halo import Arrival, projects_first, wanted_rows
+from windrow.gnn.full_graph import FullGraphOptions, options_of_first_layer, skips_zero_features
+from windrow.gnn.halo import Arrival, Order, projects_first, wanted_rows
 from windrow.gnn.halo_choice import NUMBER_BYTES, faster_method
 from windrow.gnn.halo_methods import sampled_rows
 from windrow.gnn.inference import block_of_range
@@ -89,7 +89,7 @@ def explain_full_graph(
     """Work out what travels, for all parts of a graph in this one process.
 
     Args:
-        graph: topology; of its features only the shape counts.
+        graph: topology; of its features, those of this part, only the shape and the share of zeros count.
         model: that would be trained.
         options: likewise; each format of messages is shown, whichever these name.
         links: of a network with one rank for each part; None where it is not known.
@@ -107,7 +107,10 @@ def explain_full_graph(
     counts = _rows_of_pairs(graph, {False, options.partial_sums})
     built = build_model(model, in_features=graph.num_features, out_features=graph.num_outputs, seed=0)
     layers, pairs = [], []
-    for seen in _widths(built, graph.num_features, options):
+    nonzero_share = float(graph.features.count_nonzero()) / max(1, graph.features.numel())
+    skips_zeros = skips_zero_features(built, options, nonzero_share)
+    first = options_of_first_layer(built, options, skips_zeros=skips_zeros)
+    for seen in _widths(built, graph.num_features, [first, *[options] * (model.num_layers - 1)]):
         of_layer = counts[options.partial_sums and seen.adds_up]
         if options.method == "boundary_sampling" and not seen.is_kept:
             of_layer = np.vectorize(sampled_rows)(of_layer, options.boundary_share)
@@ -222,8 +225,8 @@ def _rows_of_pairs(graph: PartitionedGraph, covers: Iterable[bool]) -> dict[bool
 class _Seen:
     """An exchange between two ranks of a vertex each, which notes what travels."""
 
-    def __init__(self, options: FullGraphOptions, *, may_keep: bool) -> None:
-        self._order, self._may_keep = options.order, may_keep
+    def __init__(self, order: Order, *, may_keep: bool) -> None:
+        self._order, self._may_keep = order, may_keep
         self.columns, self.adds_up, self.learnt, self.is_kept = 0, False, False, False
 
     def projects_first(self, in_features: int, out_features: int, *, learnt: bool) -> bool:
@@ -240,10 +243,9 @@ class _Seen:
         return torch.cat([x, x])
 
 
-def _widths(model: GNN, num_features: int, options: FullGraphOptions) -> list[_Seen]:
-    """What each layer sends."""
-    number = model.options.num_layers
-    seen = [_Seen(options, may_keep=options.keep_first and layer == 0) for layer in range(number)]
+def _widths(model: GNN, num_features: int, options: Sequence[FullGraphOptions]) -> list[_Seen]:
+    """What each layer sends, each with its own options."""
+    seen = [_Seen(each.order, may_keep=each.keep_first and layer == 0) for layer, each in enumerate(options)]
     ones = torch.ones(2, dtype=torch.int64)
     blocks = [
         Block(

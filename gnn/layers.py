@@ -137,8 +137,8 @@ class GCNLayer(nn.Module):
         if self.normalisation == "both":
             source_scale, destination_scale = _symmetric_scales(block, x.dtype)
             # With an exchange x has the rows of destinations only, which are the first sources.
-            x = x * source_scale[: len(x)]
-            total = _aggregate_projected(block, x, self.linear.weight) * destination_scale
+            scale = source_scale[: len(x)]
+            total = _aggregate_projected(block, x, self.linear.weight, scale=scale) * destination_scale
         else:
             total = _aggregate_projected(block, x, self.linear.weight)
             if self.normalisation == "right":
@@ -253,14 +253,16 @@ _GATHER_COST = 4.0
 on a core with AVX-512 and rows of 128 float32. It only chooses between two equal results."""
 
 
-def _aggregate_projected(block: Block, x: Tensor, weight: Tensor) -> Tensor:
+def _aggregate_projected(block: Block, x: Tensor, weight: Tensor, *, scale: Tensor | None = None) -> Tensor:
     """Aggregate the rows of `x W^T` over each destination's sources, in the cheaper of two orders.
 
-    Both steps are linear, so aggregate(x W^T) = aggregate(x) W^T up to rounding.
+    Both steps are linear, so aggregate(x W^T) = aggregate(x) W^T up to rounding. `scale`, [rows, 1], multiplies rows.
     """
-    if _projects_first(block, x, weight.shape[0]):
-        return aggregate(block, linear(x, weight), edge_weights=block.edge_weight)
-    return linear(aggregate(block, x, edge_weights=block.edge_weight), weight)
+    projects = _projects_first(block, x, weight.shape[0])
+    # Of the narrower rows, where there are any; and sparse ones can be multiplied by a matrix only.
+    rows = linear(x, weight) if projects else x
+    total = aggregate(block, rows if scale is None else rows * scale, edge_weights=block.edge_weight)
+    return total if projects else linear(total, weight)
 
 
 def _projects_first(block: Block, x: Tensor, out_features: int) -> bool:

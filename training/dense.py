@@ -46,7 +46,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, rectify: bo
     """`torch.nn.functional.linear`, faster for float32 on CPUs.
 
     Args:
-        x: floating [rows, in_features].
+        x: floating [rows, in_features]; may be sparse (CSR), without a gradient.
         weight: [out_features, in_features].
         bias: [out_features], or None.
         rectify: set what is below zero to zero, in the same pass.
@@ -73,7 +73,13 @@ def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 def _uses_onednn(x: Tensor, rows: int, weights: int) -> bool:
     """Whether a product goes through oneDNN: large enough, float32 in CPU memory, and no exported program."""
     # First what costs least: a small product takes a few microseconds.
-    if not onednn_is_faster() or x.dtype != torch.float32 or x.device.type != "cpu" or torch.compiler.is_exporting():
+    if (
+        not onednn_is_faster()
+        or x.layout != torch.strided
+        or x.dtype != torch.float32
+        or x.device.type != "cpu"
+        or torch.compiler.is_exporting()
+    ):
         # An exported program takes any number of rows, so that nothing may be asked of it.
         return False
     return rows >= LEAST_ROWS and weights >= LEAST_WEIGHTS and rows * weights >= LEAST_PRODUCTS

@@ -235,6 +235,33 @@ def test_partial_sums_are_fewer_and_features_travel_once(spmd):
         assert fewest < plain or size == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "residual"), [("graphsage", False), ("graphsage", True), ("gcn", False), ("gat", False)]
+)
+def test_features_that_are_mostly_zero_are_multiplied_without_zeros(spmd, kind, residual):
+    """And mean the same: an order of its own makes them dense."""
+    words = torch.zeros(NUM_VERTICES, 200)
+    words[torch.arange(NUM_VERTICES), torch.arange(NUM_VERTICES) * 7 % 200] = UNDIRECTED.features[:, 0]
+    graph = dataclasses.replace(DIRECTED, features=words)
+
+    def body(world):
+        found = []
+        for options in (FullGraphOptions(), FullGraphOptions(order="aggregate")):
+            shape = ModelOptions(kind=kind, hidden=8, num_layers=2, heads=2, residual=residual)
+            task = FullGraphTask(make_part(world, graph), options)
+            with Trainer(world, build_model(shape, in_features=200, out_features=3, seed=1), task, seed=0) as trainer:
+                layouts = []
+                trainer.model.register_forward_pre_hook(lambda _, given, seen=layouts: seen.append(given[1].layout))
+                losses = [trainer.train_epoch(epoch) for epoch in range(3)]
+                found.append((losses, trainer.evaluate("test")["test"]["accuracy"], set(layouts)))
+        return found
+
+    for sparse, dense in spmd(body):
+        assert (sparse[2], dense[2]) == ({torch.sparse_csr}, {torch.strided})
+        assert sparse[0] == pytest.approx(dense[0], rel=1e-5)
+        assert sparse[1] == dense[1]
+
+
 def test_rows_travel_in_the_formats_of_the_wire(spmd):
     def body(world):
         return [
