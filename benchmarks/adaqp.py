@@ -4,7 +4,7 @@ Three layers of GraphSAGE, 256 wide, on parts of real graphs and of a generated 
 baseline, "vanilla", sends the rows of all sources before each layer, those of the features too, in float32, and adds up
 when they are there; as every variant it lets the narrower side of a layer travel. Rates are those at which it spends 73
 and 95 % of an epoch in communication (rows of other parts, and the sums of the model's gradients): predicted from its
-bytes and its time at 10 Gbit/s, then corrected by its time at that rate; and 1 and 10 Gbit/s.
+bytes and its time at 10 Gbit/s, then corrected by what is found until that is within 2 %; and 1 and 10 Gbit/s.
 
     overlap               vanilla, adding up over own sources while messages travel
     published             overlap, and widths of 2, 4 or 8 bits assigned as by AdaQP (the published method)
@@ -62,6 +62,8 @@ ASSIGNED_EPOCH = 1000
 FASTEST, OTHERS = "10gbit", ("1gbit",)
 SHARES = (0.73, 0.95)
 """Of an epoch of the baseline, in communication."""
+SHARE_OFF, ATTEMPTS = 0.02, 3
+"""How far from it the share may be that is found when all variants are timed, which are timed again else."""
 AIMS = {0.73: 2.6, 0.95: 12.0}
 AIM_TWICE = 3.26
 """At 73 %, on two graphs: 95 % of communication gone."""
@@ -185,21 +187,31 @@ def predicted_savings(graph: PartitionedGraph, model: ModelOptions, links: Links
     return saved | {f"{one.form} sums": one.saved_s - one.codec_s for one in found.sums}
 
 
-def matching_rate(program: Program, hosts: int, task: Mapping[str, Any], share: float) -> str:
-    """The rate at which the baseline's messages take this share of an epoch."""
-    rate, wanted_s = FASTEST, 0.0
-    for is_corrected in (False, True):
-        found = program.on_ranks(hosts, {**task, "modes": [VANILLA], "rate": rate}, rate=rate)
-        waited = found["waited_s"][VANILLA]
-        if is_corrected:
-            megabits = float(rate.removesuffix("mbit")) * waited
-        else:
-            # On fast links: what is left of an epoch with slow ones is small beside what differs between two.
-            computing = comparison_from_json(found["timed"]).variants[VANILLA].median_s - waited
-            wanted_s = computing * share / (1 - share)
-            megabits = 8e-6 * found["bytes"][VANILLA] / hosts
-        rate = f"{megabits / wanted_s:.3g}mbit"
-    return rate
+def matching_rate(found: Mapping[str, Any], rate: str, hosts: int, share: float) -> str:
+    """The rate at which the baseline's messages take this share of an epoch, from what was found at another."""
+    waited = found["waited_s"][VANILLA]
+    computing = comparison_from_json(found["timed"]).variants[VANILLA].median_s - waited
+    # On the fastest links what is left of an epoch with slow ones is small beside what differs between two.
+    megabits = 8e-6 * found["bytes"][VANILLA] / hosts if rate == FASTEST else float(rate.removesuffix("mbit")) * waited
+    return f"{megabits / (computing * share / (1 - share)):.3g}mbit"
+
+
+def share_of(found: Mapping[str, Any]) -> float:
+    """Communication of an epoch of the baseline."""
+    epoch = comparison_from_json(found["timed"]).variants[VANILLA].median_s
+    return min(float(found["waited_s"][VANILLA]) / epoch, 1.0)
+
+
+def at_share(program: Program, hosts: int, task: Mapping[str, Any], share: float) -> tuple[str, dict[str, Any]]:
+    """Time all variants at the rate at which the baseline's messages take this share: that rate, and what was found."""
+    found = program.on_ranks(hosts, {**task, "modes": [VANILLA], "rate": FASTEST}, rate=FASTEST)
+    rate = matching_rate(found, FASTEST, hosts, share)
+    for attempt in range(ATTEMPTS):
+        found = program.on_ranks(hosts, {**task, "modes": VARIANTS, "rate": rate}, rate=rate, deadline_s=3600)
+        if abs(share_of(found) - share) <= SHARE_OFF or attempt == ATTEMPTS - 1:
+            break
+        rate = matching_rate(found, rate, hosts, share)
+    return rate, found
 
 
 def measure(program: Program) -> Findings:
@@ -222,18 +234,14 @@ def measure(program: Program) -> Findings:
                 store = str(Path(folder) / "store")
                 graph_to_store(graph, Path(store), PartitionOptions(num_parts=hosts, restarts=1, refine_cycles=1))
                 task = {"store": store, "repeats": repeats}
-                rates = {f"{share:.0%}": matching_rate(program, hosts, task, share) for share in SHARES}
-                if not program.short:
-                    rates |= {rate: rate for rate in (*OTHERS, FASTEST)}
-                for setting, rate in rates.items():
-                    found = program.on_ranks(
-                        hosts, task | {"modes": VARIANTS, "rate": rate}, rate=rate, deadline_s=3600
-                    )
+                settings = {f"{share:.0%}": at_share(program, hosts, task, share) for share in SHARES}
+                for rate in () if program.short else (*OTHERS, FASTEST):
+                    given = task | {"modes": VARIANTS, "rate": rate}
+                    settings[rate] = rate, program.on_ranks(hosts, given, rate=rate, deadline_s=3600)
+                for setting, (rate, found) in settings.items():
                     timed = comparison_from_json(found["timed"])
                     comparisons[f"{name}, {hosts} hosts at {rate}"] = timed
-                    epoch = timed.variants[VANILLA].median_s
-                    share = min(found["waited_s"][VANILLA] / epoch, 1.0)
-                    ceiling = 1 / max(1 - share, 1e-3)
+                    ceiling = 1 / max(1 - share_of(found), 1e-3)
                     for form, (longer, shorter) in SAVINGS.items():
                         before, after = (timed.variants[mode].median_s for mode in (longer, shorter))
                         predicted, saved = found["predicted_s"][form], before - after

@@ -1,5 +1,7 @@
 """windrow.gnn.explain_full_graph: what is predicted is what travels."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -35,12 +37,21 @@ OPTIONS = {
 def test_bytes_are_those_of_a_run(kind, residual, options):
     if kind == "gat" and options.method == "boundary_sampling":
         pytest.skip("gat needs all sources")
-    shape = ModelOptions(kind=kind, hidden=8, num_layers=3, heads=2, residual=residual)
-    found = explain_full_graph(PartitionedGraph.from_graph(GRAPH, BOOK, 0), shape, options)
+    check_bytes(GRAPH, ModelOptions(kind=kind, hidden=8, num_layers=3, heads=2, residual=residual), options)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_bytes_are_those_of_a_run_on_sparse_features(residual):
+    sparse = dataclasses.replace(GRAPH, features=torch.eye(90))
+    check_bytes(sparse, ModelOptions(kind="gcn", hidden=8, num_layers=2, residual=residual), FullGraphOptions())
+
+
+def check_bytes(graph, shape, options):
+    found = explain_full_graph(PartitionedGraph.from_graph(graph, BOOK, 0), shape, options)
 
     def sent(world, messages, wire):
-        model = build_model(shape, in_features=6, out_features=3, seed=2)
-        task = FullGraphTask(PartitionedGraph.from_graph(GRAPH, BOOK, world.rank), messages)
+        model = build_model(shape, in_features=graph.num_features, out_features=3, seed=2)
+        task = FullGraphTask(PartitionedGraph.from_graph(graph, BOOK, world.rank), messages)
         with Trainer(world, model, task, wire=wire, seed=0) as trainer:
             trainer.train_epoch(0)
             world.meter.reset()
