@@ -217,7 +217,7 @@ def at_share(program: Program, hosts: int, task: Mapping[str, Any], share: float
 def measure(program: Program) -> Findings:
     """Time everything on each graph, on 2 and 4 hosts."""
     names = [name for name in GRAPHS if (program.options.data / f"{name}.npz").is_file()]
-    chosen = program.chosen(names[:2] if program.short else [*names, GENERATED])
+    chosen = program.chosen([*names, GENERATED], short=2)
     repeats = 3 if program.short else 7
     rows: list[dict[str, object]] = []
     savings: list[dict[str, object]] = []

@@ -68,7 +68,7 @@ def measure(program: Program) -> Findings:
     rows: list[dict[str, object]] = []
     figures: dict[str, float] = {}
     worst = {"adaptive": 0.0, "few_bits": 0.0}
-    for name in program.chosen(names[:1] if program.short else names):
+    for name in program.chosen(names, short=1):
         graph = read_graph(GraphOptions(path=str(program.options.data / f"{name}.npz"), split_seed=0))
         with tempfile.TemporaryDirectory() as folder:
             store = Path(folder) / "store"

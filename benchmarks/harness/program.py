@@ -66,9 +66,16 @@ class Program:
         """What ``--only`` named; empty: all parts."""
         return getattr(self.options, "only", None) or ""
 
-    def chosen(self, parts: Sequence[str]) -> Sequence[str]:
-        """The parts to measure."""
-        return [part for part in parts if self.part in ("", part)]
+    def chosen(self, parts: Sequence[str], *, short: int) -> Sequence[str]:
+        """Which of the parts that can be measured are: the one that was named, else all, of the short form the first.
+
+        Raises:
+            MissingDataError: the data of the one that was named are not here, or of any.
+        """
+        found = [part for part in parts if part == self.part] if self.part else parts[: short if self.short else None]
+        if not found:
+            raise MissingDataError(f"there are no data of {self.part or 'any part'} here: see --data in --help")
+        return found
 
     def on_ranks(
         self,

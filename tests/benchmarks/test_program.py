@@ -60,7 +60,7 @@ def measure(program):
     threads = program.in_process({"thread": True}, threads=3)
     figures = {"number_count": program.options.number, "threads_count": int(threads)}
     aims = {"large": Aim("number >= 4", program.options.number >= 4)}
-    rows = [{"short": program.short, "part": part} for part in program.chosen(["many", "few"])]
+    rows = [{"short": program.short, "part": part} for part in program.chosen(["many", "few"], short=1)]
     return Findings(
         figures=figures, aims=aims, comparisons={"2 ranks": compared}, tables={"form": Table.from_rows(rows)}
     )
