@@ -25,7 +25,7 @@ from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Meter, Stopwatch
 from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.comm.random import Stream, stream_key
-from windrow.comm.wire import FEW_BITS, SumsName, WireOptions
+from windrow.comm.wire import FEW_BITS, WireOptions
 from windrow.comm.world import World
 from windrow.training.callbacks import Callback
 from windrow.training.checkpoint import (
@@ -666,8 +666,7 @@ def _wire_options(wire: WireOptions | str | None, *, tables: bool) -> WireOption
         return WireOptions()
     # Gradients of rows travel back where rows are learnt, which are in tables.
     name: Any = wire
-    sums: SumsName = "fp8" if name in FEW_BITS else name
-    return WireOptions(vectors=name, sums=sums, gradients=name if tables else "fp32")
+    return WireOptions(vectors=name, sums="fp8" if name in FEW_BITS else name, gradients=name if tables else "fp32")
 
 
 def _refuse_batch_norm(model: nn.Module) -> None:

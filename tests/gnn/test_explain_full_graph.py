@@ -50,7 +50,7 @@ def check_bytes(graph, shape, options):
     found = explain_full_graph(PartitionedGraph.from_graph(graph, BOOK, 0), shape, options)
 
     def sent(world, messages, wire):
-        model = build_model(shape, in_features=graph.num_features, out_features=3, seed=2)
+        model = build_model(shape, in_features=graph.features.shape[1], out_features=3, seed=2)
         task = FullGraphTask(PartitionedGraph.from_graph(graph, BOOK, world.rank), messages)
         with Trainer(world, model, task, wire=wire, seed=0) as trainer:
             trainer.train_epoch(0)
