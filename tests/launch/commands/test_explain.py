@@ -82,7 +82,7 @@ def test_with_a_network_there_are_times_and_a_picture(
     printed = capsys.readouterr().out
     assert "no pipeline s" in printed
     assert "for 3 ranks" in printed
-    assert "int8" in printed
+    assert "fp8" in printed
     assert "pays" in printed
     assert picture.read_bytes().startswith(b"\x89PNG")
 
