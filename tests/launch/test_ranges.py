@@ -155,7 +155,7 @@ RANGES: dict[type, dict[str, list[Any]]] = {
     TableOptions: TABLES,
     TableOverrides: TABLES,
     TransformOptions: {"hash_rows": [1], "keep_first": [0], "keep_last": [0]},
-    WireOptions: {"vectors": ["fp8"], "gradients": ["fp8"], "sums": ["fp8"], "topology": ["star"]},
+    WireOptions: {"vectors": ["fp8"], "gradients": ["fp8"], "sums": ["int8"], "topology": ["star"]},
 }
 """Class -> field -> values just outside of what it may be."""
 
