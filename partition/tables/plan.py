@@ -56,6 +56,9 @@ class TableSpec:
     """Optimiser state of a whole row: 0 for SGD, 4 for row-wise Adagrad, 4 x dim for Adagrad, 8 x dim for Adam."""
     lookups_per_sample: float = 1.0
     """Expected ids per sample, over all its features together."""
+    compressed_bytes: int | None = None
+    """Memory of what its vectors are computed from, weights and optimiser state, on each rank that holds any piece of
+    it, and its share of what several tables have in common; None: a row is stored for each id."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -97,8 +100,10 @@ def shard_bytes(spec: TableSpec, num_rows: int, num_columns: int) -> int:
 
     State for each weight (Adagrad, Adam) is shared out with the columns. State for each row (row-wise Adagrad:
     one float32) is kept by every piece of the row, so that cutting columns multiplies it. Columns count as they are
-    stored: up to the next multiple of `COLUMN_MULTIPLE`.
+    stored: up to the next multiple of `COLUMN_MULTIPLE`. Of a compressed table every piece needs all that is stored.
     """
+    if spec.compressed_bytes is not None:
+        return spec.compressed_bytes
     stored = -(-num_columns // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
     state = spec.optimizer_bytes_per_row
     if state > _ACCUMULATOR_BYTES:
@@ -204,10 +209,17 @@ class Plan:
 def rank_bytes(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> list[int]:
     """Memory that each rank needs for its pieces and for replicated rows, in bytes: weights and optimiser state."""
     named = specs_by_name(specs)
-    copies = [(named[replica.table], replica.rows) for replica in plan.replicated]
-    total = [sum(shard_bytes(spec, stop - start, spec.dim) for spec, (start, stop) in copies)] * world_size
-    for shard in plan.shards:
-        total[shard.rank] += shard_bytes(named[shard.table], shard.num_rows, shard.num_columns)
+    total = [0] * world_size
+    for rank in range(world_size):
+        # What a compressed table is computed from is there once, for however many of its pieces.
+        compressed: set[str] = set()
+        pieces = [(piece.table, piece.num_rows, piece.num_columns) for piece in plan.shards_on(rank)]
+        copies = [(copy.table, copy.rows[1] - copy.rows[0], named[copy.table].dim) for copy in plan.replicated]
+        for table, rows, columns in (*pieces, *copies):
+            if table not in compressed:
+                total[rank] += shard_bytes(named[table], rows, columns)
+            if named[table].compressed_bytes is not None:
+                compressed.add(table)
     return total
 
 

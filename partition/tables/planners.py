@@ -102,8 +102,8 @@ def plan_with_planner(
     """Ask one planner, by its name (see `PlanOptions.planner`), for a plan that covers every table once.
 
     Planners of whole tables respect `rank_memory_bytes`, None for no limit; it is not checked where every table is cut
-    or replicated: there is nothing to choose. Where there are several ranks, float32 tables whose weights are smaller
-    than `replicate_below_bytes` are replicated.
+    or replicated: there is nothing to choose. Where there are several ranks, compressed tables are replicated, and
+    float32 tables whose weights are smaller than `replicate_below_bytes`.
 
     Raises:
         PlanError: a whole table fits on no rank beside what is there already; with the shortfall.
@@ -114,8 +114,12 @@ def plan_with_planner(
         spec
         for spec in specs
         if world_size > 1
-        and spec.bytes_per_value == _FLOAT32_BYTES
-        and spec.rows * spec.dim * _FLOAT32_BYTES < replicate_below_bytes
+        and (
+            spec.compressed_bytes is not None
+            or (
+                spec.bytes_per_value == _FLOAT32_BYTES and spec.rows * spec.dim * _FLOAT32_BYTES < replicate_below_bytes
+            )
+        )
     ]
     copies = _replicate(small, world_size).replicated
     memory = float("inf")

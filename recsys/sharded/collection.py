@@ -7,6 +7,7 @@ A row that several ids name counts as often, since bags are looked up without a 
 several samples of a deduplicated group have counts once.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,12 +25,13 @@ from windrow.comm.quantized_codec import Columns, QuantizedCodec
 from windrow.comm.random import Stream, stream_key
 from windrow.comm.route import Route, Transfer
 from windrow.comm.wire import Wire, WireOptions, make_codec
-from windrow.partition.tables.plan import Plan, TableSpec, check_plan
+from windrow.partition.tables.plan import Plan, Replica, Shard, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.sharded.layout import Lookup, OwnerLayout, make_layout
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, read_samples, unpack
 from windrow.recsys.sharded.rank_tables import RankTables
 from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, without_values, write_table
+from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm, compressed_bytes, make_forms
 from windrow.recsys.tables.make import first_values, initialise
 from windrow.recsys.tables.options import (
     TableConfig,
@@ -150,7 +152,8 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
     `state_dict` and `load_state_dict`, of this module or of one that contains it, know whole tables under TorchRec's
     names, such as ``embedding_bags.NAME.weight`` [rows, dim] float32. Both are collective: every rank calls them, and
     gets, or hands over, every table whole. The dictionary has copies of the values, in the memory of the CPU, and no
-    state of optimisers: checkpoints of the trainer have both, and no rank holds a whole table for them.
+    state of optimisers: checkpoints of the trainer have both, and no rank holds a whole table for them. Of a compressed
+    table it has what its vectors are computed from, under the names of `stored_specs`.
 
     Args:
         pooled: bags of rows become one vector, or rows are returned one by one.
@@ -193,7 +196,9 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         check_plan(self.plan, self.specs, self.world.size)
         self.groups = tuple(tuple(group) for group in groups)
         """Features whose lists come deduplicated."""
-        kinds = [self.options.of_one_batch(table.name) for table in tables]
+        forms = make_forms(tables, self.options)
+        form_of = {table.name: number for number, form in enumerate(forms) for table in form.tables}
+        kinds = [(self.options.of_one_batch(table.name), form_of.get(table.name)) for table in tables]
         numbers = [kinds.index(kind) for kind in kinds]
         self.layout = make_layout(tables, self.plan, self.world.size, groups, numbers, pooled=pooled)
         self.form = MessageFormat(
@@ -217,9 +222,25 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         self.round_anew(0)
         self._ahead: list[tuple[KeyedJaggedTensor, InFlightLookup[Result]]] = []
         rows = {table.name: table.num_embeddings for table in tables}
+        self._forms = [(form, CompressedTables.rank_of(form, self.plan)) for form in forms]
+        self._compressed = [
+            CompressedTables(
+                form, self.options, replicated=rank is None and self.world.size > 1, device=self.device, seed=seed
+            )
+            for form, rank in self._forms
+            if not self.is_meta and rank in {None, self.world.rank}
+        ]
+        through = {table.name: found for found in self._compressed for table in found.form.tables}
         self._sharded, self._replicated = (
             RankTables(
-                owner, self.options, rows=rows, pooled=pooled, device=self.device, replicated=replicated, seed=seed
+                owner,
+                through,
+                self.options,
+                rows=rows,
+                pooled=pooled,
+                device=self.device,
+                replicated=replicated,
+                seed=seed,
             )
             for owner, replicated in ((self.layout.owners[self.world.rank], False), (self.layout.replicated, True))
         )
@@ -234,7 +255,10 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         for batch in self.local_tables():
             for found in batch.state():
                 found.tensor.zero_()
+        for batch in self._dense_batches():
             initialise(batch, self.options, self._rows, seed=self._seed)
+        for compressed in self._compressed:
+            compressed.initialise(seed=self._seed)
         self._call_init_fns()
 
     def _call_init_fns(self) -> None:
@@ -368,15 +392,43 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
 
     def replicated_parameters(self) -> list[nn.Parameter]:
         """Values of the tables that every rank holds: their gradients must be summed over ranks before `step`."""
-        return [parameter for batch in self._replicated.batches for parameter in batch.parameters()]
+        compressed = [found.batch for found in self._compressed if found.batch.replicated]
+        return [parameter for batch in (*self._replicated.batches, *compressed) for parameter in batch.parameters()]
 
     def local_tables(self) -> list[TableBatch]:
-        """What this rank stores, replicated tables last; checkpoints and export read and write their state."""
-        return [*self._sharded.batches, *self._replicated.batches]
+        """What this rank stores, compressed tables last; checkpoints and export read and write their state."""
+        return [*self._dense_batches(), *(compressed.batch for compressed in self._compressed)]
+
+    def _dense_batches(self) -> list[TableBatch]:
+        found = (*self._sharded.batches, *self._replicated.batches)
+        return [batch for batch in found if not isinstance(batch, LookupThroughForm)]
+
+    def stored_specs(self) -> list[TableSpec]:
+        """The tables that ranks store: those that are not compressed, and what the others are computed from."""
+        compressed = {table.name for form, _ in self._forms for table in form.tables}
+        return [
+            *(spec for spec in self.specs if spec.name not in compressed),
+            *(
+                TableSpec(name=stored.name, rows=stored.num_rows, dim=stored.dim, features=())
+                for form, _ in self._forms
+                for stored in form.stored
+            ),
+        ]
+
+    def _stored_plan(self) -> Plan:
+        """Where `stored_specs` are."""
+        shards, copies = list(self.plan.shards), list(self.plan.replicated)
+        for form, rank in self._forms:
+            for stored in form.stored:
+                if rank is None:
+                    copies.append(Replica(stored.name, stored.rows))
+                else:
+                    shards.append(Shard(stored.name, rank, stored.rows, stored.columns))
+        return Plan(tuple(shards), tuple(copies))
 
     def whole_tables(self) -> "WholeTables":
         """Tables as this rank stores them, where it stores them whole."""
-        return WholeTables(self.specs, self._weights())
+        return WholeTables(self.stored_specs(), self._weights())
 
     def whole_table(self, name: str) -> Tensor:
         """Bring one table together: [rows, dim] float32 on the CPU of every rank. Collective.
@@ -384,14 +436,18 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         Raises:
             KeyError: there is no such table.
         """
-        (spec,) = (spec for spec in self.specs if spec.name == name)
-        return gather_table(self.world, self.plan, spec, self._weights()[name], stage=f"{self.stage}: whole tables")
+        specs = {spec.name: spec for spec in self.stored_specs()}
+        form = next((form for form, _ in self._forms if name in [table.name for table in form.tables]), None)
+        wanted = [name] if form is None else [stored.name for stored in form.stored]
+        weights, plan, stage = self._weights(), self._stored_plan(), f"{self.stage}: whole tables"
+        stored = [gather_table(self.world, plan, specs[part], weights[part], stage=stage) for part in wanted]
+        return stored[0] if form is None else form.whole_table(name, stored)
 
     def _weights(self) -> dict[str, list[StateTensor]]:
         """What this rank stores of each table's values."""
         if self.is_meta:
-            return {spec.name: [without_values(spec)] for spec in self.specs}
-        found: dict[str, list[StateTensor]] = {spec.name: [] for spec in self.specs}
+            return {spec.name: [without_values(spec)] for spec in self.stored_specs()}
+        found: dict[str, list[StateTensor]] = {spec.name: [] for spec in self.stored_specs()}
         for batch in self.local_tables():
             for part in batch.state():
                 if part.name == "weight":
@@ -399,7 +455,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         return found
 
     def _keys(self, prefix: str) -> dict[str, TableSpec]:
-        return {f"{prefix}{self.tables_attribute}.{spec.name}.weight": spec for spec in self.specs}
+        return {f"{prefix}{self.tables_attribute}.{spec.name}.weight": spec for spec in self.stored_specs()}
 
     @contextmanager
     def left_out_of_state_dict(self) -> Iterator[None]:
@@ -414,11 +470,11 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         del keep_vars
         if self._left_out:
             return
-        weights, stage = self._weights(), f"{self.stage}: state_dict, which every rank calls"
+        weights, plan, stage = self._weights(), self._stored_plan(), f"{self.stage}: state_dict, which every rank calls"
         for key, spec in self._keys(prefix).items():
             pieces = weights[spec.name]
             destination[key] = (
-                pieces[0].tensor if self.is_meta else gather_table(self.world, self.plan, spec, pieces, stage=stage)
+                pieces[0].tensor if self.is_meta else gather_table(self.world, plan, spec, pieces, stage=stage)
             )
 
     def _load_from_state_dict(  # noqa: PLR0917  # PyTorch's signature
@@ -487,6 +543,9 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         """
         for part in (self._sharded, self._replicated):
             part.set_learning_rate(learning_rate)
+        for compressed in self._compressed:
+            factor = compressed.options.learning_rate / self.options.learning_rate
+            compressed.batch.set_learning_rate(learning_rate * factor)
 
     def count_rows(self, samples: Sequence[Samples], messages: Sequence[Message]) -> None:
         """Count where the rows of a minibatch are, when it is looked up.
@@ -524,6 +583,12 @@ def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[Ta
     """
     check_names("tables", options.per_table, [table.name for table in tables])
     specs = []
+    compressed: dict[str, int] = {}
+    for form in make_forms(tables, options):
+        numbers = sum(table.num_rows * table.dim for table in form.tables)
+        for whole in form.tables:
+            share = whole.num_rows * whole.dim / numbers
+            compressed[whole.name] = math.ceil(share * compressed_bytes(form, options))
     for table in tables:
         own = options.of(table.name)
         specs.append(
@@ -535,6 +600,7 @@ def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[Ta
                 bytes_per_value=own.dtype.itemsize,
                 optimizer_bytes_per_row=own.optimizer_bytes_per_row(table.embedding_dim),
                 lookups_per_sample=float(len(features_of(table))),
+                compressed_bytes=compressed.get(table.name),
             )
         )
     return specs

@@ -1,6 +1,6 @@
 """What one rank holds of a collection, and its lookups there."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from windrow.recsys.sharded.layout import OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput
+from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm
 from windrow.recsys.tables.make import make_table_batch
 from windrow.recsys.tables.options import TableOptions
 
@@ -24,6 +25,7 @@ class RankTables:
 
     Args:
         owner: members, lookups and batches; there may be none.
+        compressed: where tables that are not stored as they are come from, by name.
         options: how they are stored and learn.
         rows: rows of each whole table, by name.
         pooled: sum the rows of a bag, or return each row.
@@ -35,6 +37,7 @@ class RankTables:
     def __init__(
         self,
         owner: OwnerLayout,
+        compressed: Mapping[str, CompressedTables],
         options: TableOptions,
         *,
         rows: dict[str, int],
@@ -49,18 +52,25 @@ class RankTables:
         for of_batch in [] if device.type == "meta" else owner.batches:
             chosen = owner.lookups[slice(*of_batch.lookups)]
             first = chosen[0].member
-            batch = make_table_batch(
-                options,
-                owner.members[first : chosen[-1].member + 1],
-                tuple(lookup.member - first for lookup in chosen),
-                table_rows=rows,
-                pooled=pooled,
-                replicated=replicated,
-                device=device,
-                seed=seed,
-            )
+            members = owner.members[first : chosen[-1].member + 1]
+            lookups = tuple(lookup.member - first for lookup in chosen)
+            through = compressed.get(members[0].name)
+            batch: TableBatch
+            if through is not None:
+                batch = LookupThroughForm(members, lookups, through, pooled=pooled)
+            else:
+                batch = make_table_batch(
+                    options,
+                    members,
+                    lookups,
+                    table_rows=rows,
+                    pooled=pooled,
+                    replicated=replicated,
+                    device=device,
+                    seed=seed,
+                )
             self.batches.append(batch)
-            own_rate = options.of(batch.members[0].name).learning_rate
+            own_rate = options.of(members[0].name).learning_rate
             self._rate_factors.append(own_rate / options.learning_rate)
 
     def look_up(self, wanted: Sequence[LookupInput]) -> list[Tensor]:

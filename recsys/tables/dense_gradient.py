@@ -16,7 +16,7 @@ the place of the single square (as in FBGEMM's and TorchRec's kernels)::
 Adagrad itself: Duchi, Hazan, Singer: Adaptive Subgradient Methods, JMLR 2011.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.tables.table import TableBatch
 from windrow.training.shard_files import LocalTable
 
-__all__ = ["DenseGradientTableBatch"]
+__all__ = ["DenseGradientTableBatch", "pool_rows"]
 
 _STATE_NAMES = {"sum": "sum_of_squares", "exp_avg": "first_moment", "exp_avg_sq": "second_moment", "step": "step"}
 """PyTorch's name of a state -> ours."""
@@ -70,35 +70,12 @@ class DenseGradientTableBatch(TableBatch):
 
     def forward(self, values: Tensor, offsets: Tensor, per_sample_weights: Tensor | None = None) -> Tensor:
         """See `TableBatch.forward`."""
-        tables = self._parameters_in_order
-        if values.device.type == "cpu":
-            offsets = offsets.long()
-            pooled: Tensor = _PoolRows.apply(self.lookups, values, offsets, per_sample_weights, *tables)  # type: ignore[no-untyped-call]
-            return pooled
-        columns = [
-            embedding_bag(
-                values[first:last],
-                table,
-                bags - first,
-                mode="sum",
-                per_sample_weights=None if per_sample_weights is None else per_sample_weights[first:last],
-                include_last_offset=True,
-            )
-            for table, bags, first, last in self._cut(offsets)
-        ]
-        return torch.cat(columns, dim=1)
+        return pool_rows(self._parameters_in_order, self.lookups, values, offsets, per_sample_weights)
 
     def rows(self, values: Tensor, offsets: Tensor) -> Tensor:
         """See `TableBatch.rows`."""
-        return torch.cat([embedding(values[first:last], table) for table, _, first, last in self._cut(offsets)])
-
-    def _cut(self, offsets: Tensor) -> Iterator[tuple[nn.Parameter, Tensor, int, int]]:
-        """Of each lookup the table, the offsets of its bags, the first and the last; waits once, to learn these."""
-        num_samples = (len(offsets) - 1) // len(self.lookups)
-        bounds = offsets[::num_samples].tolist() if num_samples else [0] * (len(self.lookups) + 1)
-        for number, member in enumerate(self.lookups):
-            bags = offsets[number * num_samples : (number + 1) * num_samples + 1]
-            yield self._parameters_in_order[member], bags, bounds[number], bounds[number + 1]
+        cut = _cut(self._parameters_in_order, self.lookups, offsets)
+        return torch.cat([embedding(values[first:last], table) for table, _, first, last in cut])
 
     def step(self) -> None:
         """See `TableBatch.step`. Reads and writes every row."""
@@ -167,6 +144,41 @@ class _RowWiseAdagrad(Optimizer):
                 accumulator.add_(torch.linalg.vecdot(gradient, gradient), alpha=1 / weight.shape[1])
                 scale = accumulator.sqrt().add_(group["eps"]).reciprocal_().mul_(-group["lr"])
                 weight.addcmul_(gradient, scale[:, None])
+
+
+def pool_rows(
+    tables: Sequence[Tensor], lookups: tuple[int, ...], values: Tensor, offsets: Tensor, weights: Tensor | None
+) -> Tensor:
+    """Sum rows of bags: see `TableBatch.forward`; `lookups` name the table of each segment, [rows, dim] float32.
+
+    Differentiable towards the tables, whose gradients are dense.
+    """
+    if values.device.type == "cpu":
+        pooled: Tensor = _PoolRows.apply(lookups, values, offsets.long(), weights, *tables)  # type: ignore[no-untyped-call]
+        return pooled
+    columns = [
+        embedding_bag(
+            values[first:last],
+            table,
+            bags - first,
+            mode="sum",
+            per_sample_weights=None if weights is None else weights[first:last],
+            include_last_offset=True,
+        )
+        for table, bags, first, last in _cut(tables, lookups, offsets)
+    ]
+    return torch.cat(columns, dim=1)
+
+
+def _cut(
+    tables: Sequence[Tensor], lookups: tuple[int, ...], offsets: Tensor
+) -> Iterator[tuple[Tensor, Tensor, int, int]]:
+    """Of each lookup the table, the offsets of its bags, the first and the last; waits once, to learn these."""
+    num_samples = (len(offsets) - 1) // len(lookups)
+    bounds = offsets[::num_samples].tolist() if num_samples else [0] * (len(lookups) + 1)
+    for number, table in enumerate(lookups):
+        bags = offsets[number * num_samples : (number + 1) * num_samples + 1]
+        yield tables[table], bags, bounds[number], bounds[number + 1]
 
 
 class _PoolRows(torch.autograd.Function):

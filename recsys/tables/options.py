@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from enum import Enum, unique
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError, nearest_name
@@ -193,6 +194,9 @@ def _check_unsupported(table: TableConfig) -> None:
 
 Optimizer = Literal["rowwise_adagrad", "adagrad", "sgd", "adam"]
 Precision = Literal["fp32", "fp16"]
+FormName = Literal["dense", "hashed", "quotient_remainder", "narrow", "robe", "tensor_train"]
+Compression = Annotated[float, Field(gt=1)]
+Cores = Annotated[int, Field(ge=2, le=4)]
 
 
 @checked_dataclass
@@ -215,6 +219,20 @@ class TableOverrides:
     """What each value, times itself, adds to its gradient in every step."""
     betas: tuple[Probability, Probability] | None = None
     """adam only: decay of the moments."""
+    form: FormName | None = None
+    """In what form vectors are stored."""
+    compression: Compression | None = None
+    """Numbers of the dense table for each that is stored."""
+    robe_block: PositiveInt | None = None
+    """robe only: numbers read in one piece."""
+    robe_published_code: bool | None = None
+    """robe only: as in the published code."""
+    tt_cores: Cores | None = None
+    """tensor_train only: cores."""
+    tt_rank: PositiveInt | None = None
+    """tensor_train only: rank of all bonds."""
+    tt_published_scale: bool | None = None
+    """tensor_train only: first values as in the published code."""
 
 
 @checked_dataclass
@@ -247,6 +265,25 @@ class TableOptions:
     it). It moves every row in every step, so it has the costs of adam."""
     betas: tuple[Probability, Probability] = (0.9, 0.999)
     """adam only: decay of the first and of the second moment for each step."""
+    form: FormName = "dense"
+    """How vectors are stored. dense: a row for each id. In fewer numbers: robe, blocks at hashed places of one array
+    that all such tables share; tensor_train, the product of 2 to 4 cores; hashed, rows that ids share by a hash;
+    quotient_remainder, the product of two rows that others share; narrow, fewer columns and a matrix that widens
+    them. See docs/compression.md."""
+    compression: Compression = 100.0
+    """Of all forms but dense: numbers of the dense table for each that is stored."""
+    robe_block: PositiveInt = 32
+    """robe only: numbers that are read in one piece (Z). Best a divisor of dim; a cache line holds 16."""
+    robe_published_code: bool = False
+    """robe only: without signs, with blocks that end within the array, and with the prime and the coefficients of the
+    code that the paper's authors published."""
+    tt_cores: Cores = 3
+    """tensor_train only: matrices that are multiplied for a row."""
+    tt_rank: PositiveInt | None = None
+    """tensor_train only: rank of all bonds between cores; "none" for the largest that `compression` allows."""
+    tt_published_scale: bool = False
+    """tensor_train only: first values of the size that the published code gives them, thousands of times the variance
+    of a dense table's."""
     per_table: Sections[TableOverrides] = field(default_factory=dict)
     """What differs for single tables, by name; in a recipe the sections [tables.NAME]."""
 
@@ -261,6 +298,11 @@ class TableOptions:
                 f'tables.precision = "fp16" does not go with optimizer = "{self.optimizer}" and weight_decay = '
                 f"{self.weight_decay:g}, which need dense fp32 gradients: take precision = "
                 '"fp32", or rowwise_adagrad, adagrad or sgd without weight_decay'
+            )
+        if self.precision == "fp16" and self.form != "dense":
+            raise RecipeError(
+                f'tables.form = "{self.form}" does not go with precision = "fp16": stored numbers have dense fp32 '
+                'gradients. Take precision = "fp32", and a larger compression'
             )
         self._check_overrides()
 

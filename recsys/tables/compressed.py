@@ -1,0 +1,167 @@
+"""Compressed tables of one rank: lookups through a form, into stored tables that learn as any others.
+
+    tables           item 10,000,000 x 64    user 3,000,000 x 64     what ids, plans and models know
+    form             robe, tensor_train, ...                         a function of ids and stored numbers
+    stored tables    [200,000 x 32]                                  what is learnt, summed and saved
+
+A plan says who looks a table's rows up, in whatever pieces. Every rank that does needs all of the stored tables: where
+one rank looks all up, it alone has them, else every rank does, and gradients are summed over ranks.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from windrow.comm.errors import RecipeError
+from windrow.partition.tables.plan import Plan
+from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
+from windrow.recsys.tables.forms import Form, Hashed, Narrow, QuotientRemainder, Segment, whole_table
+from windrow.recsys.tables.options import TableConfig, TableOptions, init_fn_of
+from windrow.recsys.tables.table import TableBatch
+
+if TYPE_CHECKING:
+    from windrow.training.shard_files import LocalTable
+
+__all__ = ["CompressedTables", "LookupThroughForm", "compressed_bytes", "make_forms"]
+
+
+def make_forms(tables: Sequence[TableConfig], options: TableOptions) -> list[Form]:
+    """The forms of those tables that are compressed: one for each table, but one for all robe tables of one kind.
+
+    Args:
+        tables: configurations of a collection, in its order; must agree.
+        options: how they are stored.
+
+    Raises:
+        RecipeError: a table cannot be stored smaller in this form; it has first values of its own, which no
+            form can take; or two tables would be stored under one name.
+    """
+    from windrow.recsys.tables.robe import Robe
+    from windrow.recsys.tables.tensor_train import TensorTrain
+
+    alone = {"hashed": Hashed, "quotient_remainder": QuotientRemainder, "narrow": Narrow, "tensor_train": TensorTrain}
+    forms: list[Form] = []
+    sharing: list[tuple[TableOptions, list[LocalTable]]] = []
+    for config in tables:
+        own = options.of(config.name)
+        if own.form == "dense":
+            continue
+        if init_fn_of(config) is not None or config.name in options.pretrained:
+            raise RecipeError(
+                f'table {config.name!r}: form = "{own.form}" cannot start from given rows: leave out init_fn and '
+                'tables.pretrained, or take form = "dense"'
+            )
+        table = whole_table(config.name, config.num_embeddings, config.embedding_dim)
+        if own.form == "robe":
+            kind = options.of_one_batch(config.name)
+            same = next((of_kind for found, of_kind in sharing if found == kind), None)
+            if same is None:
+                sharing.append((kind, [table]))
+            else:
+                same.append(table)
+        else:
+            forms.append(alone[own.form](table, own))
+    forms += [Robe(of_kind, options.of(of_kind[0].name)) for _, of_kind in sharing]
+    names = [config.name for config in tables] + [stored.name for form in forms for stored in form.stored]
+    for name in names:
+        if names.count(name) > 1:
+            raise RecipeError(f"two tables would be stored as {name!r}: give tables other names")
+    return forms
+
+
+def compressed_bytes(form: Form, options: TableOptions) -> int:
+    """Memory of the stored tables and of what the optimiser keeps of them, on each rank that has them."""
+    own = options.of(form.tables[0].name)
+    return sum(
+        table.num_rows * (table.dim * torch.float32.itemsize + own.optimizer_bytes_per_row(table.dim))
+        for table in form.stored
+    )
+
+
+class CompressedTables:
+    """The stored tables of one form on this rank.
+
+    Args:
+        form: of which tables.
+        options: of the collection.
+        replicated: whether every rank has them: their gradients must then be summed over ranks.
+        device: of the stored tables.
+        seed: of their first values.
+    """
+
+    def __init__(
+        self, form: Form, options: TableOptions, *, replicated: bool, device: torch.device | None, seed: int
+    ) -> None:
+        self.form = form
+        self.options = options.of(form.tables[0].name)
+        self.batch = DenseGradientTableBatch(
+            form.stored, tuple(range(len(form.stored))), self.options, replicated=replicated, device=device
+        )
+        """The stored tables, their optimiser, and their state."""
+        self.initialise(seed=seed)
+
+    @staticmethod
+    def rank_of(form: Form, plan: Plan) -> int | None:
+        """The one rank that looks up all tables of a form; None: several do."""
+        ranks = {shard.rank for table in form.tables for shard in plan.shards_of(table.name)}
+        copied = any(plan.replicas_of(table.name) for table in form.tables)
+        return None if copied or len(ranks) != 1 else ranks.pop()
+
+    def initialise(self, *, seed: int) -> None:
+        """Write first values, which depend on the seed and on the tables' names alone."""
+        given = self.form.first_values(seed)
+        if given is None:
+            self.batch.initialise(seed=seed, scales=self.form.scales)
+            return
+        with torch.no_grad():
+            for parameter, values in zip(self.batch.parameters(), given, strict=True):
+                parameter.copy_(values)
+
+
+class LookupThroughForm(TableBatch):
+    """Pieces of compressed tables that are looked up by one call. What is learnt is in `CompressedTables`.
+
+    Args:
+        members, lookups, pooled: see `TableBatch`; the members are pieces of the form's tables.
+        tables: where their values come from.
+    """
+
+    def __init__(
+        self, members: "tuple[LocalTable, ...]", lookups: tuple[int, ...], tables: CompressedTables, *, pooled: bool
+    ) -> None:
+        super().__init__(members, lookups, pooled=pooled)
+        # In a tuple, since the stored tables are modules of someone else.
+        self._through = (tables,)
+        names = [table.name for table in tables.form.tables]
+        pieces = [Segment(names.index(piece.name), piece.rows[0], piece.columns) for piece in members]
+        self._segments = [pieces[member] for member in lookups]
+
+    def forward(self, values: Tensor, offsets: Tensor, per_sample_weights: Tensor | None = None) -> Tensor:
+        """See `TableBatch.forward`."""
+        (tables,) = self._through
+        stored = tuple(tables.batch.parameters())
+        return tables.form.pool(self._segments, values, offsets, per_sample_weights, stored)
+
+    def rows(self, values: Tensor, offsets: Tensor) -> Tensor:
+        """See `TableBatch.rows`."""
+        (tables,) = self._through
+        stored = tuple(tables.batch.parameters())
+        num_bags = (len(offsets) - 1) // len(self._segments)
+        bounds = offsets[::num_bags].tolist() if num_bags else [0] * (len(self._segments) + 1)
+        found = []
+        for segment, start, stop in zip(self._segments, bounds, bounds[1:], strict=False):
+            each = torch.arange(stop - start + 1, device=values.device)
+            found.append(tables.form.pool([segment], values[start:stop], each, None, stored))
+        return torch.cat(found)
+
+    def step(self) -> None:
+        """Nothing: the stored tables do."""
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Nothing: see `step`."""
+
+    def _stored(self, member: int) -> dict[str, Tensor]:
+        del member
+        return {}

@@ -1,0 +1,249 @@
+"""In what form is a table stored? Vectors of large tables, computed from far fewer numbers.
+
+A form turns ids into vectors by way of small dense tables, its stored tables, which learn as any others. Of a table of
+n rows and D columns, compressed c times::
+
+    form                stored tables                      vector of row i
+    hashed              rows [n / c, D]                    rows[hash(i)]
+    quotient_remainder  quotients [q, D], remainders       quotients[i // r] * remainders[i % r]
+                        [r, D]; q r >= n, q + r = n / c
+    narrow              rows [n, d], projection [d, D]     rows[i] @ projection
+    robe                one array for all tables           `windrow.recsys.tables.robe`
+    tensor_train        2 to 4 cores                       `windrow.recsys.tables.tensor_train`
+
+Hashing: Weinberger et al., Feature Hashing for Large Scale Multitask Learning, ICML 2009. Quotients and remainders:
+Shi et al., Compositional Embeddings Using Complementary Partitions, KDD 2020. Narrow rows: Ginart et al., Mixed
+Dimension Embeddings, ISIT 2021, with one width.
+
+Functions that hash depend on the tables' names alone: a checkpoint is read whatever the seed of the run is.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding
+
+from windrow.comm.errors import RecipeError
+from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER
+from windrow.partition.tables.plan import Range
+from windrow.recsys.tables.dense_gradient import pool_rows
+from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.table import table_key
+from windrow.training.shard_files import LocalTable
+
+__all__ = ["Form", "Hashed", "Narrow", "QuotientRemainder", "Segment", "mixed", "scale_of", "signed", "whole_table"]
+
+
+_ROWS_AT_ONCE = 1 << 16
+
+
+class Segment(NamedTuple):
+    """What one lookup of a batch wants of a form: see `Form.pool`."""
+
+    table: int
+    """Place in `Form.tables`."""
+    first_row: int
+    """Added to its ids."""
+    columns: Range
+    """Of the table's vectors."""
+
+
+class Form(ABC):
+    """How the vectors of some tables are computed from stored ones.
+
+    Args:
+        tables: whole tables, in an order that is the same on all ranks.
+        stored: whole tables with names of their own, which nothing else stores.
+        scales: of each stored table, half the width of its first values' interval around 0.
+    """
+
+    def __init__(
+        self, tables: Sequence[LocalTable], stored: Sequence[LocalTable], scales: Sequence[float] = ()
+    ) -> None:
+        self.tables = tuple(tables)
+        self.stored = tuple(stored)
+        self.scales = tuple(scales)
+
+    @abstractmethod
+    def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
+        """Vectors of some rows: [n, dim] float32, differentiable towards `stored`.
+
+        Args:
+            table: place in `tables`.
+            ids: [n] int64, not checked.
+            stored: values of the stored tables.
+        """
+
+    def pool(
+        self,
+        segments: Sequence[Segment],
+        values: Tensor,
+        offsets: Tensor,
+        weights: Tensor | None,
+        stored: Sequence[Tensor],
+    ) -> Tensor:
+        """Sum vectors of bags: each vector is computed once, and learns from the sum of its gradients.
+
+        Args:
+            segments: what each lookup wants.
+            values: [n] rows, less the first row of their segment.
+            offsets: [segments * samples + 1] where bags begin.
+            weights: [n] float32 that each vector is multiplied by, or None for ones.
+            stored: values of the stored tables.
+
+        Returns:
+            [samples, columns of all segments] float32, differentiable towards `stored`.
+        """
+        num_samples = (len(offsets) - 1) // len(segments)
+        bounds = offsets[::num_samples].tolist() if num_samples else [0] * (len(segments) + 1)
+        columns, first = [], 0
+        for segment, same in groupby(segments):
+            last = first + len(list(same))
+            start, stop = bounds[first], bounds[last]
+            ids, inverse = torch.unique(values[start:stop].long(), return_inverse=True)
+            vectors = self.rows(segment.table, ids + segment.first_row, stored)
+            bags = offsets[first * num_samples : last * num_samples + 1].long() - start
+            own_weights = None if weights is None else weights[start:stop]
+            chosen = vectors[:, slice(*segment.columns)].contiguous()
+            columns.append(pool_rows([chosen], (0,) * (last - first), inverse, bags, own_weights))
+            first = last
+        return torch.cat(columns, 1) if len(columns) > 1 else columns[0]
+
+    def whole_table(self, name: str, stored: Sequence[Tensor]) -> Tensor:
+        """All vectors of a table, [rows, dim] float32, from the values of all stored tables."""
+        number = [table.name for table in self.tables].index(name)
+        table = self.tables[number]
+        found = stored[0].new_empty(table.num_rows, table.dim)
+        with torch.no_grad():
+            for ids in torch.arange(table.num_rows, device=found.device).split(_ROWS_AT_ONCE):
+                found[int(ids[0]) : int(ids[-1]) + 1] = self.rows(number, ids, stored)
+        return found
+
+    def first_values(self, seed: int) -> list[Tensor] | None:
+        """First values of the stored tables, [rows, columns] float32 on the CPU; None: uniform, by `scales`."""
+        del seed
+        return None
+
+
+def whole_table(name: str, rows: int, dim: int) -> LocalTable:
+    """All of a table."""
+    return LocalTable(name=name, rows=(0, rows), columns=(0, dim))
+
+
+def scale_of(options: TableOptions, table: LocalTable) -> float:
+    """Half the width of the interval around 0 in which first values of the dense table would be."""
+    return options.initial_scale or float(max(table.num_rows, 1) ** -0.5)
+
+
+def mixed(values: Tensor) -> Tensor:
+    """SplitMix64's finaliser of int64 numbers, taken for unsigned; see `windrow.comm.random.mix64`."""
+    values = (values ^ _shifted(values, 30)) * signed(FIRST_MULTIPLIER)
+    values = (values ^ _shifted(values, 27)) * signed(SECOND_MULTIPLIER)
+    return values ^ _shifted(values, 31)
+
+
+def _shifted(values: Tensor, bits: int) -> Tensor:
+    return (values >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def signed(number: int) -> int:
+    """An unsigned 64-bit number as PyTorch has it."""
+    return number - (1 << 64) if number >> 63 else number
+
+
+def refuse_unless_smaller(table: LocalTable, stored: Sequence[LocalTable], form: str) -> None:
+    """Refuse a form that would be no smaller than the table."""
+    size = sum(part.num_rows * part.dim for part in stored)
+    if size >= table.num_rows * table.dim:
+        raise RecipeError(
+            f'table {table.name!r}: form = "{form}" would store {size} numbers in place of '
+            f'{table.num_rows * table.dim}: give it form = "dense", or a larger compression'
+        )
+
+
+class Hashed(Form):
+    """One table whose ids share rows, by a hash of 64 bits."""
+
+    def __init__(self, table: LocalTable, options: TableOptions) -> None:
+        rows = max(math.ceil(table.num_rows / options.compression), 1)
+        stored = whole_table(f"{table.name}.hashed", rows, table.dim)
+        refuse_unless_smaller(table, [stored], "hashed")
+        super().__init__([table], [stored], [scale_of(options, table)])
+        self._key = signed(table_key(stored.name, 0))
+
+    def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
+        """See `Form.rows`."""
+        del table
+        return _select(stored[0], self._place(ids))
+
+    def pool(
+        self,
+        segments: Sequence[Segment],
+        values: Tensor,
+        offsets: Tensor,
+        weights: Tensor | None,
+        stored: Sequence[Tensor],
+    ) -> Tensor:
+        """See `Form.pool`; rows are added up where they are stored."""
+        if any(segment != (0, 0, (0, self.tables[0].dim)) for segment in segments):
+            return super().pool(segments, values, offsets, weights, stored)
+        return pool_rows(stored, (0,) * len(segments), self._place(values.long()), offsets.long(), weights)
+
+    def _place(self, ids: Tensor) -> Tensor:
+        words = mixed(self._key ^ mixed(ids + signed(GOLDEN)))
+        return _shifted(words, 1) % self.stored[0].num_rows
+
+
+class QuotientRemainder(Form):
+    """One table whose row i is the product, number by number, of rows i // r and i % r of two small ones."""
+
+    def __init__(self, table: LocalTable, options: TableOptions) -> None:
+        budget = table.num_rows / options.compression
+        # The most quotients: an id shares its quotient's row with r - 1 others. At least 2 sqrt(n) rows in all.
+        spread = max(budget * budget - 4 * table.num_rows, 0.0)
+        remainders = max(math.ceil((budget - math.sqrt(spread)) / 2 if spread else math.sqrt(table.num_rows)), 1)
+        stored = [
+            whole_table(f"{table.name}.quotients", -(-table.num_rows // remainders), table.dim),
+            whole_table(f"{table.name}.remainders", remainders, table.dim),
+        ]
+        refuse_unless_smaller(table, stored, "quotient_remainder")
+        # Products of numbers uniform in [-a, a) have the variance a**4 / 9; those of the dense table have s**2 / 3.
+        scale = (3 * scale_of(options, table) ** 2) ** 0.25
+        super().__init__([table], stored, [scale, scale])
+
+    def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
+        """See `Form.rows`."""
+        del table
+        divisor = self.stored[1].num_rows
+        return _select(stored[0], ids // divisor) * _select(stored[1], ids % divisor)
+
+
+class Narrow(Form):
+    """One table with fewer columns, and a matrix that makes all of them of these."""
+
+    def __init__(self, table: LocalTable, options: TableOptions) -> None:
+        numbers = table.num_rows * table.dim / options.compression
+        width = max(int(numbers / (table.num_rows + table.dim)), 1)
+        stored = [
+            whole_table(f"{table.name}.narrow", table.num_rows, width),
+            whole_table(f"{table.name}.projection", width, table.dim),
+        ]
+        refuse_unless_smaller(table, stored, "narrow")
+        super().__init__([table], stored, [scale_of(options, table), math.sqrt(3 / width)])
+
+    def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
+        """See `Form.rows`."""
+        del table
+        return _select(stored[0], ids) @ stored[1]
+
+
+def _select(table: Tensor, rows: Tensor) -> Tensor:
+    """Rows of a stored table, with a dense gradient."""
+    if table.device.type != "cpu":
+        return embedding(rows, table)
+    return pool_rows([table], (0,), rows, torch.arange(len(rows) + 1), None)

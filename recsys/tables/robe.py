@@ -1,0 +1,206 @@
+"""ROBE: one array of numbers for many tables; every vector is read from it, block by block, at hashed places.
+
+    D = 4, Z = 2           row 7 of table item                   row 9 of table user
+                           block 0        block 1                block 0        block 1
+                           h = 5          h = 1                  h = 7          h = 2
+    array   a0 a1 a2 a3 a4 a5 a6 a7   ->  +a5 -a6  -a1 -a2       -a7 +a0  +a2 -a3
+
+Desai, Chou, Shrivastava: Random Offset Block Embedding (ROBE) for compressed embedding tables in deep learning
+recommendation systems, MLSys 2022, arXiv 2108.02191. With e for the table, x for the row, Z for the size of a block,
+c = i // Z for the block of column i, and m for the size of the array::
+
+    h(e, x, c)   = ((A_e + B x + C c) mod P) mod m                     P = 2**61 - 1
+    vector[i]    = g(e, x, i) * array[(h(e, x, c) + i mod Z) mod m]    g in {-1, 1}
+
+The paper multiplies the number of the table as well, A e; a random number A_e for each table's name has the same
+distribution, and holds when tables are added. Signs are bits of a mixed 64-bit word of (e, x, i // 64), in place of one
+linear hash for each number.
+
+The code that its authors published differs in three ways, and `published_code` does as it does: no signs, P =
+2,038,074,743, with the coefficients of NumPy's generator seeded 1024, and blocks that end within the array,
+h mod (m - Z + 1), in place of a circular one. That P cannot reach arrays of more numbers.
+
+Where blocks do not overlap by themselves, inner products of two vectors x, y are unbiased, with the variance (the
+paper's theorem, with V of some numbers (|x|^2 |y|^2 + <x, y>^2 - 2 sum x_i^2 y_i^2) / m)::
+
+    V(x, y) - sum over blocks of V(block of x, block of y)
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from windrow.comm.errors import RecipeError
+from windrow.comm.random import GOLDEN, Stream, stream_key
+from windrow.comm.threads import in_parallel
+from windrow.recsys.tables.forms import Form, Segment, mixed, scale_of, signed, whole_table
+from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.table import table_key
+from windrow.training.shard_files import LocalTable
+
+__all__ = ["Robe"]
+
+MERSENNE = (1 << 61) - 1
+PUBLISHED_PRIME, PUBLISHED_SEED = 2_038_074_743, 1024
+SIGNS_IN_A_WORD = 64
+_HALF = 31
+"""Bits of the lower half of a factor."""
+
+
+class Robe(Form):
+    """Some tables in one array, whose size is that of all of them over ``compression``, in whole blocks.
+
+    Args:
+        tables: in an order that is the same on all ranks.
+        options: compression, ``robe_block``, ``robe_published_code``; first values are uniform, as those of the largest
+            dense table would be.
+
+    Raises:
+        RecipeError: the array is longer than the prime of the published code can reach.
+    """
+
+    def __init__(self, tables: Sequence[LocalTable], options: TableOptions) -> None:
+        self.block = options.robe_block
+        numbers = sum(table.num_rows * table.dim for table in tables) / options.compression
+        blocks = max(math.ceil(numbers / self.block), 1)
+        self.size = blocks * self.block
+        """m: numbers in the array."""
+        stored = whole_table(f"{tables[0].name}.array", blocks, self.block)
+        largest = max(tables, key=lambda table: table.num_rows)
+        super().__init__(tables, [stored], [scale_of(options, largest)])
+        self.has_signs = not options.robe_published_code
+        if options.robe_published_code:
+            if self.size > PUBLISHED_PRIME:
+                raise RecipeError(
+                    f"robe_published_code reaches arrays of up to {PUBLISHED_PRIME} numbers, and that of table "
+                    f"{tables[0].name!r} has {self.size}: leave it out, or take a larger compression"
+                )
+            drawn = np.random.RandomState(PUBLISHED_SEED).randint(0, PUBLISHED_PRIME, 4)
+            self.prime, self.span = PUBLISHED_PRIME, self.size - self.block + 1
+            # Its first number is the prime itself, so that R[1] is the first that is drawn.
+            constant, self.per_block, self.per_row = (int(number) for number in drawn[:3])
+            first_rows = np.cumsum([0, *(table.num_rows for table in tables[:-1])]).tolist()
+            self.constants = [(constant + first * self.per_row) % self.prime for first in first_rows]
+        else:
+            self.prime, self.span = MERSENNE, self.size
+            key = table_key(stored.name, 0)
+            self.per_row, self.per_block = (
+                1 + stream_key(key, Stream.HASH_VALUES, number) % (MERSENNE - 1) for number in range(2)
+            )
+            self.constants = [table_key(table.name, 0) % MERSENNE for table in tables]
+        self.sign_keys = [stream_key(table_key(table.name, 0), Stream.HASH_VALUES) for table in tables]
+
+    def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
+        """See `Form.rows`: the formulas in plain PyTorch, on any device, a place for each number."""
+        dim = self.tables[table].dim
+        columns = torch.arange(dim, device=ids.device)
+        places = self.starts(table, ids)[:, columns // self.block] + columns % self.block
+        found = stored[0].reshape(-1)[places % self.size]
+        return found * self.signs(table, ids) if self.has_signs else found
+
+    def starts(self, table: int, ids: Tensor) -> Tensor:
+        """Where blocks of rows begin in the array: [n, blocks of a row] int64, of ids [n] int64 below 2**61."""
+        blocks = torch.arange(-(-self.tables[table].dim // self.block), device=ids.device)
+        of_row = (product(ids, self.per_row, self.prime) + self.constants[table]) % self.prime
+        return (of_row[:, None] + product(blocks, self.per_block, self.prime)) % self.prime % self.span
+
+    def signs(self, table: int, ids: Tensor) -> Tensor:
+        """-1 or 1 for each number of rows: [n, dim] float32."""
+        columns = torch.arange(self.tables[table].dim, device=ids.device)
+        of_row = mixed(signed(self.sign_keys[table]) ^ mixed(ids + signed(GOLDEN)))
+        words = mixed(of_row[:, None] + (columns // SIGNS_IN_A_WORD) * signed(GOLDEN))
+        return 1.0 - 2.0 * ((words >> (columns % SIGNS_IN_A_WORD)) & 1).float()
+
+    def pool(
+        self,
+        segments: Sequence[Segment],
+        values: Tensor,
+        offsets: Tensor,
+        weights: Tensor | None,
+        stored: Sequence[Tensor],
+    ) -> Tensor:
+        """See `Form.pool`. On CPUs one loop hashes, reads and adds up; nothing is kept for the backward pass."""
+        if values.device.type != "cpu":
+            return super().pool(segments, values, offsets, weights, stored)
+        described = np.array([self._described(segment) for segment in segments], np.uint64)
+        pooled: Tensor = _Pool.apply(self, described, values, offsets.long(), weights, stored[0])  # type: ignore[no-untyped-call]
+        return pooled
+
+    def _described(self, segment: Segment) -> tuple[int, ...]:
+        return self.constants[segment.table], self.sign_keys[segment.table], segment.first_row, *segment.columns
+
+    @property
+    def hash_numbers(self) -> tuple[Any, ...]:
+        """What the compiled loops have to know of the hash functions."""
+        numbers = (self.prime, self.per_row, self.per_block, self.span, self.block)
+        return (*(np.uint64(number) for number in numbers), self.has_signs)
+
+
+def product(ids: Tensor, factor: int, prime: int) -> Tensor:
+    """``ids * factor mod prime`` of numbers below 2**61, for a prime below 2**31, or 2**61 - 1."""
+    if prime != MERSENNE:
+        return (ids % prime) * factor % prime
+    low, high = ids & ((1 << _HALF) - 1), ids >> _HALF
+    factor_low, factor_high = factor & ((1 << _HALF) - 1), factor >> _HALF
+    middle = low * factor_high + high * factor_low
+    # 2**61 is 1, so 2**62 is 2, and what is above bit 30 of the middle, times 2**31, comes back at the bottom.
+    folded = ((middle & ((1 << 30) - 1)) << _HALF) + (middle >> 30)
+    return ((high * factor_high * 2) % prime + folded % prime + (low * factor_low) % prime) % prime
+
+
+class _Pool(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917  # autograd takes arguments by position
+        context: Any, form: Robe, segments: Any, values: Tensor, offsets: Tensor, weights: Tensor | None, array: Tensor
+    ) -> Tensor:
+        from windrow.recsys.tables.robe_kernels import pool
+
+        context.form, context.segments, context.shape = form, segments, array.shape
+        context.save_for_backward(values, offsets, weights)
+        samples = (len(offsets) - 1) // len(segments)
+        pooled = torch.empty(samples, int((segments[:, 4] - segments[:, 3]).sum()))
+        arguments = (
+            array.detach().numpy().reshape(-1),
+            segments,
+            form.hash_numbers,
+            values.numpy(),
+            offsets.numpy(),
+            _array(weights),
+            pooled.numpy(),
+        )
+        in_parallel(lambda first, last: pool(*arguments, first, last), samples, at_once=16)
+        return pooled
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, arriving: Tensor) -> tuple[Tensor | None, ...]:
+        from windrow.recsys.tables.robe_kernels import add_to_array
+
+        values, offsets, weights = context.saved_tensors
+        gradient = torch.zeros(context.shape)
+        arguments = (
+            gradient.numpy().reshape(-1),
+            context.segments,
+            context.form.hash_numbers,
+            values.numpy(),
+            offsets.numpy(),
+            _array(weights),
+            arriving.contiguous().numpy(),
+        )
+        parts = torch.get_num_threads()
+
+        def add_parts(first: int, last: int) -> None:
+            for part in range(first, last):
+                add_to_array(*arguments, part, parts)
+
+        in_parallel(add_parts, parts, chunks_per_thread=1)
+        return None, None, None, None, None, gradient
+
+
+def _array(weights: Tensor | None) -> Any:
+    return np.empty(0, np.float32) if weights is None else weights.detach().contiguous().numpy()
