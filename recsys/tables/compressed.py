@@ -8,8 +8,7 @@ A plan says who looks a table's rows up, in whatever pieces. Every rank that doe
 one rank looks all up, it alone has them, else every rank does, and gradients are summed over ranks.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,9 +19,7 @@ from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
 from windrow.recsys.tables.forms import Form, Hashed, Narrow, QuotientRemainder, Segment, whole_table
 from windrow.recsys.tables.options import TableConfig, TableOptions, init_fn_of
 from windrow.recsys.tables.table import TableBatch
-
-if TYPE_CHECKING:
-    from windrow.training.shard_files import LocalTable
+from windrow.training.shard_files import LocalTable
 
 __all__ = ["CompressedTables", "LookupThroughForm", "compressed_bytes", "make_forms"]
 
@@ -41,7 +38,12 @@ def make_forms(tables: Sequence[TableConfig], options: TableOptions) -> list[For
     from windrow.recsys.tables.robe import Robe
     from windrow.recsys.tables.tensor_train import TensorTrain
 
-    alone = {"hashed": Hashed, "quotient_remainder": QuotientRemainder, "narrow": Narrow, "tensor_train": TensorTrain}
+    alone: dict[str, Callable[[LocalTable, TableOptions], Form]] = {
+        "hashed": Hashed,
+        "quotient_remainder": QuotientRemainder,
+        "narrow": Narrow,
+        "tensor_train": TensorTrain,
+    }
     forms: list[Form] = []
     sharing: list[tuple[TableOptions, list[LocalTable]]] = []
     for config in tables:
@@ -129,7 +131,7 @@ class LookupThroughForm(TableBatch):
     """
 
     def __init__(
-        self, members: "tuple[LocalTable, ...]", lookups: tuple[int, ...], tables: CompressedTables, *, pooled: bool
+        self, members: tuple[LocalTable, ...], lookups: tuple[int, ...], tables: CompressedTables, *, pooled: bool
     ) -> None:
         super().__init__(members, lookups, pooled=pooled)
         # In a tuple, since the stored tables are modules of someone else.

@@ -100,14 +100,15 @@ class Robe(Form):
         dim = self.tables[table].dim
         columns = torch.arange(dim, device=ids.device)
         places = self.starts(table, ids)[:, columns // self.block] + columns % self.block
-        found = stored[0].reshape(-1)[places % self.size]
+        found: Tensor = stored[0].reshape(-1)[places % self.size]
         return found * self.signs(table, ids) if self.has_signs else found
 
     def starts(self, table: int, ids: Tensor) -> Tensor:
         """Where blocks of rows begin in the array: [n, blocks of a row] int64, of ids [n] int64 below 2**61."""
         blocks = torch.arange(-(-self.tables[table].dim // self.block), device=ids.device)
         of_row = (product(ids, self.per_row, self.prime) + self.constants[table]) % self.prime
-        return (of_row[:, None] + product(blocks, self.per_block, self.prime)) % self.prime % self.span
+        starts: Tensor = (of_row[:, None] + product(blocks, self.per_block, self.prime)) % self.prime % self.span
+        return starts
 
     def signs(self, table: int, ids: Tensor) -> Tensor:
         """-1 or 1 for each number of rows: [n, dim] float32."""
@@ -135,7 +136,7 @@ class Robe(Form):
         return self.constants[segment.table], self.sign_keys[segment.table], segment.first_row, *segment.columns
 
     @property
-    def hash_numbers(self) -> tuple[Any, ...]:
+    def hashes(self) -> tuple[Any, ...]:
         """What the compiled loops have to know of the hash functions."""
         numbers = (self.prime, self.per_row, self.per_block, self.span, self.block)
         return (*(np.uint64(number) for number in numbers), self.has_signs)
@@ -167,7 +168,7 @@ class _Pool(torch.autograd.Function):
         arguments = (
             array.detach().numpy().reshape(-1),
             segments,
-            form.hash_numbers,
+            form.hashes,
             values.numpy(),
             offsets.numpy(),
             _array(weights),
@@ -186,7 +187,7 @@ class _Pool(torch.autograd.Function):
         arguments = (
             gradient.numpy().reshape(-1),
             context.segments,
-            context.form.hash_numbers,
+            context.form.hashes,
             values.numpy(),
             offsets.numpy(),
             _array(weights),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from windrow.comm.inline_kernels import hash_id, mix64, prefetch
 from windrow.comm.random import GOLDEN
 
-__all__ = ["add_to_array", "pool"]
+__all__ = ["add_to_array", "pool", "start_blocks"]
 
 Floats = npt.NDArray[np.float32]
 Words = npt.NDArray[np.uint64]
@@ -24,8 +24,7 @@ _LOW, _LOW_MASK = np.uint64(31), np.uint64((1 << 31) - 1)
 _FOLD, _FOLD_MASK = np.uint64(30), np.uint64((1 << 30) - 1)
 _ALL, _ONE = np.uint64(61), np.uint64(1)
 _GOLDEN = np.uint64(GOLDEN)
-_WORD, _IN_WORD = np.uint64(6), np.uint64(63)
-_SIGN_BIT = np.uint32(31)
+_BYTE, _LAST_BYTE, _THREE, _EIGHT = np.uint64(7), np.uint64(255), np.uint64(3), np.uint64(8)
 _LINE = 16
 """Numbers in a cache line."""
 
@@ -51,8 +50,8 @@ def _sum(one: np.uint64, other: np.uint64, prime: np.uint64) -> np.uint64:
 
 
 @numba.njit(nogil=True, cache=True)
-def _start_blocks(
-    starts: Offsets, array: Floats, row: np.uint64, constant: np.uint64, first: int, hashes: Hashes
+def start_blocks(
+    starts: Offsets, array: Floats, row: np.uint64, constant: np.uint64, first: int | np.integer, hashes: Hashes
 ) -> None:
     """Where the blocks of a row begin in the array, from block `first` on; their numbers are asked for."""
     prime, per_row, per_block, span, block, _ = hashes
@@ -66,24 +65,24 @@ def _start_blocks(
         place = _sum(place, per_block, prime)
 
 
+_IN_BYTE = 8
+_SIGNS = (1 - 2 * ((np.arange(256)[:, None] >> np.arange(_IN_BYTE)) & 1)).astype(np.float32)
+"""[256, 8] the signs that the bits of a byte say."""
+
+
 @numba.njit(nogil=True, cache=True)
-def _sign(signs: Floats, row: np.uint64, key: np.uint64, first_column: int) -> None:
-    """Write -1 or 1 for columns of a row."""
+def _sign(signs: Floats, row: np.uint64, key: np.uint64, first_byte: int | np.integer) -> None:
+    """Write -1 or 1 for columns of a row, eight for each byte from one byte of its bits on."""
     of_row = hash_id(key, row)
-    bits = signs.view(np.uint32)
-    column, count = first_column, len(signs)
-    while column < first_column + count:
-        word = mix64(of_row + (np.uint64(column) >> _WORD) * _GOLDEN)
-        here = column - first_column
-        stop = min(count, here + 64 - (column & 63))
-        word >>= np.uint64(column) & _IN_WORD
-        low, high = np.uint32(word & np.uint64(0xFFFFFFFF)), np.uint32(word >> np.uint64(32))
-        middle = min(stop, here + 32)
-        for place in range(here, middle):
-            bits[place] = np.uint32(0x3F800000) | (((low >> np.uint32(place - here)) & np.uint32(1)) << _SIGN_BIT)
-        for place in range(middle, stop):
-            bits[place] = np.uint32(0x3F800000) | (((high >> np.uint32(place - middle)) & np.uint32(1)) << _SIGN_BIT)
-        column = first_column + stop
+    word = np.uint64(0)
+    for number in range(len(signs) // _IN_BYTE):
+        byte = np.uint64(first_byte + number)
+        if number == 0 or byte & _BYTE == 0:
+            word = mix64(of_row + (byte >> _THREE) * _GOLDEN) >> ((byte & _BYTE) << _THREE)
+        chosen = _SIGNS[np.int64(word & _LAST_BYTE)]
+        for column in range(_IN_BYTE):
+            signs[number * _IN_BYTE + column] = chosen[column]
+        word >>= _EIGHT
 
 
 @numba.njit(nogil=True, cache=True)
@@ -112,17 +111,20 @@ def pool(
         last_sample: the one after the last.
     """
     size, block, has_signs = len(array), np.int64(hashes[4]), hashes[5]
-    samples, column = pooled.shape[0], 0
+    samples, column = pooled.shape[0], np.int64(0)
     for lookup in range(len(segments)):
         constant, key, first_row = segments[lookup, 0], segments[lookup, 1], segments[lookup, 2]
         left, right = np.int64(segments[lookup, 3]), np.int64(segments[lookup, 4])
         dim, first_block = right - left, left // block
         blocks = (right - 1) // block + 1 - first_block
         starts, coming = np.empty(blocks, np.int64), np.empty(blocks, np.int64)
-        signs = np.ones(dim, np.float32)
+        # Whole bytes of signs; the first column may be inside the first.
+        first_byte = left // _IN_BYTE
+        signs = np.ones(-(-right // _IN_BYTE) * _IN_BYTE - first_byte * _IN_BYTE, np.float32)
+        own_signs = signs[left - first_byte * _IN_BYTE :]
         begin, end = offsets[lookup * samples + first_sample], offsets[lookup * samples + last_sample]
         if begin < end:
-            _start_blocks(coming, array, np.uint64(values[begin]) + first_row, constant, first_block, hashes)
+            start_blocks(coming, array, np.uint64(values[begin]) + first_row, constant, first_block, hashes)
         for sample in range(first_sample, last_sample):
             total = pooled[sample, column : column + dim]
             total[:] = 0
@@ -130,9 +132,9 @@ def pool(
                 starts, coming = coming, starts
                 if place + 1 < end:
                     row = np.uint64(values[place + 1]) + first_row
-                    _start_blocks(coming, array, row, constant, first_block, hashes)
+                    start_blocks(coming, array, row, constant, first_block, hashes)
                 if has_signs:
-                    _sign(signs, np.uint64(values[place]) + first_row, key, left)
+                    _sign(signs, np.uint64(values[place]) + first_row, key, first_byte)
                 weight = weights[place] if len(weights) else np.float32(1)
                 for number in range(blocks):
                     # Columns of this block, and where the first of them is in the array.
@@ -141,7 +143,7 @@ def pool(
                     there = starts[number] + low - (first_block + number) * block
                     here = low - left
                     until_end = min(max(size - there, 0), high - low)
-                    source, target, sign = array[there:], total[here:], signs[here:]
+                    source, target, sign = array[there:], total[here:], own_signs[here:]
                     for i in range(until_end):
                         target[i] += weight * (sign[i] * source[i])
                     for i in range(until_end, high - low):
@@ -168,26 +170,29 @@ def add_to_array(
     """
     size, block, has_signs = len(gradient), np.int64(hashes[4]), hashes[5]
     own_first, own_last = size * part // parts, size * (part + 1) // parts
-    samples, column = arriving.shape[0], 0
+    samples, column = arriving.shape[0], np.int64(0)
     for lookup in range(len(segments)):
         constant, key, first_row = segments[lookup, 0], segments[lookup, 1], segments[lookup, 2]
         left, right = np.int64(segments[lookup, 3]), np.int64(segments[lookup, 4])
         dim, first_block = right - left, left // block
         blocks = (right - 1) // block + 1 - first_block
         starts, coming = np.empty(blocks, np.int64), np.empty(blocks, np.int64)
-        signs = np.ones(dim, np.float32)
+        # Whole bytes of signs; the first column may be inside the first.
+        first_byte = left // _IN_BYTE
+        signs = np.ones(-(-right // _IN_BYTE) * _IN_BYTE - first_byte * _IN_BYTE, np.float32)
+        own_signs = signs[left - first_byte * _IN_BYTE :]
         begin, end = offsets[lookup * samples], offsets[(lookup + 1) * samples]
         if begin < end:
-            _start_blocks(coming, gradient, np.uint64(values[begin]) + first_row, constant, first_block, hashes)
+            start_blocks(coming, gradient, np.uint64(values[begin]) + first_row, constant, first_block, hashes)
         for sample in range(samples):
             upstream = arriving[sample, column : column + dim]
             for place in range(offsets[lookup * samples + sample], offsets[lookup * samples + sample + 1]):
                 starts, coming = coming, starts
                 if place + 1 < end:
                     row = np.uint64(values[place + 1]) + first_row
-                    _start_blocks(coming, gradient, row, constant, first_block, hashes)
+                    start_blocks(coming, gradient, row, constant, first_block, hashes)
                 if has_signs:
-                    _sign(signs, np.uint64(values[place]) + first_row, key, left)
+                    _sign(signs, np.uint64(values[place]) + first_row, key, first_byte)
                 weight = weights[place] if len(weights) else np.float32(1)
                 for number in range(blocks):
                     low = max((first_block + number) * block, left)
@@ -201,7 +206,7 @@ def add_to_array(
                         highest = min(own_last - offset, high - low)
                         if lowest < highest:
                             target = gradient[offset + lowest : offset + highest]
-                            sign, source = signs[here + lowest :], upstream[here + lowest :]
+                            sign, source = own_signs[here + lowest :], upstream[here + lowest :]
                             for i in range(highest - lowest):
                                 target[i] += weight * (sign[i] * source[i])
         column += dim

@@ -156,7 +156,7 @@ def decompose(table: Tensor, form: TensorTrain) -> list[Tensor]:
     cores = len(form.rows_of)
     axes = [axis for number in range(cores) for axis in (number, cores + number)]
     rest = rest.view(*form.rows_of, *form.columns_of).permute(axes)
-    found = []
+    found: list[Tensor] = []
     for rows, columns, (left, right) in zip(form.rows_of, form.columns_of, pairwise(form.ranks), strict=True):
         rest = rest.reshape(left * rows * columns, -1)
         if right == 1 and len(found) == cores - 1:
@@ -223,6 +223,6 @@ class _Rows(torch.autograd.Function):
         return None, None, *gradients
 
 
-def _numbers(form: TensorTrain, ids: Tensor, cores: Sequence[Tensor]) -> tuple[Any, ...]:
+def _numbers(form: TensorTrain, ids: Tensor, cores: Sequence[Tensor]) -> tuple[Any, int, Any, Any]:
     shapes = np.array([(*form.rows_of,), (*form.columns_of,), form.ranks[:-1], form.ranks[1:]], np.int64).T.copy()
     return shapes, ROWS_AT_ONCE, ids.numpy(), tuple(core.detach().numpy() for core in cores)
