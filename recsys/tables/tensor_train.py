@@ -219,10 +219,15 @@ class _Rows(torch.autograd.Function):
         ids, *cores = context.saved_tensors
         gradients = [torch.zeros_like(core) for core in cores]
         arguments = _numbers(context.form, ids, cores)
-        multiply_back(*arguments, arriving.contiguous().numpy(), tuple(gradient.numpy() for gradient in gradients))
+        multiply_back(*arguments, arriving.contiguous().numpy(), _matrices(context.form, gradients))
         return None, None, *gradients
 
 
 def _numbers(form: TensorTrain, ids: Tensor, cores: Sequence[Tensor]) -> tuple[Any, int, Any, Any]:
     shapes = np.array([(*form.rows_of,), (*form.columns_of,), form.ranks[:-1], form.ranks[1:]], np.int64).T.copy()
-    return shapes, ROWS_AT_ONCE, ids.numpy(), tuple(core.detach().numpy() for core in cores)
+    return shapes, ROWS_AT_ONCE, ids.numpy(), _matrices(form, cores)
+
+
+def _matrices(form: TensorTrain, cores: Sequence[Tensor]) -> Any:
+    """Of each core [rows, left rank, columns * right rank]."""
+    return tuple(core.detach().view(len(core), left, -1).numpy() for core, left in zip(cores, form.ranks, strict=False))

@@ -7,7 +7,7 @@ so that neighbours which share it have one *parent*::
     level 1  (0)            level 2  (0 1) (0 2)          level 3  (0 1 1) (0 2 0) (0 2 1)
                             parents    0     0            parents     0       1       1
 
-Products of a few columns run over the bond, which is longer, others over the columns.
+Loops run over columns, or where these are few over what is longer.
 """
 
 import numba
@@ -36,77 +36,100 @@ def _levels(shapes: Ints, ids: Ints, counts: Ints, digits: Ints, parents: Ints) 
             if number == 0 or prefix != prefixes[shorter - 1]:
                 prefixes[shorter] = prefix
                 shorter += 1
-            parents[level, number] = shorter - 1
+            parents[level, number] = shorter - 1 if level else 0
         if level:
             counts[level - 1] = shorter
 
 
 @numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _forward(one: Floats, matrix: Floats, product: Floats, turned: Floats) -> None:
-    """``product [m, n] = one [m, r] @ matrix [r, n]``; `turned` [n, r] is for what is in between."""
-    bond, columns = matrix.shape
-    if columns < FEW_COLUMNS:
-        for k in range(bond):
+def _add_product(total: Floats, left: Floats, right: Floats) -> None:
+    """``total [m, n] += left [m, k] @ right [k, n]``, four rows of `right` for each time that `total` is read."""
+    inner, columns = right.shape
+    for i in range(len(total)):
+        target = total[i]
+        for k in range(0, inner - 3, 4):
+            a, b, c, d = left[i, k], left[i, k + 1], left[i, k + 2], left[i, k + 3]
+            one, two, three, four = right[k], right[k + 1], right[k + 2], right[k + 3]
             for j in range(columns):
-                turned[j, k] = matrix[k, j]
-        for i in range(len(one)):
-            left = one[i]
+                target[j] += (a * one[j] + b * two[j]) + (c * three[j] + d * four[j])
+        for k in range(inner - inner % 4, inner):
+            a, one = left[i, k], right[k]
             for j in range(columns):
-                right, total = turned[j], np.float32(0)
-                for k in range(bond):
-                    total += left[k] * right[k]
-                product[i, j] = total
+                target[j] += a * one[j]
+
+
+@numba.njit(nogil=True, cache=True)
+def _turn(matrix: Floats, turned: Floats) -> None:
+    """Write the transpose."""
+    for i in range(matrix.shape[0]):
+        for j in range(matrix.shape[1]):
+            turned[j, i] = matrix[i, j]
+
+
+@numba.njit(nogil=True, cache=True)
+def _forward(one: Floats, matrix: Floats, product: Floats, turned: Floats, sums: Floats) -> None:
+    """``product [m, n] = one [m, r] @ matrix [r, n]``; `turned` [r, m] and `sums` [n, m] are for what is in between."""
+    rows, columns = product.shape
+    if columns >= FEW_COLUMNS or rows < columns:
+        product[:] = 0
+        _add_product(product, one, matrix)
         return
-    for i in range(len(one)):
-        target = product[i]
-        target[:] = 0
-        for k in range(bond):
-            factor, row = one[i, k], matrix[k]
-            for j in range(columns):
-                target[j] += factor * row[j]
+    _turn(one, turned)
+    sums[:] = 0
+    _add_product(sums, matrix.T, turned)
+    _turn(sums, product)
 
 
 @numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 def _backward(
     one: Floats, matrix: Floats, arriving: Floats, of_one: Floats, of_matrix: Floats, turned: Floats, sums: Floats
 ) -> None:
-    """Add what `_forward` gives back: ``arriving @ matrix.T`` to `of_one`, ``one.T @ arriving`` to `of_matrix`."""
+    """Add what `_forward` gives back: ``arriving @ matrix.T`` to `of_one`, ``one.T @ arriving`` to `of_matrix`.
+
+    `turned` and `sums` are [n, r].
+    """
     bond, columns = matrix.shape
     if columns < FEW_COLUMNS:
-        for j in range(columns):
-            for k in range(bond):
-                turned[j, k] = matrix[k, j]
-                sums[j, k] = 0
-        for i in range(len(one)):
-            left, target = one[i], of_one[i]
-            for j in range(columns):
-                factor, right, total = arriving[i, j], turned[j], sums[j]
-                for k in range(bond):
-                    target[k] += factor * right[k]
-                for k in range(bond):
-                    total[k] += factor * left[k]
+        _turn(matrix, turned)
+        _add_product(of_one, arriving, turned)
+        sums[:] = 0
+        _add_product(sums, arriving.T, one)
         for k in range(bond):
             for j in range(columns):
                 of_matrix[k, j] += sums[j, k]
         return
-    for k in range(bond):
-        row, of_row = matrix[k], of_matrix[k]
-        for i in range(len(one)):
-            source, factor, total = arriving[i], one[i, k], np.float32(0)
+    _add_product(of_matrix, one.T, arriving)
+    for i in range(len(one)):
+        source, target = arriving[i], of_one[i]
+        for k in range(bond):
+            row, total = matrix[k], np.float32(0)
             for j in range(columns):
                 total += source[j] * row[j]
-            of_one[i, k] += total
-            for j in range(columns):
-                of_row[j] += factor * source[j]
+            target[k] += total
 
 
 @numba.njit(nogil=True, cache=True)
-def _sizes(shapes: Ints) -> Ints:
-    """[levels + 1] rows of the products at each level, the first those of the empty one."""
-    sizes = np.ones(len(shapes) + 1, np.int64)
+def _products(shapes: Ints, rows: int) -> list[Floats]:
+    """Room for the products of so many rows: of each level [rows, columns so far, bond], the first one is 1."""
+    size = 1
+    found = [np.ones((1, 1, 1), np.float32)]
     for level in range(len(shapes)):
-        sizes[level + 1] = sizes[level] * shapes[level, 1]
-    return sizes
+        size *= shapes[level, 1]
+        found.append(np.empty((rows, size, shapes[level, 3]), np.float32))
+    return found
+
+
+@numba.njit(nogil=True, cache=True)
+def _between(shapes: Ints, back: bool) -> tuple[list[Floats], list[Floats]]:  # noqa: FBT001
+    """Of each level what `_forward` or `_backward` needs."""
+    size, turned, sums = 1, [np.empty((0, 0), np.float32)], [np.empty((0, 0), np.float32)]
+    for level in range(len(shapes)):
+        _, columns, left, right = shapes[level]
+        wide = columns * right
+        turned.append(np.empty((wide, left) if back else (left, size), np.float32))
+        sums.append(np.empty((wide, left) if back else (wide, size), np.float32))
+        size *= columns
+    return turned[1:], sums[1:]
 
 
 @numba.njit(nogil=True, cache=True)
@@ -117,43 +140,18 @@ def _multiply(
     digits: Ints,
     parents: Ints,
     products: list[Floats],
-    turned: Floats,
+    between: tuple[list[Floats], list[Floats]],
     levels: int,
 ) -> None:
-    """Fill the products of the first levels, flat; ``products[0]`` is the empty one."""
-    sizes = _sizes(shapes)
+    """Fill the products of the first levels."""
     for level in range(levels):
-        _, columns, left, right = shapes[level]
-        size, before, now = sizes[level], products[level], products[level + 1]
-        core = cores[level]
+        _, columns, _, right = shapes[level]
+        before, core = products[level], cores[level]
+        now = products[level + 1].reshape(-1, before.shape[1], columns * right)
+        turned, sums = between[0][level], between[1][level]
         for number in range(counts[level]):
-            parent = parents[level, number] if level else 0
-            _forward(
-                before[parent * size * left : (parent + 1) * size * left].reshape(size, left),
-                core[digits[level, number]].reshape(left, columns * right),
-                now[number * size * columns * right : (number + 1) * size * columns * right].reshape(
-                    size, columns * right
-                ),
-                turned,
-            )
-
-
-@numba.njit(nogil=True, cache=True)
-def _buffers(shapes: Ints, rows: int) -> list[Floats]:
-    """Room for the products of so many rows at each level."""
-    sizes = _sizes(shapes)
-    found = [np.ones(1, np.float32)]
-    for level in range(len(shapes)):
-        found.append(np.empty(rows * sizes[level + 1] * shapes[level, 3], np.float32))
-    return found
-
-
-@numba.njit(nogil=True, cache=True)
-def _longest_bond(shapes: Ints) -> int:
-    longest = 1
-    for level in range(len(shapes)):
-        longest = max(longest, shapes[level, 2])
-    return longest
+            parent = parents[level, number]
+            _forward(before[parent], core[digits[level, number]], now[number], turned, sums)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -166,7 +164,7 @@ def multiply(
         shapes: [cores, 4] rows, columns, and the ranks on both sides.
         at_once: rows whose products are in memory together.
         ids: [n] rows, best in ascending order.
-        cores: of each [rows, left * columns * right].
+        cores: of each [rows, left rank, columns * right rank].
         found: [n, dim], written from `first` to before `last`.
         first: which rows.
         last: the one after the last.
@@ -174,14 +172,13 @@ def multiply(
     levels = len(shapes)
     counts = np.zeros(levels, np.int64)
     digits, parents = np.empty((levels, at_once), np.int64), np.empty((levels, at_once), np.int64)
-    products = _buffers(shapes, at_once)
-    turned = np.empty((FEW_COLUMNS, _longest_bond(shapes)), np.float32)
-    flat, dim = found.reshape(-1), found.shape[1]
+    products = _products(shapes, at_once)
+    between = _between(shapes, False)  # noqa: FBT003
     for start in range(first, last, at_once):
         stop = min(start + at_once, last)
         _levels(shapes, ids[start:stop], counts, digits, parents)
-        products[levels] = flat[start * dim : stop * dim]
-        _multiply(shapes, cores, counts, digits, parents, products, turned, levels)
+        products[levels] = found[start:stop].reshape(stop - start, found.shape[1], 1)
+        _multiply(shapes, cores, counts, digits, parents, products, between, levels)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -190,34 +187,29 @@ def multiply_back(
 ) -> None:
     """Add the gradients of rows, [n, dim], to those of the cores; other arguments are those of `multiply`."""
     levels = len(shapes)
-    sizes = _sizes(shapes)
     counts = np.zeros(levels, np.int64)
     digits, parents = np.empty((levels, at_once), np.int64), np.empty((levels, at_once), np.int64)
-    products, backward = _buffers(shapes, at_once), _buffers(shapes, at_once)
-    bond = _longest_bond(shapes)
-    turned, sums = np.empty((FEW_COLUMNS, bond), np.float32), np.empty((FEW_COLUMNS, bond), np.float32)
-    flat, dim = arriving.reshape(-1), arriving.shape[1]
+    products, backward = _products(shapes, at_once), _products(shapes, at_once)
+    between = _between(shapes, False)  # noqa: FBT003
+    turned, sums = _between(shapes, True)  # noqa: FBT003
     for start in range(0, len(ids), at_once):
         stop = min(start + at_once, len(ids))
         _levels(shapes, ids[start:stop], counts, digits, parents)
-        _multiply(shapes, cores, counts, digits, parents, products, turned, levels - 1)
-        backward[levels] = flat[start * dim : stop * dim]
+        _multiply(shapes, cores, counts, digits, parents, products, between, levels - 1)
+        backward[levels] = arriving[start:stop].reshape(stop - start, arriving.shape[1], 1)
         for level in range(levels - 1, -1, -1):
-            _, columns, left, right = shapes[level]
-            size, before, now = sizes[level], products[level], backward[level + 1]
-            of_before, core, gradient = backward[level], cores[level], gradients[level]
-            of_before[: (counts[level - 1] if level else 1) * size * left] = 0
+            _, columns, _, right = shapes[level]
+            before, of_before, core, gradient = products[level], backward[level], cores[level], gradients[level]
+            now = backward[level + 1].reshape(-1, before.shape[1], columns * right)
+            of_before[: counts[level - 1] if level else 1] = 0
             for number in range(counts[level]):
-                parent = parents[level, number] if level else 0
-                here = slice(parent * size * left, (parent + 1) * size * left)
+                parent, digit = parents[level, number], digits[level, number]
                 _backward(
-                    before[here].reshape(size, left),
-                    core[digits[level, number]].reshape(left, columns * right),
-                    now[number * size * columns * right : (number + 1) * size * columns * right].reshape(
-                        size, columns * right
-                    ),
-                    of_before[here].reshape(size, left),
-                    gradient[digits[level, number]].reshape(left, columns * right),
-                    turned,
-                    sums,
+                    before[parent],
+                    core[digit],
+                    now[number],
+                    of_before[parent],
+                    gradient[digit],
+                    turned[level],
+                    sums[level],
                 )
