@@ -507,8 +507,10 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
 
     def step(self) -> None:
         """Learn where the backward pass did not: replicated tables, and all under adam."""
-        for batch in self.local_tables():
+        for batch in self._dense_batches():
             batch.step()
+        for compressed in self._compressed:
+            compressed.step(self.world, stage=self.stage)
         self._steps += 1
         self.round_anew(self._steps)
 

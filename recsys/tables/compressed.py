@@ -8,7 +8,8 @@ A plan says who looks a table's rows up, in whatever pieces. Every rank that doe
 one rank looks all up, it alone has them, else every rank does, and gradients are summed over ranks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,9 +18,13 @@ from windrow.comm.errors import RecipeError
 from windrow.partition.tables.plan import Plan
 from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
 from windrow.recsys.tables.forms import Form, Hashed, Narrow, QuotientRemainder, Segment, whole_table
+from windrow.recsys.tables.hot import HOT_STATE, WithHotRows
 from windrow.recsys.tables.options import TableConfig, TableOptions, init_fn_of
 from windrow.recsys.tables.table import TableBatch
-from windrow.training.shard_files import LocalTable
+from windrow.training.shard_files import LocalTable, StateTensor
+
+if TYPE_CHECKING:
+    from windrow.comm.world import World
 
 __all__ = ["CompressedTables", "LookupThroughForm", "compressed_bytes", "make_forms"]
 
@@ -66,6 +71,11 @@ def make_forms(tables: Sequence[TableConfig], options: TableOptions) -> list[For
         else:
             forms.append(alone[own.form](table, own))
     forms += [Robe(of_kind, options.of(of_kind[0].name)) for _, of_kind in sharing]
+    forms = [
+        WithHotRows(form, own) if own.hot_share or own.hot_bytes else form
+        for form in forms
+        for own in [options.of(form.tables[0].name)]
+    ]
     names = [config.name for config in tables] + [stored.name for form in forms for stored in form.stored]
     for name in names:
         if names.count(name) > 1:
@@ -98,9 +108,7 @@ class CompressedTables:
     ) -> None:
         self.form = form
         self.options = options.of(form.tables[0].name)
-        self.batch = DenseGradientTableBatch(
-            form.stored, tuple(range(len(form.stored))), self.options, replicated=replicated, device=device
-        )
+        self.batch = _StoredTables(form, self.options, replicated=replicated, device=device)
         """The stored tables, their optimiser, and their state."""
         self.initialise(seed=seed)
 
@@ -114,12 +122,49 @@ class CompressedTables:
     def initialise(self, *, seed: int) -> None:
         """Write first values, which depend on the seed and on the tables' names alone."""
         given = self.form.first_values(seed)
+        stored = tuple(self.batch.parameters())
         if given is None:
             self.batch.initialise(seed=seed, scales=self.form.scales)
-            return
-        with torch.no_grad():
-            for parameter, values in zip(self.batch.parameters(), given, strict=True):
-                parameter.copy_(values)
+        else:
+            with torch.no_grad():
+                for parameter, values in zip(stored, given, strict=True):
+                    parameter.copy_(values)
+        if isinstance(self.form, WithHotRows):
+            self.form.start(stored)
+
+    def step(self, world: "World", *, stage: str) -> None:
+        """Learn, then take hot rows in. Collective over the ranks of the world, where they are replicated."""
+        self.batch.step()
+        if isinstance(self.form, WithHotRows):
+            self.form.step(tuple(self.batch.parameters()), world if self.batch.replicated else None)
+            found, computed = self.form.take_found()
+            if world.meter is not None:
+                world.meter.record_found(f"{stage}: rows of compressed tables", local=computed, cached=found, remote=0)
+
+
+class _StoredTables(DenseGradientTableBatch):
+    """The stored tables of a form, and what else it has to save."""
+
+    def __init__(self, form: Form, options: TableOptions, *, replicated: bool, device: torch.device | None) -> None:
+        super().__init__(form.stored, tuple(range(len(form.stored))), options, replicated=replicated, device=device)
+        self._form = form
+
+    def state(self) -> list[StateTensor]:
+        """See `TableBatch.state`."""
+        more = self._form.state(replicated=self.replicated) if isinstance(self._form, WithHotRows) else []
+        return super().state() + more
+
+    def load_state(self, tensors: Iterable[StateTensor]) -> None:
+        """See `TableBatch.load_state`."""
+
+        def stored() -> Iterator[StateTensor]:
+            for given in tensors:
+                if isinstance(self._form, WithHotRows) and given.name in HOT_STATE:
+                    self._form.load(given.piece.name, given.name, given.tensor)
+                else:
+                    yield given
+
+        super().load_state(stored())
 
 
 class LookupThroughForm(TableBatch):

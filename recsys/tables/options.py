@@ -17,11 +17,13 @@ from torch import Tensor, nn
 from windrow.comm.errors import RecipeError, nearest_name
 from windrow.comm.options import (
     NonNegativeFloat,
+    NonNegativeInt,
     PathOption,
     PositiveFloat,
     PositiveInt,
     Probability,
     Sections,
+    Share,
     checked_dataclass,
 )
 
@@ -233,6 +235,14 @@ class TableOverrides:
     """tensor_train only: rank of all bonds."""
     tt_published_scale: bool | None = None
     """tensor_train only: first values as in the published code."""
+    hot_share: Share | None = None
+    """Of all forms but dense: share of rows that are kept as they are."""
+    hot_bytes: NonNegativeInt | None = None
+    """The same in bytes."""
+    hot_counted: bool | None = None
+    """Whether hot rows are found by counting."""
+    hot_every: PositiveInt | None = None
+    """Steps between taking rows in."""
 
 
 @checked_dataclass
@@ -284,6 +294,16 @@ class TableOptions:
     tt_published_scale: bool = False
     """tensor_train only: first values of the size that the published code gives them, thousands of times the variance
     of a dense table's."""
+    hot_share: Share = 0.0
+    """Of all forms but dense: share of a table's rows that are kept as they are beside the form, and learn alone; what
+    they take comes on top."""
+    hot_bytes: NonNegativeInt = 0
+    """The same as bytes of vectors for each table; the larger of the two holds."""
+    hot_counted: bool = False
+    """Which rows are hot. false: the first ones, which in a prepared log are those that occur most often; true: those
+    that are looked up most in the run, in any order of ids."""
+    hot_every: PositiveInt = 500
+    """With hot_counted, steps after which half of the free places are given to the rows that were looked up most."""
     per_table: Sections[TableOverrides] = field(default_factory=dict)
     """What differs for single tables, by name; in a recipe the sections [tables.NAME]."""
 

@@ -1,0 +1,171 @@
+"""Hot rows of compressed tables, kept as they are: quick to look up, and they learn alone.
+
+    ids       7  2  9  2           hot    slot 0: row 2, slot 1: row 9          cold    row 7
+    vectors   cold, slot 0, slot 1, slot 0                                      through the form
+
+TT-Rec keeps the rows that are wanted most in a cache (Yin et al., MLSys 2021, section 4.3), whose published code
+computes all of them again from the cores when it fills the cache anew: what they had learnt is lost. Here a row that
+is taken in starts with the vector that the form gives it, and stays: no lookup changes, and nothing is lost. Places are
+given away over the run, half of those that are left each time, so that rows that become hot later find some.
+
+Ids of a prepared log are in the order of how often they occur, so that hot rows are the first ones: nothing is counted
+then, and they are there from the start.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from windrow.caching.hot_rows import HotRows, most_wanted
+from windrow.recsys.tables.forms import Form, whole_table
+from windrow.recsys.tables.options import TableOptions
+from windrow.training.shard_files import LocalTable, StateTensor
+
+if TYPE_CHECKING:
+    from windrow.comm.world import World
+
+__all__ = ["HOT_STATE", "WithHotRows", "hot_rows_of"]
+
+HOT_STATE = ("rows", "steps", "counts")
+"""Names of `WithHotRows.state`."""
+ROOM = 8
+"""Rows that are counted for each place that is left."""
+
+
+def hot_rows_of(options: TableOptions, table: LocalTable) -> int:
+    """Rows of a table that are kept as they are: a share of them, or as many as fit into some bytes."""
+    by_share = int(options.hot_share * table.num_rows)
+    return min(max(by_share, options.hot_bytes // (table.dim * torch.float32.itemsize)), table.num_rows)
+
+
+class WithHotRows(Form):
+    """A form, and beside it some rows of each table.
+
+    Args:
+        cold: the form of all other rows.
+        options: ``hot_share`` or ``hot_bytes``; ``hot_counted``, with ``hot_every``.
+    """
+
+    def __init__(self, cold: Form, options: TableOptions) -> None:
+        self.cold = cold
+        places = [hot_rows_of(options, table) for table in cold.tables]
+        hot = [
+            whole_table(f"{table.name}.hot", max(number, 1), table.dim)
+            for table, number in zip(cold.tables, places, strict=True)
+        ]
+        super().__init__(cold.tables, (*cold.stored, *hot), (*cold.scales, *(0.0 for _ in hot)))
+        self._every = options.hot_every
+        self._steps = 0
+        self.rows_of = [torch.full((table.num_rows,), -1, dtype=torch.int64) for table in hot]
+        """Of each table the row in each place, -1 for none."""
+        self.counted = [HotRows(ROOM * table.num_rows) for table in hot] if options.hot_counted else None
+        self._sorted: list[tuple[Tensor, Tensor]] = []
+        self._index()
+        self.found, self.computed = 0, 0
+        """Ids since the last `take_found` that were hot, and others."""
+
+    def first_values(self, seed: int) -> list[Tensor] | None:
+        """See `Form.first_values`."""
+        given = self.cold.first_values(seed)
+        hot = self.stored[len(self.cold.stored) :]
+        return None if given is None else [*given, *(torch.zeros(table.num_rows, table.dim) for table in hot)]
+
+    def start(self, stored: Sequence[Tensor]) -> None:
+        """Take the first rows of each table in, unless rows are counted. No lookup changes."""
+        self._steps = 0
+        for number, rows in enumerate(self.rows_of):
+            rows.fill_(-1)
+            if self.counted is None:
+                self._take_in(number, np.arange(len(rows)), stored)
+            else:
+                self.counted[number].state.fill_(-1)
+        self._index()
+
+    def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
+        """See `Form.rows`; different ids."""
+        rows, places = (part.to(ids.device) for part in self._sorted[table])
+        there = torch.searchsorted(rows, ids).clamp_max(max(len(rows) - 1, 0))
+        is_hot = rows[there] == ids if len(rows) else torch.zeros_like(ids, dtype=torch.bool)
+        if torch.is_grad_enabled():
+            hits = int(is_hot.sum())
+            self.found, self.computed = self.found + hits, self.computed + len(ids) - hits
+            if self.counted is not None:
+                self.counted[table].count(ids)
+        hot = stored[len(self.cold.stored) + table].index_select(0, places[there[is_hot]])
+        cold = self.cold.rows(table, ids[~is_hot], stored[: len(self.cold.stored)])
+        # Hot ones first; where each came from says where it goes.
+        order = torch.cat([is_hot.nonzero()[:, 0], (~is_hot).nonzero()[:, 0]])
+        return torch.cat([hot, cold]).index_select(0, torch.argsort(order))
+
+    def step(self, stored: Sequence[Tensor], world: "World | None") -> None:
+        """Count a step, and every ``hot_every`` of them take rows in. Collective over the ranks of a world.
+
+        Args:
+            stored: values of the stored tables.
+            world: the ranks that hold them, whose counts are added up; None: this one alone.
+        """
+        self._steps += 1
+        if self.counted is None or self._steps % self._every:
+            return
+        counts = [counted.counts() for counted in self.counted]
+        of_ranks = [counts] if world is None else world.all_gather_object(counts, stage="hot rows")
+        for number, rows in enumerate(self.rows_of):
+            ids = np.concatenate([of_rank[number][0] for of_rank in of_ranks])
+            distinct, places = np.unique(ids, return_inverse=True)
+            weights = np.concatenate([of_rank[number][1] for of_rank in of_ranks])
+            totals = np.bincount(places, weights=weights, minlength=len(distinct)).astype(np.int64)
+            is_new = ~np.isin(distinct, rows.numpy())
+            distinct, totals = distinct[is_new], totals[is_new]
+            free = int((rows < 0).sum())
+            self._take_in(number, distinct[most_wanted(distinct, totals, -(-free // 2))], stored)
+        self._index()
+
+    def take_found(self) -> tuple[int, int]:
+        """Different ids that were hot, and others, in the minibatches that were learnt since the last call."""
+        taken, self.found, self.computed = (self.found, self.computed), 0, 0
+        return taken
+
+    def state(self, *, replicated: bool) -> list[StateTensor]:
+        """What is to be saved beside the stored tables: which rows are hot, the steps, and the counts."""
+        found = []
+        for number, table in enumerate(self.stored[len(self.cold.stored) :]):
+            contents = {"rows": self.rows_of[number], "steps": torch.tensor(self._steps)}
+            if self.counted is not None:
+                contents["counts"] = self.counted[number].state
+            found += [
+                StateTensor(piece=table, name=name, tensor=tensor, axes=(), replicated=replicated)
+                for name, tensor in contents.items()
+            ]
+        return found
+
+    def load(self, name: str, content: str, tensor: Tensor) -> None:
+        """Overwrite one tensor of `state`, of the stored table of this name."""
+        number = [table.name for table in self.stored[len(self.cold.stored) :]].index(name)
+        if content == "steps":
+            self._steps = int(tensor)
+        elif content == "rows":
+            self.rows_of[number].copy_(tensor)
+            self._index()
+        else:
+            assert self.counted is not None
+            self.counted[number].state.copy_(tensor)
+
+    def _take_in(self, number: int, ids: np.ndarray, stored: Sequence[Tensor]) -> None:
+        """Give rows that are not hot free places, and the vectors that they have."""
+        rows, hot = self.rows_of[number], stored[len(self.cold.stored) + number]
+        free = (rows < 0).nonzero()[: len(ids), 0]
+        given = torch.from_numpy(np.sort(ids))
+        rows[free] = given
+        with torch.no_grad():
+            place = given.to(hot.device)
+            hot[free.to(hot.device)] = self.cold.rows(number, place, stored[: len(self.cold.stored)])
+
+    def _index(self) -> None:
+        self._sorted = []
+        for rows in self.rows_of:
+            taken = (rows >= 0).nonzero()[:, 0]
+            order = torch.argsort(rows[taken])
+            self._sorted.append((rows[taken][order], taken[order]))

@@ -1,0 +1,149 @@
+"""Rows that are kept as they are beside a form: what is found, learnt, taken in, lost (nothing) and saved."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from windrow.comm.loopback import Loopback
+from windrow.comm.meter import Meter
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm, make_forms
+from windrow.recsys.tables.forms import whole_table
+from windrow.recsys.tables.hot import WithHotRows, hot_rows_of
+from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
+from windrow.training.shard_files import LocalTable
+
+TABLES = [
+    EmbeddingBagConfig(name="a", num_embeddings=300, embedding_dim=8),
+    EmbeddingBagConfig(name="b", num_embeddings=200, embedding_dim=8),
+]
+FORMS = ["tensor_train", "hashed", "robe"]
+
+
+def options(form: str, **changes) -> TableOptions:
+    given = {"compression": 4, "hot_share": 0.1, "robe_block": 4, "optimizer": "adagrad", "learning_rate": 0.1}
+    return TableOptions(form=form, **(given | changes))
+
+
+def make(form: str, world=None, **changes) -> EmbeddingBagCollection:
+    return EmbeddingBagCollection(TABLES, optimizer=options(form, **changes), world=world, seed=1)
+
+
+def bags(*ids: list[int]):
+    from windrow.recsys.batches.jagged import keyed
+
+    values = torch.tensor([i for of_feature in ids for i in of_feature])
+    assert len({len(of_feature) for of_feature in ids}) == 1
+    return keyed(["a", "b"], values, torch.ones(len(values), dtype=torch.int64), num_samples=len(ids[0]))
+
+
+def whole(collection) -> dict[str, torch.Tensor]:
+    return {table.name: collection.whole_table(table.name) for table in TABLES}
+
+
+def learn(collection, batch) -> None:
+    collection(batch).values().square().sum().backward()
+    collection.step()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_first_rows_start_as_the_form_has_them_and_learn_alone(form):
+    plain, hot = (make(form, hot_share=share) for share in (0.0, 0.1))
+    before = whole(hot)
+    assert all(torch.equal(table, before[name]) for name, table in whole(plain).items())
+    learn(hot, bags([3, 3, 250], [0, 199, 7]))
+    after = whole(hot)
+    # Rows 3, 0 and 7 are hot: nothing else of the first rows has changed, though they share what is stored.
+    changed = [(before[name] != after[name]).any(1).nonzero()[:, 0].tolist() for name in ("a", "b")]
+    assert [row for row in changed[0] if row < 30] == [3]
+    assert [row for row in changed[1] if row < 20] == [0, 7]
+    assert 250 in changed[0]
+    assert 199 in changed[1]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_taking_rows_in_changes_no_lookup_and_loses_nothing(form):
+    collection = make(form, hot_counted=True, hot_every=2)
+    (form_of_a, *_) = (compressed.form for compressed in collection._compressed)
+    for step in range(8):
+        collection(bags([200, 100 + step, 7], [150, step, 9])).values().square().sum().backward()
+        taken_in = form_of_a.rows_of[0].tolist()
+        for compressed in collection._compressed:
+            compressed.batch.step()
+        before = whole(collection)
+        # What `step` does once the stored tables have learnt.
+        for compressed in collection._compressed:
+            compressed.form.step(tuple(compressed.batch.parameters()), None)
+        assert all(torch.equal(table, before[name]) for name, table in whole(collection).items())
+        kept = form_of_a.rows_of[0].tolist()
+        assert all(old in {-1, new} for old, new in zip(taken_in, kept, strict=True))
+        if step == 1:
+            assert {200, 7} <= set(kept)
+    assert sorted(row for row in form_of_a.rows_of[0].tolist() if row >= 0) == [
+        7,
+        100,
+        101,
+        102,
+        103,
+        104,
+        105,
+        106,
+        107,
+        200,
+    ]
+
+
+def test_ranks_take_the_same_rows_in():
+    def body(world):
+        collection = make("tensor_train", world, hot_counted=True, hot_every=1, hot_bytes=64, hot_share=0)
+        for _ in range(2):
+            learn(collection, bags([7, 9] if world.rank else [8, 9], [1, 2]))
+        return [compressed.form.rows_of[0].tolist() for compressed in collection._compressed]
+
+    one, other = Loopback.run(2, body)
+    assert one == other == [[9, 7], [1, 2]]
+
+
+def test_hits_are_counted():
+    world = Loopback.single()
+    world.meter = Meter()
+    collection = make("tensor_train", world)
+    learn(collection, bags([3, 3, 250], [0, 199, 7]))
+    with torch.no_grad():
+        collection(bags([3, 3, 250], [0, 199, 7]))
+    found = world.meter.found(f"{collection.stage}: rows of compressed tables")
+    assert (found.cached, found.local) == (3, 2)
+
+
+def test_a_run_goes_on_as_if_it_had_not_been_stopped():
+    def compressed() -> CompressedTables:
+        chosen = options("tensor_train", hot_counted=True, hot_every=3)
+        (form, _) = make_forms(TABLES, chosen)
+        return CompressedTables(form, chosen, replicated=False, device=None, seed=1)
+
+    def go_on(tables: CompressedTables, steps: range) -> None:
+        batch = LookupThroughForm(tables.form.tables, (0,), tables, pooled=True)
+        for step in steps:
+            ids = torch.tensor([step, 7 * step % 300, 5, 290])
+            batch(ids, torch.arange(5)).square().sum().backward()
+            tables.step(Loopback.single(), stage="tables")
+
+    one, other = compressed(), compressed()
+    go_on(one, range(10))
+    saved = [replace(part, tensor=part.tensor.clone()) for part in one.batch.state()]
+    other.batch.load_state(saved)
+    for tables in (one, other):
+        go_on(tables, range(10, 20))
+    for mine, theirs in zip(one.batch.state(), other.batch.state(), strict=True):
+        assert torch.equal(mine.tensor, theirs.tensor), (mine.piece, mine.name)
+
+
+def test_sizes():
+    table = LocalTable(name="t", rows=(0, 1000), columns=(0, 8))
+    assert hot_rows_of(TableOptions(hot_share=0.01), table) == 10
+    assert hot_rows_of(TableOptions(hot_share=0.01, hot_bytes=3200), table) == 100
+    assert hot_rows_of(TableOptions(hot_bytes=10**9), table) == 1000
+    (form,) = make_forms(TABLES, options("robe"))
+    assert isinstance(form, WithHotRows)
+    assert form.stored[1:] == (whole_table("a.hot", 30, 8), whole_table("b.hot", 20, 8))
