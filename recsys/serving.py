@@ -2,7 +2,8 @@
 
     MODEL/model.json             features and tables in order, what labels are
     MODEL/dense.pt2              the dense part, `torch.export`: dense values and embeddings -> outputs
-    MODEL/tables.safetensors     every table under its name, float32; mapped, not read
+    MODEL/tables.safetensors     every table under its name, float32, or what it is computed from; mapped, not read
+    MODEL/hot_rows.safetensors   of compressed tables, which of their rows are kept as they are; not always there
     MODEL/log/                   rules and vocabularies of the prepared log, without samples
 
 A request, from values of a log to probabilities::
@@ -13,6 +14,8 @@ Tables of one width stand one after another in their file, so that all their fea
 
     features   item  user  item of the last visit          ids      3      0      5
     tables     item: 9 rows from row 0, user: 4 from 9     rows     3      9      5
+
+Compressed tables are looked up through their form, as in training.
 """
 
 import copy
@@ -20,7 +23,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -29,7 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.errors import DataError, RecipeError, StoreError, nearest_name
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.partition.manifest import read_document, write_document
 from windrow.recsys.batches.batch import Batch
@@ -48,7 +50,10 @@ from windrow.recsys.log.store import MANIFEST_NAME, VOCABULARIES, LogStore
 from windrow.recsys.models.retrieval import RetrievalModel
 from windrow.recsys.recommender import Recommender, collections_of
 from windrow.recsys.sharded.collection import ShardedTables
-from windrow.recsys.tables.options import pooling_of
+from windrow.recsys.tables.compressed import make_form
+from windrow.recsys.tables.forms import Form, Segment, whole_table
+from windrow.recsys.tables.hot import WithHotRows
+from windrow.recsys.tables.options import TableOptions, pooling_of
 from windrow.training.shard_files import write_safetensors
 
 if TYPE_CHECKING:
@@ -56,8 +61,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ServedModel", "export", "load"]
 
-FORMAT_VERSION = 1
-MODEL, DENSE, TABLES, LOG = "model.json", "dense.pt2", "tables.safetensors", "log"
+FORMAT_VERSION = 2
+MODEL, DENSE, TABLES, HOT_ROWS, LOG = "model.json", "dense.pt2", "tables.safetensors", "hot_rows.safetensors", "log"
 CURE = "export the model again"
 
 
@@ -108,32 +113,48 @@ def export(
     check_replaceable(Path(folder), overwrite=overwrite, what="exported model", marker=MODEL)
     collections = collections_of(model)
     outputs = [_outputs(collection) for collection in collections]
-    tables = {
-        output.table: (collection, output)
-        for collection, of_collection in zip(collections, outputs, strict=True)
-        for output in of_collection
-    }
-    tables = dict(sorted(tables.items(), key=lambda item: item[1][1].dim))
-    if len(tables) < len({(id(collection), spec.name) for collection in collections for spec in collection.specs}):
+    stored = [(collection, spec) for collection in collections for spec in collection.stored_specs()]
+    stored.sort(key=lambda found: found[1].dim)
+    tables = {spec.name: (collection, spec) for collection, spec in stored}
+    names = {output.table for of_collection in outputs for output in of_collection}
+    if len(tables) < len(stored) or len(names) < sum(len(collection.specs) for collection in collections):
         raise RecipeError("two collections of the model have tables of one name: give each table a name of its own")
     if collections[0].world.rank != 0:
         for name, (collection, _) in tables.items():
-            collection.whole_table(name)
+            collection.stored_table(name)
         return
     program = _traced(model, collections, outputs, log)
     with atomic_folder(Path(folder), overwrite=overwrite) as path:
         torch.export.save(program, path / DENSE)
-        layout = {name: (torch.float32, (output.rows, output.dim)) for name, (_, output) in tables.items()}
+        layout = {name: (torch.float32, (spec.rows, spec.dim)) for name, (_, spec) in tables.items()}
         write_safetensors(
-            path / TABLES, layout, lambda name: [tables[name][0].whole_table(name)], metadata={"format": "pt"}
+            path / TABLES, layout, lambda name: [tables[name][0].stored_table(name)], metadata={"format": "pt"}
         )
+        forms = [form for collection in collections for form in collection.table_forms()]
+        hot = {
+            stored.name: rows
+            for form in forms
+            if isinstance(form, WithHotRows)
+            for stored, rows in zip(form.hot, form.rows_of, strict=True)
+        }
+        if hot:
+            rows_layout = {name: (torch.int64, tuple(rows.shape)) for name, rows in hot.items()}
+            write_safetensors(path / HOT_ROWS, rows_layout, lambda name: [hot[name]], metadata={"format": "pt"})
         (path / LOG).mkdir()  # A prepared log without samples.
         if log.manifest.vocabularies:
             shutil.copytree(log.path / VOCABULARIES, path / LOG / VOCABULARIES)
         replace(log.manifest, splits={}).write(path / LOG / MANIFEST_NAME)
         described = {
             "outputs": [[asdict(output) for output in of_collection] for of_collection in outputs],
-            "tables": list(tables),
+            "tables": {name: [spec.rows, spec.dim] for name, (_, spec) in tables.items()},
+            "forms": [
+                {
+                    "tables": [[table.name, table.num_rows, table.dim] for table in form.tables],
+                    "options": asdict(collection.options.of(form.tables[0].name)),
+                }
+                for collection in collections
+                for form in collection.table_forms()
+            ],
             "transforms": {name: asdict(options) for name, options in (transforms or {}).items()},
         }
         write_document(path / MODEL, described, format_version=FORMAT_VERSION)
@@ -262,6 +283,8 @@ def load(folder: Path | str) -> "ServedModel":
     Raises:
         StoreError: the folder is not there, of another version, or damaged.
     """
+    from safetensors.torch import load_file
+
     folder = Path(folder)
     described = read_document(folder / MODEL, format_version=FORMAT_VERSION, store="exported model", cure=CURE)
     try:
@@ -270,11 +293,13 @@ def load(folder: Path | str) -> "ServedModel":
         program = torch.export.load(folder / DENSE).module(check_guards=False)
         # It would compare every shape with the example's at each request, which takes as long as a small model.
         program._forward_pre_hooks.clear()  # noqa: SLF001
-        shapes = {output.table: (output.rows, output.dim) for of_one in outputs for output in of_one}
-        tables = _mapped(folder / TABLES, {name: shapes[name] for name in described["tables"]})
+        shapes = {name: (rows, dim) for name, (rows, dim) in described["tables"].items()}
+        tables = _mapped(folder / TABLES, shapes)
+        hot = load_file(folder / HOT_ROWS) if (folder / HOT_ROWS).exists() else {}
+        forms = [_form(given, tables, shapes, hot) for given in described["forms"]]
     except (KeyError, TypeError, OSError, RuntimeError, ValueError) as error:
         raise StoreError(f"{folder} is damaged ({error}): {CURE}") from error
-    return ServedModel(LogStore.open(folder / LOG), transforms, outputs, tables, program)
+    return ServedModel(LogStore.open(folder / LOG), transforms, outputs, tables, forms, program)
 
 
 def _mapped(path: Path, shapes: Mapping[str, tuple[int, int]]) -> dict[int, tuple[Tensor, dict[str, int]]]:
@@ -299,6 +324,74 @@ def _mapped(path: Path, shapes: Mapping[str, tuple[int, int]]) -> dict[int, tupl
         found[dim] = (values[start:stop].view(-1, dim), first)
         start = stop
     return found
+
+
+class _Compressed(NamedTuple):
+    """Tables that are looked up through a form, and the values of what is stored of them."""
+
+    form: Form
+    stored: list[Tensor]
+
+
+def _form(
+    described: Mapping[str, Any],
+    tables: Mapping[int, tuple[Tensor, dict[str, int]]],
+    shapes: Mapping[str, tuple[int, int]],
+    hot: Mapping[str, Tensor],
+) -> _Compressed:
+    options = TableOptions(**{key: value for key, value in described["options"].items() if key not in _NOT_A_FORM})
+    form = make_form([whole_table(*table) for table in described["tables"]], options)
+    if isinstance(form, WithHotRows):
+        form.set_rows([hot[stored.name] for stored in form.hot])
+    stored = []
+    for part in form.stored:
+        rows, dim = shapes[part.name]
+        matrix, begins = tables[dim]
+        stored.append(matrix[begins[part.name] : begins[part.name] + rows])
+    return _Compressed(form, stored)
+
+
+_NOT_A_FORM = {"per_table", "pretrained"}
+
+
+class _CompressedRun(NamedTuple):
+    """Neighbouring outputs of tables of one form, looked up as one."""
+
+    through: _Compressed
+    pooled: bool
+    mean: bool
+    places: list[int]
+    segments: list[Segment]
+
+    def one_each(self, ids: Tensor) -> list[Tensor]:
+        """What the outputs give for ids [F, B]."""
+        form, stored = self.through
+        values = ids[self.places]
+        found = form.pool(self.segments, values.flatten(), torch.arange(values.numel() + 1), None, stored)
+        if self.pooled:
+            return [found]
+        ones = torch.ones(ids.shape[1], dtype=torch.int64)
+        widths = [segment.columns[1] for segment in self.segments]
+        return [tensor for of_output in found.split(widths, 1) for tensor in (of_output, ones)]
+
+    def lists(self, ids: Sequence[Tensor], weights: Sequence[Tensor], lengths: Tensor) -> list[Tensor]:
+        """What the outputs give for the ids of each feature, in lists of lengths [F, B]; `weights` may be none."""
+        form, stored = self.through
+        if not self.pooled:
+            found = []
+            for place, segment in zip(self.places, self.segments, strict=True):
+                each = torch.arange(len(ids[place]) + 1)
+                found += [form.pool([segment], ids[place], each, None, stored), lengths[place]]
+            return found
+        counts = lengths[self.places]
+        values = torch.cat([ids[place] for place in self.places])
+        bags = F.pad(counts.flatten().cumsum(0), (1, 0))
+        own = torch.cat([weights[place] for place in self.places]) if weights else None
+        sums = form.pool(self.segments, values, bags, own, stored)
+        if not self.mean:
+            return [sums]
+        widths = torch.tensor([segment.columns[1] for segment in self.segments])
+        return [sums / counts.clamp(min=1).t().repeat_interleave(widths, 1)]
 
 
 class _Run(NamedTuple):
@@ -351,6 +444,7 @@ class ServedModel:
         transforms: Mapping[str, TransformOptions],
         outputs: Sequence[Sequence[Output]],
         tables: Mapping[int, tuple[Tensor, dict[str, int]]],
+        forms: "Sequence[_Compressed]",
         program: nn.Module,
     ) -> None:
         self._log = log
@@ -369,14 +463,56 @@ class ServedModel:
         self.num_dense = log.num_dense
         self.labels = log.labels
         self._last = torch.tensor([[feature.rows - 1] for feature in self._choice.given])
-        self._runs: list[list[_Run]] = []
+        self._runs: list[list[_Run | _CompressedRun]] = []
+        through = {
+            table.name: (number, place)
+            for number, (form, _) in enumerate(forms)
+            for place, table in enumerate(form.tables)
+        }
+
+        def kind(output: Output) -> tuple[int, int, bool, bool]:
+            number, _ = through.get(output.table, (-1, 0))
+            return number, output.dim if number < 0 else 0, output.pooled, output.mean
+
+        self._tables: dict[str, tuple[int, _Run | _CompressedRun]] = {}
         for of_collection in outputs:
             self._runs.append([])
-            for (dim, pooled, mean), run in groupby(of_collection, attrgetter("dim", "pooled", "mean")):
-                (matrix, begins), members = tables[dim], list(run)
+            for (number, dim, pooled, mean), run in groupby(of_collection, kind):
+                members = list(run)
                 places = [self.features.index(output.feature) for output in members]
-                first = torch.tensor([[begins[output.table]] for output in members])
-                self._runs[-1].append(_Run(matrix, pooled, mean, places, first))
+                if number < 0:
+                    matrix, begins = tables[dim]
+                    first = torch.tensor([[begins[output.table]] for output in members])
+                    self._runs[-1].append(_Run(matrix, pooled, mean, places, first))
+                else:
+                    segments = [Segment(through[output.table][1], 0, (0, output.dim)) for output in members]
+                    self._runs[-1].append(_CompressedRun(forms[number], pooled, mean, places, segments))
+                self._tables |= {output.table: (at, self._runs[-1][-1]) for at, output in enumerate(members)}
+        self._rows = {output.table: output.rows for of_collection in outputs for output in of_collection}
+
+    @torch.inference_mode()
+    def vectors(self, table: str, ids: Tensor) -> Tensor:
+        """Vectors of some rows of one table, for search by similarity, say.
+
+        Args:
+            table: name.
+            ids: [n] int64 row numbers.
+
+        Returns:
+            [n, dim] float32.
+
+        Raises:
+            DataError: there is no such table, or an id is past it.
+        """
+        if table not in self._tables:
+            raise DataError(f"there is no table {table!r}. {nearest_name(table, self._tables)}")
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self._rows[table]:
+            raise DataError(f"table {table!r} has the rows 0 to {self._rows[table] - 1}, not all of {ids.tolist()}")
+        at, run = self._tables[table]
+        if isinstance(run, _Run):
+            return F.embedding(ids + run.first[at], run.matrix)
+        form, stored = run.through
+        return form.pool([run.segments[at]], ids, torch.arange(len(ids) + 1), None, stored)
 
     @torch.inference_mode()
     def predict(self, rows: Any) -> Tensor:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from windrow.comm.transfer import Pending
     from windrow.comm.world import World
     from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
+    from windrow.recsys.tables.forms import Form
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
 __all__ = ["InFlightLookup", "ShardedTables", "rows_of_whole_tables", "table_specs"]
@@ -436,12 +437,24 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         Raises:
             KeyError: there is no such table.
         """
-        specs = {spec.name: spec for spec in self.stored_specs()}
-        form = next((form for form, _ in self._forms if name in [table.name for table in form.tables]), None)
-        wanted = [name] if form is None else [stored.name for stored in form.stored]
-        weights, plan, stage = self._weights(), self._stored_plan(), f"{self.stage}: whole tables"
-        stored = [gather_table(self.world, plan, specs[part], weights[part], stage=stage) for part in wanted]
-        return stored[0] if form is None else form.whole_table(name, stored)
+        for form in self.table_forms():
+            if name in [table.name for table in form.tables]:
+                return form.whole_table(name, [self.stored_table(stored.name) for stored in form.stored])
+        return self.stored_table(name)
+
+    def stored_table(self, name: str) -> Tensor:
+        """Bring one of `stored_specs` together: [rows, dim] float32 on the CPU of every rank. Collective.
+
+        Raises:
+            KeyError: there is no such table.
+        """
+        spec = {spec.name: spec for spec in self.stored_specs()}[name]
+        stage = f"{self.stage}: whole tables"
+        return gather_table(self.world, self._stored_plan(), spec, self._weights()[name], stage=stage)
+
+    def table_forms(self) -> "list[Form]":
+        """How compressed tables are computed from what is stored; on every rank, whether it stores them or not."""
+        return [form for form, _ in self._forms]
 
     def _weights(self) -> dict[str, list[StateTensor]]:
         """What this rank stores of each table's values."""

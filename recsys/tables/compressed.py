@@ -26,7 +26,7 @@ from windrow.training.shard_files import LocalTable, StateTensor
 if TYPE_CHECKING:
     from windrow.comm.world import World
 
-__all__ = ["CompressedTables", "LookupThroughForm", "compressed_bytes", "make_forms"]
+__all__ = ["CompressedTables", "LookupThroughForm", "compressed_bytes", "make_form", "make_forms"]
 
 
 def make_forms(tables: Sequence[TableConfig], options: TableOptions) -> list[Form]:
@@ -40,47 +40,51 @@ def make_forms(tables: Sequence[TableConfig], options: TableOptions) -> list[For
         RecipeError: a table cannot be stored smaller in this form; it has first values of its own, which no
             form can take; or two tables would be stored under one name.
     """
-    from windrow.recsys.tables.robe import Robe
-    from windrow.recsys.tables.tensor_train import TensorTrain
-
-    alone: dict[str, Callable[[LocalTable, TableOptions], Form]] = {
-        "hashed": Hashed,
-        "quotient_remainder": QuotientRemainder,
-        "narrow": Narrow,
-        "tensor_train": TensorTrain,
-    }
-    forms: list[Form] = []
-    sharing: list[tuple[TableOptions, list[LocalTable]]] = []
+    groups: list[tuple[TableOptions, list[LocalTable]]] = []
     for config in tables:
-        own = options.of(config.name)
-        if own.form == "dense":
+        kind = options.of_one_batch(config.name)
+        if kind.form == "dense":
             continue
         if init_fn_of(config) is not None or config.name in options.pretrained:
             raise RecipeError(
-                f'table {config.name!r}: form = "{own.form}" cannot start from given rows: leave out init_fn and '
+                f'table {config.name!r}: form = "{kind.form}" cannot start from given rows: leave out init_fn and '
                 'tables.pretrained, or take form = "dense"'
             )
         table = whole_table(config.name, config.num_embeddings, config.embedding_dim)
-        if own.form == "robe":
-            kind = options.of_one_batch(config.name)
-            same = next((of_kind for found, of_kind in sharing if found == kind), None)
-            if same is None:
-                sharing.append((kind, [table]))
-            else:
-                same.append(table)
+        sharing = next((of_kind for found, of_kind in groups if found == kind and kind.form == "robe"), None)
+        if sharing is None:
+            groups.append((kind, [table]))
         else:
-            forms.append(alone[own.form](table, own))
-    forms += [Robe(of_kind, options.of(of_kind[0].name)) for _, of_kind in sharing]
-    forms = [
-        WithHotRows(form, own) if own.hot_share or own.hot_bytes else form
-        for form in forms
-        for own in [options.of(form.tables[0].name)]
-    ]
+            sharing.append(table)
+    forms = [make_form(of_group, options.of(of_group[0].name)) for _, of_group in groups]
     names = [config.name for config in tables] + [stored.name for form in forms for stored in form.stored]
     for name in names:
         if names.count(name) > 1:
             raise RecipeError(f"two tables would be stored as {name!r}: give tables other names")
     return forms
+
+
+def make_form(tables: Sequence[LocalTable], options: TableOptions) -> Form:
+    """The form of some tables that are stored together: several for robe, else one.
+
+    Args:
+        tables: whole tables.
+        options: of the first one.
+
+    Raises:
+        RecipeError: it would not be smaller.
+    """
+    from windrow.recsys.tables.robe import Robe
+    from windrow.recsys.tables.tensor_train import TensorTrain
+
+    kinds: dict[str, Callable[[LocalTable, TableOptions], Form]] = {
+        "hashed": Hashed,
+        "quotient_remainder": QuotientRemainder,
+        "narrow": Narrow,
+        "tensor_train": TensorTrain,
+    }
+    form = Robe(tables, options) if options.form == "robe" else kinds[options.form](tables[0], options)
+    return WithHotRows(form, options) if options.hot_share or options.hot_bytes else form
 
 
 def compressed_bytes(form: Form, options: TableOptions) -> int:

@@ -52,16 +52,17 @@ class WithHotRows(Form):
     def __init__(self, cold: Form, options: TableOptions) -> None:
         self.cold = cold
         places = [hot_rows_of(options, table) for table in cold.tables]
-        hot = [
+        self.hot = [
             whole_table(f"{table.name}.hot", max(number, 1), table.dim)
             for table, number in zip(cold.tables, places, strict=True)
         ]
-        super().__init__(cold.tables, (*cold.stored, *hot), (*cold.scales, *(0.0 for _ in hot)))
+        """The stored tables of hot rows, one for each table."""
+        super().__init__(cold.tables, (*cold.stored, *self.hot), (*cold.scales, *(0.0 for _ in self.hot)))
         self._every = options.hot_every
         self._steps = 0
-        self.rows_of = [torch.full((table.num_rows,), -1, dtype=torch.int64) for table in hot]
+        self.rows_of = [torch.full((table.num_rows,), -1, dtype=torch.int64) for table in self.hot]
         """Of each table the row in each place, -1 for none."""
-        self.counted = [HotRows(ROOM * table.num_rows) for table in hot] if options.hot_counted else None
+        self.counted = [HotRows(ROOM * table.num_rows) for table in self.hot] if options.hot_counted else None
         self._sorted: list[tuple[Tensor, Tensor]] = []
         self._index()
         self.found, self.computed = 0, 0
@@ -70,8 +71,7 @@ class WithHotRows(Form):
     def first_values(self, seed: int) -> list[Tensor] | None:
         """See `Form.first_values`."""
         given = self.cold.first_values(seed)
-        hot = self.stored[len(self.cold.stored) :]
-        return None if given is None else [*given, *(torch.zeros(table.num_rows, table.dim) for table in hot)]
+        return None if given is None else [*given, *(torch.zeros(table.num_rows, table.dim) for table in self.hot)]
 
     def start(self, stored: Sequence[Tensor]) -> None:
         """Take the first rows of each table in, unless rows are counted. No lookup changes."""
@@ -123,6 +123,11 @@ class WithHotRows(Form):
             self._take_in(number, distinct[most_wanted(distinct, totals, -(-free // 2))], stored)
         self._index()
 
+    def set_rows(self, rows: Sequence[Tensor]) -> None:
+        """Say which row is in each place of each table: `rows_of` of another."""
+        self.rows_of = list(rows)
+        self._index()
+
     def take_found(self) -> tuple[int, int]:
         """Different ids that were hot, and others, in the minibatches that were learnt since the last call."""
         taken, self.found, self.computed = (self.found, self.computed), 0, 0
@@ -131,7 +136,7 @@ class WithHotRows(Form):
     def state(self, *, replicated: bool) -> list[StateTensor]:
         """What is to be saved beside the stored tables: which rows are hot, the steps, and the counts."""
         found = []
-        for number, table in enumerate(self.stored[len(self.cold.stored) :]):
+        for number, table in enumerate(self.hot):
             contents = {"rows": self.rows_of[number], "steps": torch.tensor(self._steps)}
             if self.counted is not None:
                 contents["counts"] = self.counted[number].state
@@ -143,7 +148,7 @@ class WithHotRows(Form):
 
     def load(self, name: str, content: str, tensor: Tensor) -> None:
         """Overwrite one tensor of `state`, of the stored table of this name."""
-        number = [table.name for table in self.stored[len(self.cold.stored) :]].index(name)
+        number = [table.name for table in self.hot].index(name)
         if content == "steps":
             self._steps = int(tensor)
         elif content == "rows":

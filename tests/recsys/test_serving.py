@@ -22,7 +22,7 @@ from windrow.comm.world import World
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.serving import ServedModel
-from windrow.recsys.tables.options import PoolingType
+from windrow.recsys.tables.options import PoolingType, TableOptions, TableOverrides
 from windrow.training.dense import make_linear
 
 ROWS = 300
@@ -72,15 +72,15 @@ class OwnNet(nn.Module):
         return outputs
 
 
-def kind_of_recommender(**options: Any) -> Any:
+def kind_of_recommender(stored: TableOptions | None = None, **options: Any) -> Any:
     def make(world: World, log: recsys.LogStore) -> recsys.Recommender:
         sequences = options.get("sequences", ())
         tables = [table for table in log.tables(dim=4) if table.name not in sequences]
-        bags = recsys.EmbeddingBagCollection(tables, is_weighted=True, world=world)
+        bags = recsys.EmbeddingBagCollection(tables, is_weighted=True, world=world, optimizer=stored)
         of_sequences = None
         if sequences:
             config = recsys.EmbeddingConfig(name="past", num_embeddings=30, embedding_dim=4, feature_names=["past"])
-            of_sequences = recsys.EmbeddingCollection([config], world=world)
+            of_sequences = recsys.EmbeddingCollection([config], world=world, optimizer=stored)
         model = recsys.build_model(
             ModelOptions(top=(8,), **options),
             num_dense=1,
@@ -94,9 +94,18 @@ def kind_of_recommender(**options: Any) -> Any:
     return make
 
 
+ROBE = TableOptions(form="robe", compression=1.5, robe_block=4, optimizer="adagrad")
+TRAIN = TableOptions(form="tensor_train", compression=1.1, tt_cores=2, hot_share=0.2, optimizer="adagrad")
+PER_TABLE = TableOptions(
+    per_table={"past": TableOverrides(form="hashed", compression=2, hot_bytes=48, hot_counted=True)}
+)
 MODELS = {
     "own": OwnNet,
     "dlrm": kind_of_recommender(bottom=(8,)),
+    "robe": kind_of_recommender(ROBE, bottom=(8,)),
+    "robe sequence": kind_of_recommender(ROBE, bottom=(8,), sequences=("past",), sequence_query="item"),
+    "tensor_train": kind_of_recommender(TRAIN, bottom=(8,)),
+    "one hashed": kind_of_recommender(PER_TABLE, bottom=(8,)),
     "sequence": kind_of_recommender(bottom=(8,), sequences=("past",), sequence_query="item"),
 }
 
@@ -155,7 +164,7 @@ FEATURES = ("b", "a", "c", "d", "a2")
 class EveryKind(nn.Module):
     """Bags of two widths, sums and means, a table that two features share, features out of order; and sequences."""
 
-    def __init__(self, *, is_weighted: bool) -> None:
+    def __init__(self, *, is_weighted: bool, stored: TableOptions | None = None) -> None:
         super().__init__()
         add = PoolingType.SUM
         mean = add if is_weighted else PoolingType.MEAN
@@ -169,6 +178,7 @@ class EveryKind(nn.Module):
             ],
             is_weighted=is_weighted,
             world=Loopback.single(),
+            optimizer=stored,
         )
         lists = [("e", 3, ["c", "a"]), ("f", 3, ["b"])]
         self.lists = recsys.EmbeddingCollection(
@@ -177,6 +187,7 @@ class EveryKind(nn.Module):
                 for name, dim, features in lists
             ],
             world=Loopback.single(),
+            optimizer=stored,
         )
 
     def forward(self, batch: Batch) -> Tensor:
@@ -190,14 +201,22 @@ class EveryKind(nn.Module):
         return outputs
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["means", "weights"])
+HASHED = TableOptions(form="hashed", compression=1.5)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(False, None), (True, None), (False, HASHED), (True, HASHED)],
+    ids=["means", "weights", "means of hashed rows", "weights of hashed rows"],
+)
 def every_kind(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[EveryKind, ServedModel]:
     folder = tmp_path_factory.mktemp("every_kind")
     columns: dict[str, Any] = {"label": [0, 1] * 10, **dict.fromkeys(FEATURES, [[1], [2, 3]] * 10)}
     parquet.write_table(pa.table(columns), folder / "log.parquet")
     rule = recsys.FeatureOptions(ids="rows", rows=9, multi_hot=True)
     log = recsys.prepare(folder / "log.parquet", folder / "log", features=dict.fromkeys(FEATURES, rule))
-    model = EveryKind(is_weighted=request.param)
+    is_weighted, stored = request.param
+    model = EveryKind(is_weighted=is_weighted, stored=stored)
     recsys.export(model, log, folder / "model")
     return model, recsys.load(folder / "model")
 
@@ -280,3 +299,16 @@ def test_what_cannot_be_exported_or_loaded(log: recsys.LogStore, tmp_path: Path)
     tables.write_bytes(tables.read_bytes()[:-4])
     with pytest.raises(StoreError, match="export the model again"):
         recsys.load(tmp_path / "model")
+
+
+def test_vectors_of_rows(every_kind: tuple[EveryKind, ServedModel]) -> None:
+    model, served = every_kind
+    ids = torch.tensor([8, 0, 3, 3])
+    for collection, names in ((model.bags, ("a", "b", "c", "d")), (model.lists, ("e", "f"))):
+        for name in names:
+            torch.testing.assert_close(served.vectors(name, ids), collection.whole_table(name)[ids])
+    assert served.vectors("a", ids[:0]).shape == (0, 4)
+    with pytest.raises(DataError, match="there is no table 'g'"):
+        served.vectors("g", ids)
+    with pytest.raises(DataError, match="table 'a' has the rows 0 to 8"):
+        served.vectors("a", torch.tensor([9]))
