@@ -7,7 +7,6 @@ A row that several ids name counts as often, since bags are looked up without a 
 several samples of a deduplicated group have counts once.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ from windrow.recsys.sharded.layout import Lookup, OwnerLayout, make_layout
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, read_samples, unpack
 from windrow.recsys.sharded.rank_tables import RankTables
 from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, without_values, write_table
-from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm, compressed_bytes, make_forms
+from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm, make_forms, shared_bytes
 from windrow.recsys.tables.make import first_values, initialise
 from windrow.recsys.tables.options import (
     TableConfig,
@@ -600,10 +599,7 @@ def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[Ta
     specs = []
     compressed: dict[str, int] = {}
     for form in make_forms(tables, options):
-        numbers = sum(table.num_rows * table.dim for table in form.tables)
-        for whole in form.tables:
-            share = whole.num_rows * whole.dim / numbers
-            compressed[whole.name] = math.ceil(share * compressed_bytes(form, options))
+        compressed |= shared_bytes(form, options)
     for table in tables:
         own = options.of(table.name)
         specs.append(

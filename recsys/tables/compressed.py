@@ -26,7 +26,7 @@ from windrow.training.shard_files import LocalTable, StateTensor
 if TYPE_CHECKING:
     from windrow.comm.world import World
 
-__all__ = ["CompressedTables", "LookupThroughForm", "compressed_bytes", "make_form", "make_forms"]
+__all__ = ["CompressedTables", "LookupThroughForm", "compressed_bytes", "make_form", "make_forms", "shared_bytes"]
 
 
 def make_forms(tables: Sequence[TableConfig], options: TableOptions) -> list[Form]:
@@ -94,6 +94,12 @@ def compressed_bytes(form: Form, options: TableOptions) -> int:
         table.num_rows * (table.dim * torch.float32.itemsize + own.optimizer_bytes_per_row(table.dim))
         for table in form.stored
     )
+
+
+def shared_bytes(form: Form, options: TableOptions) -> dict[str, int]:
+    """The same for each table, as its share of what they have in common, rounded up."""
+    total, numbers = compressed_bytes(form, options), sum(table.num_rows * table.dim for table in form.tables)
+    return {table.name: -(-total * table.num_rows * table.dim // numbers) for table in form.tables}
 
 
 class CompressedTables:
