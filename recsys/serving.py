@@ -150,7 +150,7 @@ def export(
             "forms": [
                 {
                     "tables": [[table.name, table.num_rows, table.dim] for table in form.tables],
-                    "options": asdict(collection.options.of(form.tables[0].name)),
+                    "options": [asdict(collection.options.of(table.name)) for table in form.tables],
                 }
                 for collection in collections
                 for form in collection.table_forms()
@@ -339,7 +339,10 @@ def _form(
     shapes: Mapping[str, tuple[int, int]],
     hot: Mapping[str, Tensor],
 ) -> _Compressed:
-    options = TableOptions(**{key: value for key, value in described["options"].items() if key not in _NOT_A_FORM})
+    options = [
+        TableOptions(**{key: value for key, value in of_table.items() if key not in _NOT_A_FORM})
+        for of_table in described["options"]
+    ]
     form = make_form([whole_table(*table) for table in described["tables"]], options)
     if isinstance(form, WithHotRows):
         form.set_rows([hot[stored.name] for stored in form.hot])

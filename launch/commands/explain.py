@@ -6,10 +6,12 @@ minibatches are most likely to need (alpha * N / ranks of them). With a network,
 the recipe trains on the whole graph: how many bytes travel before each layer, by the format of messages. Of the recipe
 of a prepared log with sessions: predict, from the log and the plan of its tables, what each step of deduplication (O3
 to O7, section [deduplication]) would save. With a network, also what shorter number formats on the wire (section
-[wire]) would save a step of either, less what rounding takes. One process does this: start it without mpirun.
+[wire]) would save a step of either, less what rounding takes. With --table-bytes, which form each table of a log should
+be stored in to fit. One process does this: start it without mpirun.
 """
 
 import argparse
+import json
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from windrow.gnn.partitioned import PartitionedGraph
     from windrow.launch.recipe import Recipe
     from windrow.launch.recommendation_recipe import RecommendationRecipe
+    from windrow.recsys.tables.options import FormName
 
 __all__ = ["add_arguments", "run"]
 
@@ -36,12 +39,13 @@ examples:
   mpirun -n 2 windrow network --out links.json
   windrow explain examples/tolokers.toml --network links.json --ranks-per-machine 2
   windrow explain examples/parquet_log.toml --ranks 4
+  windrow explain examples/parquet_log.toml --table-bytes 20000
 
-docs/caching.md and docs/deduplication.md say how it is worked out, and what the columns are.
+docs/caching.md, docs/deduplication.md and docs/compression.md say how it is worked out, and what the columns are.
 """
 
 OF_CACHES = ("ranks_per_machine", "alphas", "plot")
-OF_LOGS = ("ranks", "rows")
+OF_LOGS = ("ranks", "rows", "table_bytes", "table_form")
 """Options of one kind of recipe."""
 
 
@@ -67,6 +71,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ranks", type=int, metavar="N", help="of a log: how many ranks will train (1)")
     parser.add_argument("--rows", type=int, metavar="N", help="of a log: about the most samples to look at (262144)")
+    parser.add_argument(
+        "--table-bytes",
+        type=int,
+        metavar="N",
+        help="of a log: say how to store its tables in so many bytes, weights and optimiser state, by how often their "
+        "rows occur in the training split",
+    )
+    parser.add_argument(
+        "--table-form",
+        choices=("robe", "tensor_train", "hashed"),
+        help="with --table-bytes: form of the tables that are not dense (robe)",
+    )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the curves (*.png)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers (*.json)")
 
@@ -81,7 +97,35 @@ def run(arguments: argparse.Namespace) -> int:
         _refuse_options(arguments, OF_LOGS, "the recipe of a graph")
         return _explain_caches(recipe, arguments)
     _refuse_options(arguments, OF_CACHES, "the recipe of a log")
+    if arguments.table_bytes is not None:
+        return _explain_forms(recipe, arguments)
+    if arguments.table_form is not None:
+        raise RecipeError("--table-form says nothing without --table-bytes: add it, or leave --table-form out")
     return _explain_deduplication(recipe, arguments)
+
+
+def _explain_forms(recipe: "RecommendationRecipe", arguments: argparse.Namespace) -> int:
+    from windrow.recsys.log.store import LogStore
+    from windrow.recsys.log_survey import count_table_rows
+    from windrow.recsys.log_tables import check_store, log_table_specs
+    from windrow.recsys.tables.choose import choose_forms, form_rows
+    from windrow.training.terminal import table
+
+    if arguments.table_bytes < 1:
+        raise RecipeError(f"--table-bytes {arguments.table_bytes}: expected at least 1")
+    store = LogStore.open(recipe.store)
+    check_store(recipe, store)
+    specs = log_table_specs(replace(recipe, tables=recipe.tables.as_dense()), store)
+    form: FormName = "robe" if arguments.table_form is None else arguments.table_form
+    chosen = choose_forms(specs, count_table_rows(store), arguments.table_bytes, options=recipe.tables, form=form)
+    dense, stored = (sum(getattr(one, name) for one in chosen) for name in ("dense_bytes", "num_bytes"))
+    print(f"{recipe.name}: tables in {stored:,} bytes, in place of {dense:,}\n\n{table(form_rows(chosen))}\n")
+    print("For the recipe:\n")
+    for one in chosen:
+        settings = (f"{name} = {json.dumps(value)}" for name, value in one.settings().items())
+        print("\n".join([f"[tables.{json.dumps(one.table)}]", *settings, ""]))
+    write_json(arguments.json, [asdict(one) for one in chosen])
+    return 0
 
 
 def _explain_deduplication(recipe: "RecommendationRecipe", arguments: argparse.Namespace) -> int:

@@ -26,7 +26,7 @@ from windrow.training.shard_files import LocalTable, StateTensor
 if TYPE_CHECKING:
     from windrow.comm.world import World
 
-__all__ = ["CompressedTables", "LookupThroughForm", "compressed_bytes", "make_form", "make_forms", "shared_bytes"]
+__all__ = ["CompressedTables", "LookupThroughForm", "make_form", "make_forms", "shared_bytes"]
 
 
 def make_forms(tables: Sequence[TableConfig], options: TableOptions) -> list[Form]:
@@ -56,7 +56,7 @@ def make_forms(tables: Sequence[TableConfig], options: TableOptions) -> list[For
             groups.append((kind, [table]))
         else:
             sharing.append(table)
-    forms = [make_form(of_group, options.of(of_group[0].name)) for _, of_group in groups]
+    forms = [make_form(of_group, [options.of(table.name) for table in of_group]) for _, of_group in groups]
     names = [config.name for config in tables] + [stored.name for form in forms for stored in form.stored]
     for name in names:
         if names.count(name) > 1:
@@ -64,12 +64,12 @@ def make_forms(tables: Sequence[TableConfig], options: TableOptions) -> list[For
     return forms
 
 
-def make_form(tables: Sequence[LocalTable], options: TableOptions) -> Form:
+def make_form(tables: Sequence[LocalTable], options: Sequence[TableOptions]) -> Form:
     """The form of some tables that are stored together: several for robe, else one.
 
     Args:
         tables: whole tables.
-        options: of the first one.
+        options: of each; they differ in how many rows are hot at most.
 
     Raises:
         RecipeError: it would not be smaller.
@@ -83,23 +83,30 @@ def make_form(tables: Sequence[LocalTable], options: TableOptions) -> Form:
         "narrow": Narrow,
         "tensor_train": TensorTrain,
     }
-    form = Robe(tables, options) if options.form == "robe" else kinds[options.form](tables[0], options)
-    return WithHotRows(form, options) if options.hot_share or options.hot_bytes else form
-
-
-def compressed_bytes(form: Form, options: TableOptions) -> int:
-    """Memory of the stored tables and of what the optimiser keeps of them, on each rank that has them."""
-    own = options.of(form.tables[0].name)
-    return sum(
-        table.num_rows * (table.dim * torch.float32.itemsize + own.optimizer_bytes_per_row(table.dim))
-        for table in form.stored
-    )
+    own = options[0]
+    form = Robe(tables, own) if own.form == "robe" else kinds[own.form](tables[0], own)
+    return WithHotRows(form, options) if any(of_table.keeps_hot_rows for of_table in options) else form
 
 
 def shared_bytes(form: Form, options: TableOptions) -> dict[str, int]:
-    """The same for each table, as its share of what they have in common, rounded up."""
-    total, numbers = compressed_bytes(form, options), sum(table.num_rows * table.dim for table in form.tables)
-    return {table.name: -(-total * table.num_rows * table.dim // numbers) for table in form.tables}
+    """Memory of what is stored of each table, on each rank that has it: weights and what the optimiser keeps of them.
+
+    What several tables have in common is shared out by their sizes, rounded up.
+    """
+
+    def size(stored: Sequence[LocalTable]) -> int:
+        own = options.of(form.tables[0].name)
+        return sum(
+            table.num_rows * (table.dim * torch.float32.itemsize + own.optimizer_bytes_per_row(table.dim))
+            for table in stored
+        )
+
+    common, numbers = size(form.stored), sum(table.num_rows * table.dim for table in form.tables)
+    hot = dict.fromkeys((table.name for table in form.tables), 0)
+    if isinstance(form, WithHotRows):
+        common = size(form.cold.stored)
+        hot = {table.name: size([rows]) for table, rows in zip(form.tables, form.hot, strict=True)}
+    return {table.name: hot[table.name] - (-common * table.num_rows * table.dim // numbers) for table in form.tables}
 
 
 class CompressedTables:

@@ -46,23 +46,28 @@ class WithHotRows(Form):
 
     Args:
         cold: the form of all other rows.
-        options: ``hot_share`` or ``hot_bytes``; ``hot_counted``, with ``hot_every``.
+        options: of each table ``hot_share`` or ``hot_bytes``; ``hot_counted``, with ``hot_every``.
     """
 
-    def __init__(self, cold: Form, options: TableOptions) -> None:
+    def __init__(self, cold: Form, options: Sequence[TableOptions]) -> None:
         self.cold = cold
-        places = [hot_rows_of(options, table) for table in cold.tables]
+        places = [hot_rows_of(own, table) for own, table in zip(options, cold.tables, strict=True)]
         self.hot = [
             whole_table(f"{table.name}.hot", max(number, 1), table.dim)
             for table, number in zip(cold.tables, places, strict=True)
         ]
         """The stored tables of hot rows, one for each table."""
         super().__init__(cold.tables, (*cold.stored, *self.hot), (*cold.scales, *(0.0 for _ in self.hot)))
-        self._every = options.hot_every
+        self._every = [own.hot_every for own in options]
         self._steps = 0
+        self._has_places = [number > 0 for number in places]
         self.rows_of = [torch.full((table.num_rows,), -1, dtype=torch.int64) for table in self.hot]
         """Of each table the row in each place, -1 for none."""
-        self.counted = [HotRows(ROOM * table.num_rows) for table in self.hot] if options.hot_counted else None
+        self.counted = [
+            HotRows(ROOM * table.num_rows) if own.hot_counted and number else None
+            for own, table, number in zip(options, self.hot, places, strict=True)
+        ]
+        """Of each table whose hot rows are found by counting."""
         self._sorted: list[tuple[Tensor, Tensor]] = []
         self._index()
         self.found, self.computed = 0, 0
@@ -78,10 +83,11 @@ class WithHotRows(Form):
         self._steps = 0
         for number, rows in enumerate(self.rows_of):
             rows.fill_(-1)
-            if self.counted is None:
+            counted = self.counted[number]
+            if counted is not None:
+                counted.state.fill_(-1)
+            elif self._has_places[number]:
                 self._take_in(number, np.arange(len(rows)), stored)
-            else:
-                self.counted[number].state.fill_(-1)
         self._index()
 
     def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
@@ -92,8 +98,9 @@ class WithHotRows(Form):
         if torch.is_grad_enabled():
             hits = int(is_hot.sum())
             self.found, self.computed = self.found + hits, self.computed + len(ids) - hits
-            if self.counted is not None:
-                self.counted[table].count(ids)
+            counted = self.counted[table]
+            if counted is not None:
+                counted.count(ids)
         hot = stored[len(self.cold.stored) + table].index_select(0, places[there[is_hot]])
         cold = self.cold.rows(table, ids[~is_hot], stored[: len(self.cold.stored)])
         # Hot ones first; where each came from says where it goes.
@@ -108,19 +115,24 @@ class WithHotRows(Form):
             world: the ranks that hold them, whose counts are added up; None: this one alone.
         """
         self._steps += 1
-        if self.counted is None or self._steps % self._every:
+        due = [
+            (number, counted)
+            for number, (counted, every) in enumerate(zip(self.counted, self._every, strict=True))
+            if counted is not None and self._steps % every == 0
+        ]
+        if not due:
             return
-        counts = [counted.counts() for counted in self.counted]
+        counts = [counted.counts() for _, counted in due]
         of_ranks = [counts] if world is None else world.all_gather_object(counts, stage="hot rows")
-        for number, rows in enumerate(self.rows_of):
-            ids = np.concatenate([of_rank[number][0] for of_rank in of_ranks])
-            distinct, places = np.unique(ids, return_inverse=True)
-            weights = np.concatenate([of_rank[number][1] for of_rank in of_ranks])
-            totals = np.bincount(places, weights=weights, minlength=len(distinct)).astype(np.int64)
-            is_new = ~np.isin(distinct, rows.numpy())
-            distinct, totals = distinct[is_new], totals[is_new]
+        for (number, _), of_table in zip(due, zip(*of_ranks, strict=True), strict=True):
+            rows = self.rows_of[number]
+            ids, places = np.unique(np.concatenate([found for found, _ in of_table]), return_inverse=True)
+            weights = np.concatenate([times for _, times in of_table])
+            totals = np.bincount(places, weights=weights, minlength=len(ids)).astype(np.int64)
+            is_new = ~np.isin(ids, rows.numpy())
+            ids, totals = ids[is_new], totals[is_new]
             free = int((rows < 0).sum())
-            self._take_in(number, distinct[most_wanted(distinct, totals, -(-free // 2))], stored)
+            self._take_in(number, ids[most_wanted(ids, totals, -(-free // 2))], stored)
         self._index()
 
     def set_rows(self, rows: Sequence[Tensor]) -> None:
@@ -138,8 +150,9 @@ class WithHotRows(Form):
         found = []
         for number, table in enumerate(self.hot):
             contents = {"rows": self.rows_of[number], "steps": torch.tensor(self._steps)}
-            if self.counted is not None:
-                contents["counts"] = self.counted[number].state
+            counted = self.counted[number]
+            if counted is not None:
+                contents["counts"] = counted.state
             found += [
                 StateTensor(piece=table, name=name, tensor=tensor, axes=(), replicated=replicated)
                 for name, tensor in contents.items()
@@ -155,8 +168,9 @@ class WithHotRows(Form):
             self.rows_of[number].copy_(tensor)
             self._index()
         else:
-            assert self.counted is not None
-            self.counted[number].state.copy_(tensor)
+            counted = self.counted[number]
+            assert counted is not None
+            counted.state.copy_(tensor)
 
     def _take_in(self, number: int, ids: np.ndarray, stored: Sequence[Tensor]) -> None:
         """Give rows that are not hot free places, and the vectors that they have."""

@@ -341,12 +341,23 @@ class TableOptions:
 
     def of_one_batch(self, table: str) -> "TableOptions":
         """What tables have in common that one call can look up; equal for those that can."""
-        return replace(self.of(table), dim=1, initial_scale=None, pretrained={})
+        own = replace(self.of(table), dim=1, initial_scale=None, pretrained={})
+        return replace(own, hot_share=0.0, hot_bytes=0, hot_counted=False, hot_every=1)
+
+    def as_dense(self) -> "TableOptions":
+        """The same without compression."""
+        own = {name: replace(found, form=None) for name, found in self.per_table.items()}
+        return replace(self, form="dense", per_table=own)
 
     def only(self, tables: Iterable[str]) -> "TableOptions":
         """The same without what is said of other tables than these."""
         kept = set(tables)
         return replace(self, per_table={name: found for name, found in self.per_table.items() if name in kept})
+
+    @property
+    def keeps_hot_rows(self) -> bool:
+        """Whether some rows of compressed tables are kept as they are."""
+        return self.hot_share > 0 or self.hot_bytes > 0
 
     @property
     def moves_every_row(self) -> bool:
