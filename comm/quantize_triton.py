@@ -13,7 +13,7 @@ from torch import Tensor
 from windrow.comm.quantize_kernels import CONSTANT_ROW, LEAST_STEP
 from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER
 
-__all__ = ["dequantize_rows", "quantize_rows"]
+__all__ = ["dequantize_rows", "mix", "quantize_rows"]
 
 _FIRST = tl.constexpr(FIRST_MULTIPLIER)
 _SECOND = tl.constexpr(SECOND_MULTIPLIER)
@@ -138,8 +138,8 @@ def _quantize(
         else:
             draws = tl.full((2 * eights, 4), 0x8000, tl.int32)
             if not nearest:
-                row_key = _mix(key.to(tl.uint64) ^ _mix(tl.load(row_ids + i).to(tl.uint64) + _GOLDEN))
-                words = _mix(row_key ^ _mix(four.to(tl.uint64) + _GOLDEN))
+                row_key = mix(key.to(tl.uint64) ^ mix(tl.load(row_ids + i).to(tl.uint64) + _GOLDEN))
+                words = mix(row_key ^ mix(four.to(tl.uint64) + _GOLDEN))
                 draws = ((words >> (16 * lane).to(tl.uint64)) & 0xFFFF).to(tl.int32)
             # What is outside of the row counts as its least entry.
             above = tl.where(inside, row, low) - zero
@@ -220,7 +220,7 @@ def _in_order(bits: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def _mix(value: tl.tensor) -> tl.tensor:
+def mix(value: tl.tensor) -> tl.tensor:
     """Mix 64 bits; see `windrow.comm.random.mix64`."""
     value = (value ^ (value >> 30)) * _FIRST
     value = (value ^ (value >> 27)) * _SECOND

@@ -18,6 +18,7 @@ from windrow.recsys.serving import ServedModel, export, load
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
+from windrow.recsys.tables.choose import choose_forms, with_forms
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, PoolingType, TableOptions, TableOverrides
 from windrow.recsys.task import ClickTask, RecommendationTask, TrainingOptions
 
@@ -44,9 +45,11 @@ __all__ = [
     "TableOverrides",
     "TrainingOptions",
     "build_model",
+    "choose_forms",
     "export",
     "load",
     "prepare",
     "prepare_rows",
     "table_specs",
+    "with_forms",
 ]

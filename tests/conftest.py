@@ -1,7 +1,11 @@
 """Fixtures that every test may use."""
 
+import importlib.util
+import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -284,3 +288,19 @@ def _prepare_clicks(folder: Path) -> None:
     (folder / "log.csv").write_text("\n".join(lines) + "\n")
     recipe = _click_recipe(folder)
     prepare_log(recipe.store, recipe.log, recipe.split, overwrite=True)
+
+
+@pytest.fixture
+def run_with_triton(tmp_path: Path) -> Callable[..., str]:
+    """Run a program in a process that has imported no Triton yet: ``run(program, *arguments, **environment)``."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("needs triton: pip install -r requirements/dev-cpu.txt")
+
+    def run(program: str, *arguments: object, **environment: str) -> str:
+        command = [sys.executable, "-P", "-c", program, *map(str, arguments)]
+        environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)} | environment
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run

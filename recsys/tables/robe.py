@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -125,21 +126,23 @@ class Robe(Form):
         weights: Tensor | None,
         stored: Sequence[Tensor],
     ) -> Tensor:
-        """See `Form.pool`. On CPUs one loop hashes, reads and adds up; nothing is kept for the backward pass."""
-        if values.device.type != "cpu":
-            return super().pool(segments, values, offsets, weights, stored)
-        described = np.array([self._described(segment) for segment in segments], np.uint64)
-        pooled: Tensor = _Pool.apply(self, described, values, offsets.long(), weights, stored[0])  # type: ignore[no-untyped-call]
+        """See `Form.pool`. One loop hashes, reads and adds up; nothing is kept for the backward pass."""
+        kind = _Pool if values.device.type == "cpu" else _PoolOnGPU
+        pooled: Tensor = kind.apply(self, segments, values, offsets.long(), weights, stored[0])  # type: ignore[no-untyped-call]
         return pooled
 
-    def _described(self, segment: Segment) -> tuple[int, ...]:
-        return self.constants[segment.table], self.sign_keys[segment.table], segment.first_row, *segment.columns
+    def described(self, segments: Sequence[Segment]) -> npt.NDArray[np.uint64]:
+        """What the compiled loops have to know of lookups: see `windrow.recsys.tables.robe_kernels`."""
+        rows = [
+            (self.constants[segment.table], self.sign_keys[segment.table], segment.first_row, *segment.columns)
+            for segment in segments
+        ]
+        return np.array(rows, np.uint64)
 
     @property
-    def hashes(self) -> tuple[Any, ...]:
-        """What the compiled loops have to know of the hash functions."""
-        numbers = (self.prime, self.per_row, self.per_block, self.span, self.block)
-        return (*(np.uint64(number) for number in numbers), self.has_signs)
+    def hashes(self) -> tuple[int, int, int, int, int, bool]:
+        """What they have to know of the hash functions."""
+        return self.prime, self.per_row, self.per_block, self.span, self.block, self.has_signs
 
 
 def product(ids: Tensor, factor: int, prime: int) -> Tensor:
@@ -157,18 +160,24 @@ def product(ids: Tensor, factor: int, prime: int) -> Tensor:
 class _Pool(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917  # autograd takes arguments by position
-        context: Any, form: Robe, segments: Any, values: Tensor, offsets: Tensor, weights: Tensor | None, array: Tensor
+        context: Any,
+        form: Robe,
+        segments: Sequence[Segment],
+        values: Tensor,
+        offsets: Tensor,
+        weights: Tensor | None,
+        array: Tensor,
     ) -> Tensor:
         from windrow.recsys.tables.robe_kernels import pool
 
-        context.form, context.segments, context.shape = form, segments, array.shape
+        context.form, context.segments, context.shape = form, form.described(segments), array.shape
         context.save_for_backward(values, offsets, weights)
         samples = (len(offsets) - 1) // len(segments)
-        pooled = torch.empty(samples, int((segments[:, 4] - segments[:, 3]).sum()))
+        pooled = torch.empty(samples, _width(segments))
         arguments = (
             array.detach().numpy().reshape(-1),
-            segments,
-            form.hashes,
+            context.segments,
+            _in_numpy(form.hashes),
             values.numpy(),
             offsets.numpy(),
             _array(weights),
@@ -187,7 +196,7 @@ class _Pool(torch.autograd.Function):
         arguments = (
             gradient.numpy().reshape(-1),
             context.segments,
-            context.form.hashes,
+            _in_numpy(context.form.hashes),
             values.numpy(),
             offsets.numpy(),
             _array(weights),
@@ -201,6 +210,47 @@ class _Pool(torch.autograd.Function):
 
         in_parallel(add_parts, parts, chunks_per_thread=1)
         return None, None, None, None, None, gradient
+
+
+class _PoolOnGPU(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917
+        context: Any,
+        form: Robe,
+        segments: Sequence[Segment],
+        values: Tensor,
+        offsets: Tensor,
+        weights: Tensor | None,
+        array: Tensor,
+    ) -> Tensor:
+        from windrow.recsys.tables.robe_triton import pool
+
+        starts = np.cumsum([0, *(segment.columns[1] - segment.columns[0] for segment in segments[:-1])])
+        described = np.column_stack([form.described(segments).view(np.int64), starts])
+        context.form, context.segments, context.shape = form, torch.from_numpy(described).to(array.device), array.shape
+        context.save_for_backward(values, offsets, weights)
+        return pool(
+            array.detach().reshape(-1), context.segments, form.hashes, values, offsets, weights, _width(segments)
+        )
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, arriving: Tensor) -> tuple[Tensor | None, ...]:
+        from windrow.recsys.tables.robe_triton import add_to_array
+
+        gradient = torch.zeros(context.shape, device=arriving.device)
+        add_to_array(
+            gradient.view(-1), context.segments, context.form.hashes, *context.saved_tensors, arriving.contiguous()
+        )
+        return None, None, None, None, None, gradient
+
+
+def _width(segments: Sequence[Segment]) -> int:
+    return sum(segment.columns[1] - segment.columns[0] for segment in segments)
+
+
+def _in_numpy(hashes: tuple[int, int, int, int, int, bool]) -> tuple[Any, ...]:
+    return (*(np.uint64(number) for number in hashes[:-1]), hashes[-1])
 
 
 def _array(weights: Tensor | None) -> Any:

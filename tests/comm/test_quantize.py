@@ -1,10 +1,6 @@
 """Quantised rows against a slow, obvious reference, byte for byte; their expectation, variance, limits; GPU kernels."""
 
-import importlib.util
 import math
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -282,24 +278,11 @@ for rows, positions, bits, row_ids, places in torch.load(sys.argv[1]):
 torch.save(found, sys.argv[2])
 """
 
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="needs triton: pip install -r requirements/dev-cpu.txt"
-)
 
-
-def run_with_triton(program, *arguments, folder, **environment):
-    command = [sys.executable, "-P", "-c", program, *map(str, arguments)]
-    environment = os.environ | {"TRITON_CACHE_DIR": str(folder)} | environment
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@needs_triton
-def test_gpu_kernels_write_and_read_the_same_bytes_in_the_interpreter(tmp_path):
+def test_gpu_kernels_write_and_read_the_same_bytes_in_the_interpreter(tmp_path, run_with_triton):
     asked, answered = tmp_path / "asked", tmp_path / "answered"
     torch.save(special_messages(), asked)
-    run_with_triton(IN_INTERPRETER, asked, answered, folder=tmp_path, TRITON_INTERPRET="1")
+    run_with_triton(IN_INTERPRETER, asked, answered, TRITON_INTERPRET="1")
     answers = iter(torch.load(answered))
     for rows, positions, bits, row_ids, places in special_messages():
         compare_with_cpu(next(answers), rows, bits, positions, row_ids, places, 7)
@@ -345,9 +328,8 @@ for kernel, out in ((quantize_triton._quantize, "*u8"), (quantize_triton._dequan
 """
 
 
-@needs_triton
-def test_gpu_kernels_compile_for_a_gpu_and_divide_as_cpus_do(tmp_path):
-    code = run_with_triton(COMPILED, folder=tmp_path)
+def test_gpu_kernels_compile_for_a_gpu_and_divide_as_cpus_do(run_with_triton):
+    code = run_with_triton(COMPILED)
     assert "div.rn.f32" in code
     assert "div.full.f32" not in code
     assert ".ftz" not in code

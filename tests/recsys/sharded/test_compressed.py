@@ -122,7 +122,7 @@ def test_one_rank_that_looks_all_up_sums_no_gradients(small):
 
     (without, none), (held, nothing) = Loopback.run(2, body)
     assert without == none == nothing == []
-    assert held == ["tiny", "item.core_0", "item.core_1", "item.core_2", "user.array"]
+    assert held == ["tiny", "user.array", "item.core_0", "item.core_1", "item.core_2"]
 
 
 def test_planners_replicate_compressed_tables(small):

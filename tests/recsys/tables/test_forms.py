@@ -113,21 +113,17 @@ def test_learns_as_the_stored_tables_do(case):
 
 
 @every_case
-@pytest.mark.parametrize("threads", [2, 3])
-def test_what_comes_out_does_not_depend_on_threads(case, threads):
+@pytest.mark.parametrize("many", [2, 3])
+def test_what_comes_out_does_not_depend_on_threads(case, many, threads):
     found = []
-    try:
-        for count in (1, threads):
-            torch.set_num_threads(count)
-            (first, *_) = compressed(TableOptions(compression=4, **case))
-            values, offsets, weights = random_bags(500, 2, 300, 5)
-            pooled = first.form.pool(
-                [Segment(0, 0, (0, 16))] * 2, values, offsets, weights, list(first.batch.parameters())
-            )
-            pooled.square().sum().backward()
-            found.append([pooled.detach(), *(parameter.grad for parameter in first.batch.parameters())])
-    finally:
-        torch.set_num_threads(1)
+    for count in (1, many):
+        threads(count)
+        (first, *_) = compressed(TableOptions(compression=4, **case))
+        values, offsets, weights = random_bags(500, 2, 300, 5)
+        stored = list(first.batch.parameters())
+        pooled = first.form.pool([Segment(0, 0, (0, 16))] * 2, values, offsets, weights, stored)
+        pooled.square().sum().backward()
+        found.append([pooled.detach(), *(parameter.grad for parameter in stored)])
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
@@ -344,3 +340,89 @@ def test_the_nearest_cores_of_a_table():
 def test_a_train_that_is_no_smaller_is_refused():
     with pytest.raises(RecipeError, match='form = "tensor_train" would store'):
         TensorTrain(whole_table("t", 8, 8), TableOptions(form="tensor_train", tt_rank=64))
+
+
+# ---------------------------------------------------------------------------------------------------------------- GPUs
+
+IN_INTERPRETER = """
+import sys
+import torch
+from windrow.recsys.tables.robe_triton import add_to_array, pool
+
+found = []
+for array, segments, hashes, values, offsets, weights, width, arriving in torch.load(sys.argv[1]):
+    gradient = torch.zeros_like(array)
+    add_to_array(gradient, segments, hashes, values, offsets, weights, arriving)
+    found.append((pool(array, segments, hashes, values, offsets, weights, width), gradient))
+torch.save(found, sys.argv[2])
+"""
+
+COMPILED = """
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from windrow.recsys.tables import robe_triton
+
+kinds = dict.fromkeys(("array", "weights", "pooled"), "*fp32") | dict.fromkeys(("samples", "width", "size"), "i32")
+kinds |= dict.fromkeys(("per_row", "per_block", "span"), "i64")
+constants = {"prime": (1 << 61) - 1, "block": 32, "has_signs": True, "weighted": True, "columns": 128}
+for back in (False, True):
+    chosen = constants | {"back": back}
+    signature = {name: kinds.get(name, "*i64") for name in robe_triton._bags.arg_names}
+    signature |= dict.fromkeys(chosen, "constexpr")
+    source = ASTSource(fn=robe_triton._bags, signature=signature, constexprs=chosen)
+    assert compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]
+"""
+
+
+def robe_requests(case: dict) -> tuple[Robe, list[Segment], tuple]:
+    """A form of two tables, lookups of parts of them, and values, offsets and weights."""
+    (found,) = compressed(TableOptions(compression=4, **case))
+    segments = [Segment(0, 0, (0, 16)), Segment(0, 100, (3, 9)), Segment(1, 0, (0, 10))]
+    assert isinstance(found.form, Robe)
+    return found.form, segments, random_bags(150, 3, 7, 2)
+
+
+ROBE_CASES = [case for case in CASES.values() if case["form"] == "robe"]
+
+
+def test_gpu_kernels_of_robe_do_the_same_in_the_interpreter(tmp_path, run_with_triton):
+    asked, expected = [], []
+    for case in ROBE_CASES:
+        form, segments, (values, offsets, weights) = robe_requests(case)
+        array = torch.randn(form.size, generator=torch.Generator().manual_seed(1), requires_grad=True)
+        starts = np.cumsum([0, 16, 6])
+        described = torch.from_numpy(np.column_stack([form.described(segments).view(np.int64), starts]))
+        for own in (None, weights):
+            pooled = form.pool(segments, values, offsets, own, [array.view(-1, form.block)])
+            arriving = torch.linspace(-1, 1, pooled.numel()).view_as(pooled)
+            (gradient,) = torch.autograd.grad(pooled, array, arriving)
+            asked.append((array.detach(), described, form.hashes, values, offsets, own, 32, arriving))
+            expected.append((pooled.detach(), gradient))
+    torch.save(asked, tmp_path / "asked")
+    run_with_triton(IN_INTERPRETER, tmp_path / "asked", tmp_path / "answered", TRITON_INTERPRET="1")
+    for found, wanted in zip(torch.load(tmp_path / "answered"), expected, strict=True):
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_gpu_kernels_of_robe_compile_for_a_gpu(run_with_triton):
+    run_with_triton(COMPILED)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@every_case
+def test_gpus_compute_what_cpus_do(case):
+    for here in compressed(TableOptions(compression=4, **case)):
+        there = CompressedTables(
+            here.form, TableOptions(compression=4, **case), replicated=False, device=torch.device("cuda"), seed=1
+        )
+        values, offsets, weights = random_bags(150, 2, 7, 2)
+        results = []
+        for tables, device in ((here, "cpu"), (there, "cuda")):
+            stored = list(tables.batch.parameters())
+            given = [each.to(device) for each in (values, offsets, weights)]
+            pooled = tables.form.pool([Segment(0, 0, (0, 8))] * 2, *given, stored)
+            results.append([pooled, *torch.autograd.grad(pooled.square().sum(), stored)])
+        for one, other in zip(*results, strict=True):
+            torch.testing.assert_close(one, other.cpu(), rtol=1e-4, atol=1e-6)
