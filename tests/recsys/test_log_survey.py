@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -10,7 +11,7 @@ from windrow.comm.errors import RecipeError, StoreError
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
 from windrow.recsys.log.prepare import prepare_log
-from windrow.recsys.log_survey import groups_for, log_summary, open_and_survey
+from windrow.recsys.log_survey import count_table_rows, groups_for, log_summary, open_and_survey
 
 
 @pytest.fixture
@@ -34,6 +35,37 @@ def test_groups_are_those_that_are_planted(recipe_file):
     _, found = open_and_survey(recipe, ranks=1, max_rows=2000)
     assert found.num_samples < 2500
     assert groups_for(recipe, found) == (("user",), ("cart", "sellers"), ("history",), ("tags",))
+
+
+def test_rows_are_counted_where_repeats_are_left_out_too(tmp_path):
+    draw = np.random.default_rng(1)
+    sessions = np.repeat(np.arange(50), 6)
+    lists = [draw.integers(0, 9, draw.integers(0, 4)).tolist() for _ in range(50)]
+    items = draw.integers(0, 20, 300)
+    columns = {
+        "label": draw.integers(0, 2, 300),
+        "session": sessions,
+        "time": np.arange(300),
+        "item": items,
+        "cart": [lists[session] for session in sessions],
+    }
+    parquet.write_table(pa.table(columns), tmp_path / "log.parquet")
+    rows = {"ids": "rows", "rows": 20}
+    log = LogOptions(
+        paths=[tmp_path / "log.parquet"],
+        format="parquet",
+        label="label",
+        session="session",
+        time="time",
+        features={"item": FeatureOptions(**rows), "cart": FeatureOptions(**rows, multi_hot=True, table="item")},
+    )
+    split = LogSplitOptions(by="files")
+    for leaves_out in (False, True):
+        folder = tmp_path / f"store_{leaves_out}"
+        store = prepare_log(folder, log, split, cluster=leaves_out, leave_out_repeats=leaves_out)
+        counts = count_table_rows(store)
+        in_lists = [number for session in sessions for number in lists[session]]
+        assert counts["item"].tolist() == np.bincount([*items, *in_lists], minlength=20).tolist()
 
 
 def test_what_is_refused(recipe_file, planted_store, tmp_path):

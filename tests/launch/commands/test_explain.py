@@ -12,6 +12,9 @@ from windrow.gnn.partitioning import partition_to_store
 from windrow.gnn.sampler import NeighborSampler
 from windrow.launch.cli import build_parser
 from windrow.launch.recipe import Recipe, load_recipe
+from windrow.launch.recommendation_recipe import load_recommendation_recipe
+from windrow.recsys.log.store import LogStore
+from windrow.recsys.log_tables import log_table_specs
 
 PARTS = 3
 
@@ -132,6 +135,31 @@ def test_alphas_are_numbers(text: str, capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit):
         build_parser().parse_args(["explain", "r.toml", f"--alphas={text}"])
     assert "numbers" in capsys.readouterr().err
+
+
+def test_tables_in_a_budget(
+    planted_recipes: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is printed for the recipe makes a recipe whose tables fit."""
+    recipe, out = planted_recipes["time"], tmp_path / "forms.json"
+    assert explain_with(recipe, "--table-bytes", 3_000_000, "--json", out) == 0
+    printed = capsys.readouterr().out
+    assert "tables in 2,9" in printed
+    chosen = json.loads(out.read_text())
+    assert {one["form"] for one in chosen} == {"robe"}
+    assert sum(one["num_bytes"] for one in chosen) <= 3_000_000
+    sections = printed.partition("For the recipe:")[2].partition("wrote ")[0]
+    changed = recipe.with_name("changed.toml")
+    changed.write_text(f"{recipe.read_text()}\n{sections}")
+    loaded = load_recommendation_recipe(changed)
+    specs = log_table_specs(loaded, LogStore.open(loaded.store))
+    assert [spec.num_bytes for spec in specs] == [one["num_bytes"] for one in chosen]
+    with pytest.raises(RecipeError, match="--table-bytes 0: expected at least 1"):
+        explain_with(recipe, "--table-bytes", 0)
+    with pytest.raises(RecipeError, match="--table-form says nothing without --table-bytes"):
+        explain_with(recipe, "--table-form", "hashed")
+    with pytest.raises(RecipeError, match="900 bytes are too few for 6 tables"):
+        explain_with(recipe, "--table-bytes", 900, "--table-form", "tensor_train")
 
 
 def test_a_log(planted_recipes: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
