@@ -432,11 +432,11 @@ def restore_tables(
     tables than in the checkpoint, or another optimiser: what the checkpoint does not have stays as it is.
 
     Raises:
-        StoreError: a table or its optimiser state is not all there.
+        StoreError: a table or its optimiser state is not all there; or a compressed table has another size.
     """
     with ShardReader(tables_folder(checkpoint.path), checkpoint.header.table_files) as reader:
         for batch in tables:
-            wanted = (part for part in batch.state() if part.name == "weight" or not weights_only)
+            wanted = (part for part in batch.state() if part.is_value or not weights_only)
             batch.load_state(_stored(reader, part, grown=grown) for part in wanted)
 
 
@@ -447,7 +447,13 @@ def _stored(reader: ShardReader, part: StateTensor, *, grown: bool) -> StateTens
     if grown:
         if piece.name not in reader.tables or part.name not in reader.contents(piece.name):
             return part
-        stop = max(start, min(stop, reader.shape(piece.name)[0]))
+        rows = reader.shape(piece.name)[0]
+        if part.fixed and rows != stop:
+            raise StoreError(
+                f"table {piece.name!r} has {rows} rows in the checkpoint and {stop} now: what compressed tables are "
+                "computed from cannot grow. Keep their sizes and their compression, or begin without run.init_from"
+            )
+        stop = max(start, min(stop, rows))
     found = reader.read(piece.name, (start, stop), piece.columns, part.name)
     if "rows" in part.axes and stop < piece.rows[1]:
         found = torch.cat([found, part.tensor[stop - start :].to(found)])

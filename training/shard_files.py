@@ -80,6 +80,7 @@ class StateTensor:
         weight           ("rows", "columns")    [rows, columns]    its cells
         sum_of_squares   ("rows",)              [rows]             its rows: a mean over the piece's columns
         step             ()                     any                the same in every piece, never cut
+        kept_rows        ()                     any                likewise: rows of another table that these are
     """
 
     piece: LocalTable
@@ -93,6 +94,13 @@ class StateTensor:
     """What its axes run over, as drawn above."""
     replicated: bool
     """Whether every rank holds the same copy."""
+    fixed: bool = False
+    """Whether what it means depends on its shape: then no rows can be added behind it."""
+
+    @property
+    def is_value(self) -> bool:
+        """Whether lookups need it, and not only learning."""
+        return self.name in {"weight", "kept_rows"}
 
 
 class StoredTables(Protocol):

@@ -7,11 +7,16 @@ without mpirun.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from windrow.comm.errors import StoreError
 from windrow.launch.commands.arguments import add_run, writing
 from windrow.training.run_folder import RunFolder, open_run_folder
+
+if TYPE_CHECKING:
+    from windrow.launch.recommendation_recipe import RecommendationRecipe
 
 __all__ = ["add_arguments", "run"]
 
@@ -68,11 +73,27 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.format == "safetensors":
                 export_safetensors(reader, arguments.out, tables=tables)
             else:
-                sequences = sequence_tables(load_recommendation_recipe(run_folder.recipe_file))
+                recipe = load_recommendation_recipe(run_folder.recipe_file)
+                sequences = sequence_tables(recipe)
+                _refuse_compressed(recipe, tables)
                 export_torchrec(reader, arguments.out, tables=tables, sequences=sequences)
     size = byte_size(arguments.out.stat().st_size)
     print(f"{arguments.out}: {len(tables)} tables, {size}, after epoch {checkpoint.header.epoch}")
     return 0
+
+
+def _refuse_compressed(recipe: "RecommendationRecipe", tables: Sequence[str]) -> None:
+    """TorchRec has no tables that are computed from others."""
+    from windrow.recsys.log_tables import sequence_tables
+
+    names = {recipe.log.table_of(feature) for feature in recipe.log.features} | sequence_tables(recipe)
+    for name in sorted(names):
+        form = recipe.tables.of(name).form
+        if form != "dense" and any(table.startswith(f"{name}.") for table in tables):
+            raise StoreError(
+                f"table {name!r} is stored as {form}, which TorchRec does not know: leave it out with --table, or take "
+                "--format model, which serves it, or safetensors, which writes what is stored"
+            )
 
 
 def _export_model(arguments: argparse.Namespace, run_folder: RunFolder) -> int:

@@ -9,6 +9,7 @@ one rank looks all up, it alone has them, else every rank does, and gradients ar
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -169,7 +170,7 @@ class _StoredTables(DenseGradientTableBatch):
     def state(self) -> list[StateTensor]:
         """See `TableBatch.state`."""
         more = self._form.state(replicated=self.replicated) if isinstance(self._form, WithHotRows) else []
-        return super().state() + more
+        return [replace(part, fixed=True) for part in super().state() + more]
 
     def load_state(self, tensors: Iterable[StateTensor]) -> None:
         """See `TableBatch.load_state`."""

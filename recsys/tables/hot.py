@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HOT_STATE", "WithHotRows", "hot_rows_of"]
 
-HOT_STATE = ("rows", "steps", "counts")
+HOT_STATE = ("kept_rows", "steps", "counts")
 """Names of `WithHotRows.state`."""
 ROOM = 8
 """Rows that are counted for each place that is left."""
@@ -149,7 +149,7 @@ class WithHotRows(Form):
         """What is to be saved beside the stored tables: which rows are hot, the steps, and the counts."""
         found = []
         for number, table in enumerate(self.hot):
-            contents = {"rows": self.rows_of[number], "steps": torch.tensor(self._steps)}
+            contents = {"kept_rows": self.rows_of[number], "steps": torch.tensor(self._steps)}
             counted = self.counted[number]
             if counted is not None:
                 contents["counts"] = counted.state
@@ -164,7 +164,7 @@ class WithHotRows(Form):
         number = [table.name for table in self.hot].index(name)
         if content == "steps":
             self._steps = int(tensor)
-        elif content == "rows":
+        elif content == "kept_rows":
             self.rows_of[number].copy_(tensor)
             self._index()
         else:

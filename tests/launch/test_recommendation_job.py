@@ -11,6 +11,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
+from windrow import recsys
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.launcher import launched_rank
 from windrow.comm.loopback import Loopback
@@ -109,6 +110,50 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(
     assert load_checkpoint(run / "checkpoints").header.position == (epoch, step - step % 2)
     train(recipe, resume=run)
     assert_same_end(run, folder / "whole")
+
+
+COMPRESSED: dict[str, Any] = {
+    "form": "robe",
+    "compression": 3,
+    "robe_block": 4,
+    "hot_share": 0.2,
+    "hot_counted": True,
+    "hot_every": 3,
+    "optimizer": "adagrad",
+}
+
+
+def test_compressed_tables_go_on_are_evaluated_and_served(folder: Path, click_recipe: Make) -> None:
+    recipe = click_recipe(folder, tables=COMPRESSED, run={"checkpoint_every_steps": 2})
+    result = train(recipe, run_folder=folder / "whole")
+    assert (result.test or 0) > 0.7
+    run = killed_run(folder, recipe, epoch=1, step=3)
+    train(recipe, resume=run)
+    assert_same_end(run, folder / "whole")
+    # Which rows are hot comes with the weights.
+    with make_trainer(Loopback.single(), recipe, torch.device("cpu")) as trainer:
+        trainer.load_weights(folder / "whole")
+        assert trainer.evaluate("test")["test"]["auc"] == pytest.approx(result.test, abs=1e-6)
+        expected = trainer.predict("test")
+    assert main(["export", str(folder / "whole"), "--format", "model", "--out", str(folder / "served")]) == 0
+    served = recsys.load(folder / "served")
+    samples = LogStore.open(recipe.store).split("test").rows
+    assert len(expected) == samples
+    stored = sum(path.stat().st_size for path in (folder / "served").glob("*.safetensors"))
+    assert stored < 4 * 8 * (64 + 14)
+    assert served.vectors("item", torch.tensor([2, 3])).shape == (2, 8)
+
+
+def test_what_compressed_tables_cannot_do_is_refused(
+    folder: Path, click_recipe: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(click_recipe(folder, tables=COMPRESSED, training={"epochs": 1}), run_folder=folder / "run")
+    capsys.readouterr()
+    assert main(["export", str(folder / "run"), "--format", "torchrec", "--out", str(folder / "tables.pt")]) != 0
+    assert "table 'item' is stored as robe, which TorchRec does not know" in capsys.readouterr().err
+    smaller = click_recipe(folder, tables=COMPRESSED | {"compression": 5}, run={"init_from": folder / "run"})
+    with pytest.raises(StoreError, match=r"table 'item.array' has \d+ rows in the checkpoint and \d+ now: what compr"):
+        train(smaller, run_folder=folder / "other")
 
 
 def test_shards_that_are_damaged_are_passed_over(
