@@ -20,6 +20,7 @@ from windrow.partition.tables.plan import Plan
 from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
 from windrow.recsys.tables.forms import Form, Hashed, Narrow, QuotientRemainder, Segment, whole_table
 from windrow.recsys.tables.hot import HOT_STATE, WithHotRows
+from windrow.recsys.tables.import_export import load_pretrained
 from windrow.recsys.tables.options import TableConfig, TableOptions, init_fn_of
 from windrow.recsys.tables.table import TableBatch
 from windrow.training.shard_files import LocalTable, StateTensor
@@ -46,10 +47,10 @@ def make_forms(tables: Sequence[TableConfig], options: TableOptions) -> list[For
         kind = options.of_one_batch(config.name)
         if kind.form == "dense":
             continue
-        if init_fn_of(config) is not None or config.name in options.pretrained:
+        if init_fn_of(config) is not None:
             raise RecipeError(
-                f'table {config.name!r}: form = "{kind.form}" cannot start from given rows: leave out init_fn and '
-                'tables.pretrained, or take form = "dense"'
+                f'table {config.name!r}: form = "{kind.form}" cannot start from the values of init_fn: leave it out, '
+                'write them to a file for tables.pretrained, or take form = "dense"'
             )
         table = whole_table(config.name, config.num_embeddings, config.embedding_dim)
         sharing = next((of_kind for found, of_kind in groups if found == kind and kind.form == "robe"), None)
@@ -58,6 +59,14 @@ def make_forms(tables: Sequence[TableConfig], options: TableOptions) -> list[For
         else:
             sharing.append(table)
     forms = [make_form(of_group, [options.of(table.name) for table in of_group]) for _, of_group in groups]
+    for form in forms:
+        given = [table.name for table in form.tables if table.name in options.pretrained]
+        if given and len(given) < len(form.tables):
+            names = ", ".join(table.name for table in form.tables)
+            raise RecipeError(
+                f"tables.pretrained has rows of {given[0]!r}, but not of all tables that share its array, {names}: "
+                "give rows of all of them"
+            )
     names = [config.name for config in tables] + [stored.name for form in forms for stored in form.stored]
     for name in names:
         if names.count(name) > 1:
@@ -138,7 +147,11 @@ class CompressedTables:
         return None if copied or len(ranks) != 1 else ranks.pop()
 
     def initialise(self, *, seed: int) -> None:
-        """Write first values, which depend on the seed and on the tables' names alone."""
+        """Write first values, which depend on seed, names and pretrained rows alone.
+
+        Raises:
+            DataError: a file of pretrained rows does not fit its table.
+        """
         given = self.form.first_values(seed)
         stored = tuple(self.batch.parameters())
         if given is None:
@@ -149,6 +162,24 @@ class CompressedTables:
                     parameter.copy_(values)
         if isinstance(self.form, WithHotRows):
             self.form.start(stored)
+        if self.form.tables[0].name in self.options.pretrained:
+            self._start_from_dense(stored)
+
+    def _start_from_dense(self, stored: Sequence[Tensor]) -> None:
+        """Take what comes nearest to rows that were trained elsewhere; every rank that has the form reads them."""
+        dense = [
+            load_pretrained(
+                self.options.pretrained[table.name],
+                table.name,
+                table.rows,
+                table.columns,
+                shape=(table.num_rows, table.dim),
+            )
+            for table in self.form.tables
+        ]
+        with torch.no_grad():
+            for parameter, values in zip(stored, self.form.nearest(dense), strict=True):
+                parameter.copy_(values)
 
     def step(self, world: "World", *, stage: str) -> None:
         """Learn, then take hot rows in. Collective over the ranks of the world, where they are replicated."""

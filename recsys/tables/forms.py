@@ -40,6 +40,7 @@ __all__ = ["Form", "Hashed", "Narrow", "QuotientRemainder", "Segment", "mixed", 
 
 
 _ROWS_AT_ONCE = 1 << 16
+_ALTERNATIONS = 10
 
 
 class Segment(NamedTuple):
@@ -124,6 +125,17 @@ class Form(ABC):
                 found[int(ids[0]) : int(ids[-1]) + 1] = self.rows(number, ids, stored)
         return found
 
+    @abstractmethod
+    def nearest(self, tables: Sequence[Tensor]) -> list[Tensor]:
+        """Values of the stored tables whose vectors are near those of dense tables, in the sense of least squares.
+
+        Args:
+            tables: of each of `tables` [rows, dim] float32, on the CPU.
+
+        Returns:
+            [rows, columns] float32 of each stored table.
+        """
+
     def first_values(self, seed: int) -> list[Tensor] | None:
         """First values of the stored tables, [rows, columns] float32 on the CPU; None: uniform, by `scales`."""
         del seed
@@ -194,6 +206,15 @@ class Hashed(Form):
             return super().pool(segments, values, offsets, weights, stored)
         return pool_rows(stored, (0,) * len(segments), self._place(values.long()), offsets.long(), weights)
 
+    def nearest(self, tables: Sequence[Tensor]) -> list[Tensor]:
+        """See `Form.nearest`: the mean of the rows that share one."""
+        total, times = torch.zeros(self.stored[0].num_rows, self.tables[0].dim), torch.zeros(self.stored[0].num_rows)
+        for ids in torch.arange(len(tables[0])).split(_ROWS_AT_ONCE):
+            places = self._place(ids)
+            total.index_add_(0, places, tables[0][ids])
+            times.index_add_(0, places, torch.ones(len(ids)))
+        return [total / times.clamp(min=1)[:, None]]
+
     def _place(self, ids: Tensor) -> Tensor:
         words = mixed(self._key ^ mixed(ids + signed(GOLDEN)))
         return _shifted(words, 1) % self.stored[0].num_rows
@@ -222,6 +243,20 @@ class QuotientRemainder(Form):
         divisor = self.stored[1].num_rows
         return _select(stored[0], ids // divisor) * _select(stored[1], ids % divisor)
 
+    def nearest(self, tables: Sequence[Tensor]) -> list[Tensor]:
+        """See `Form.nearest`: of each column the nearest matrix of rank 1, by alternating least squares."""
+        (quotients, remainders), dim = (table.num_rows for table in self.stored), self.tables[0].dim
+        padded = torch.zeros(quotients * remainders, dim)
+        padded[: len(tables[0])] = tables[0]
+        values, tiny = padded.view(quotients, remainders, dim), torch.finfo(torch.float32).tiny
+        right = torch.ones(remainders, dim)
+        for _ in range(_ALTERNATIONS):
+            left = (values * right).sum(1) / right.square().sum(0).clamp(min=tiny)
+            right = (values * left[:, None]).sum(0) / left.square().sum(0).clamp(min=tiny)
+        # As large on average: both learn at one rate.
+        balance = (left.square().mean() / right.square().mean().clamp(min=tiny)).clamp(min=tiny) ** 0.25
+        return [left / balance, right * balance]
+
 
 class Narrow(Form):
     """One table with fewer columns, and a matrix that makes all of them of these."""
@@ -240,6 +275,13 @@ class Narrow(Form):
         """See `Form.rows`."""
         del table
         return _select(stored[0], ids) @ stored[1]
+
+    def nearest(self, tables: Sequence[Tensor]) -> list[Tensor]:
+        """See `Form.nearest`: the first singular vectors."""
+        products = sum(part.T.double() @ part.double() for part in tables[0].split(_ROWS_AT_ONCE))
+        assert isinstance(products, Tensor)
+        directions = torch.linalg.eigh(products).eigenvectors.flip(1)[:, : self.stored[0].dim].float()
+        return [tables[0] @ directions, directions.T.contiguous()]
 
 
 def _select(table: Tensor, rows: Tensor) -> Tensor:

@@ -78,6 +78,14 @@ class WithHotRows(Form):
         given = self.cold.first_values(seed)
         return None if given is None else [*given, *(torch.zeros(table.num_rows, table.dim) for table in self.hot)]
 
+    def nearest(self, tables: Sequence[Tensor]) -> list[Tensor]:
+        """See `Form.nearest`: hot rows are the table's own, where they are known."""
+        hot = [torch.zeros(table.num_rows, table.dim) for table in self.hot]
+        for values, rows, own in zip(hot, self.rows_of, tables, strict=True):
+            taken = rows >= 0
+            values[taken] = own[rows[taken]]
+        return [*self.cold.nearest(tables), *hot]
+
     def start(self, stored: Sequence[Tensor]) -> None:
         """Take the first rows of each table in, unless rows are counted. No lookup changes."""
         self._steps = 0

@@ -49,6 +49,8 @@ __all__ = ["Robe"]
 MERSENNE = (1 << 61) - 1
 PUBLISHED_PRIME, PUBLISHED_SEED = 2_038_074_743, 1024
 SIGNS_IN_A_WORD = 64
+ROWS_AT_ONCE = 1 << 14
+"""Of a table that are compressed at a time."""
 _HALF = 31
 """Bits of the lower half of a factor."""
 
@@ -103,6 +105,18 @@ class Robe(Form):
         places = self.starts(table, ids)[:, columns // self.block] + columns % self.block
         found: Tensor = stored[0].reshape(-1)[places % self.size]
         return found * self.signs(table, ids) if self.has_signs else found
+
+    def nearest(self, tables: Sequence[Tensor]) -> list[Tensor]:
+        """See `Form.nearest`: of each number the mean, with its signs, of all that it stands for."""
+        total, times = torch.zeros(self.size), torch.zeros(self.size)
+        for number, values in enumerate(tables):
+            columns = torch.arange(values.shape[1])
+            for ids in torch.arange(len(values)).split(ROWS_AT_ONCE):
+                places = self.starts(number, ids)[:, columns // self.block] + columns % self.block
+                signed_values = values[ids] * self.signs(number, ids) if self.has_signs else values[ids]
+                total.index_add_(0, (places % self.size).flatten(), signed_values.flatten())
+                times.index_add_(0, (places % self.size).flatten(), torch.ones(places.numel()))
+        return [(total / times.clamp(min=1)).view(-1, self.block)]
 
     def starts(self, table: int, ids: Tensor) -> Tensor:
         """Where blocks of rows begin in the array: [n, blocks of a row] int64, of ids [n] int64 below 2**61."""

@@ -89,6 +89,10 @@ class TensorTrain(Form):
             scale = float((3 * self.tables[0].num_rows) ** (-1 / 6))
         return [scale * _tail_normal(core, seed) for core in self.stored]
 
+    def nearest(self, tables: Sequence[Tensor]) -> list[Tensor]:
+        """See `Form.nearest` and `decompose`."""
+        return decompose(tables[0], self)
+
     def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
         """See `Form.rows`. Ids in ascending order share the products of their first digits."""
         del table

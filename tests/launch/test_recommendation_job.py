@@ -22,6 +22,7 @@ from windrow.launch.training import make_trainer, train
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.recommendation import recommendation
+from windrow.recsys.tables.import_export import load_pretrained
 from windrow.training.checkpoint import load_checkpoint, tables_folder
 from windrow.training.journal import read_rank_records, read_records
 from windrow.training.trainer import Trainer
@@ -142,6 +143,26 @@ def test_compressed_tables_go_on_are_evaluated_and_served(folder: Path, click_re
     stored = sum(path.stat().st_size for path in (folder / "served").glob("*.safetensors"))
     assert stored < 4 * 8 * (64 + 14)
     assert served.vectors("item", torch.tensor([2, 3])).shape == (2, 8)
+
+
+@pytest.mark.parametrize("form", ["robe", "narrow"])
+def test_compressed_tables_start_from_dense_ones(folder: Path, click_recipe: Make, form: str) -> None:
+    dense = train(click_recipe(folder, training={"epochs": 6}), run_folder=folder / "dense")
+    file = folder / "tables.safetensors"
+    assert main(["export", str(dense.run_folder), "--format", "safetensors", "--out", str(file)]) == 0
+    pretrained = {"item": str(file), "user": str(file)}
+    tables = {"form": form, "compression": 1.8, "robe_block": 4}
+    found = {}
+    for name, more in (("from dense", {"pretrained": pretrained}), ("anew", {})):
+        recipe = click_recipe(folder, tables=tables | more)
+        with make_trainer(Loopback.single(), recipe, torch.device("cpu")) as trainer:
+            whole = {table: trainer.model.bags.whole_table(table) for table in ("item", "user")}
+        rows = {
+            table: load_pretrained(file, table, (0, len(values)), (0, 8), shape=(len(values), 8))
+            for table, values in whole.items()
+        }
+        found[name] = sum(float((whole[table] - rows[table]).square().sum()) for table in whole)
+    assert found["from dense"] < 0.7 * found["anew"]
 
 
 def test_what_compressed_tables_cannot_do_is_refused(

@@ -231,7 +231,12 @@ def test_robe_tables_of_equal_options_share_an_array(small):
         (
             [EmbeddingBagConfig(name="t", num_embeddings=9, embedding_dim=4, init_fn=torch.nn.init.ones_)],
             TableOptions(form="hashed", compression=2),
-            "table 't': form = \"hashed\" cannot start from given rows",
+            "table 't': form = \"hashed\" cannot start from the values of init_fn",
+        ),
+        (
+            [EmbeddingBagConfig(name=name, num_embeddings=9, embedding_dim=4) for name in ("t", "u")],
+            TableOptions(form="robe", compression=2, pretrained={"t": "t.npy"}),
+            "tables.pretrained has rows of 't', but not of all tables that share its array, t, u",
         ),
         (
             [EmbeddingBagConfig(name="t", num_embeddings=3, embedding_dim=4)],

@@ -148,6 +148,32 @@ def test_sizes(case):
         assert 0.6 * wanted <= stored <= 1.1 * wanted
 
 
+@every_case
+def test_values_near_a_dense_table(case):
+    for found in compressed(TableOptions(compression=4, **case)):
+        generator = torch.Generator().manual_seed(1)
+        dense = [torch.randn(table.num_rows, table.dim, generator=generator) for table in found.form.tables]
+        stored = [values.requires_grad_() for values in found.form.nearest(dense)]
+        every = [torch.arange(table.num_rows) for table in found.form.tables]
+        vectors = [reference_rows(found.form, number, ids, stored) for number, ids in enumerate(every)]
+        error = sum((one - other).square().sum() for one, other in zip(vectors, dense, strict=True))
+        assert float(error.detach()) < 0.98 * sum(float(values.square().sum()) for values in dense)
+        if case["form"] in {"robe", "hashed", "narrow"}:
+            # A minimum. Trains and products also count the rows that their digits could have beyond the last.
+            assert all(float(gradient.abs().max()) < 1e-3 for gradient in torch.autograd.grad(error, stored))
+
+
+def test_products_of_quotients_and_remainders_come_back():
+    options = TableOptions(form="quotient_remainder", compression=4)
+    forms = (QuotientRemainder(whole_table("t", rows, 4), options) for rows in range(500, 600))
+    form = next(f for f in forms if f.stored[0].num_rows * f.stored[1].num_rows == f.tables[0].num_rows)
+    generator = torch.Generator().manual_seed(1)
+    table = form.whole_table("t", [torch.randn(part.num_rows, 4, generator=generator) for part in form.stored])
+    left, right = form.nearest([table])
+    torch.testing.assert_close(form.whole_table("t", [left, right]), table, rtol=1e-3, atol=1e-4)
+    assert float(left.square().mean()) == pytest.approx(float(right.square().mean()), rel=0.01)
+
+
 # ------------------------------------------------------------------------------------------------------------- hashing
 
 
