@@ -31,7 +31,7 @@ class HotRows:
         that a run that goes on chooses as one that was never stopped."""
 
     def count(self, ids: Tensor, times: Tensor | None = None) -> None:
-        """Count rows, [n] int64 different ones, each once or so many times."""
+        """Count rows, [n] int64, each once or so many times."""
         counted = self._counted()
         added = np.ones(len(ids), np.int64) if times is None else times.cpu().numpy()
         rows, places = np.unique(np.concatenate([counted[0], ids.cpu().numpy()]), return_inverse=True)

@@ -106,14 +106,21 @@ class Form(ABC):
         for segment, same in groupby(segments):
             last = first + len(list(same))
             start, stop = bounds[first], bounds[last]
-            ids, inverse = torch.unique(values[start:stop].long(), return_inverse=True)
-            vectors = self.rows(segment.table, ids + segment.first_row, stored)
+            found, inverse, times = torch.unique(
+                values[start:stop].long() + segment.first_row, return_inverse=True, return_counts=True
+            )
+            if torch.is_grad_enabled():
+                self.see(segment.table, found, times)
+            vectors = self.rows(segment.table, found, stored)
             bags = offsets[first * num_samples : last * num_samples + 1].long() - start
             own_weights = None if weights is None else weights[start:stop]
             chosen = vectors[:, slice(*segment.columns)].contiguous()
             columns.append(pool_rows([chosen], (0,) * (last - first), inverse, bags, own_weights))
             first = last
         return torch.cat(columns, 1) if len(columns) > 1 else columns[0]
+
+    def see(self, table: int, ids: Tensor, times: Tensor) -> None:  # noqa: B027  # most forms do not care
+        """Be told which rows of a table are about to be learnt from, [n] different ones, and how often each."""
 
     def whole_table(self, name: str, stored: Sequence[Tensor]) -> Tensor:
         """All vectors of a table, [rows, dim] float32, from the values of all stored tables."""

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from windrow.caching.hot_rows import HotRows, most_wanted
+from windrow.caching.hot_rows import HotRows, Longs, most_wanted
 from windrow.recsys.tables.forms import Form, whole_table
 from windrow.recsys.tables.options import TableOptions
 from windrow.training.shard_files import LocalTable, StateTensor
@@ -31,6 +31,8 @@ __all__ = ["HOT_STATE", "WithHotRows", "hot_rows_of"]
 
 HOT_STATE = ("kept_rows", "steps", "counts")
 """Names of `WithHotRows.state`."""
+COUNTED = 8
+"""One step of so many is counted, more where rows are taken in sooner."""
 ROOM = 8
 """Rows that are counted for each place that is left."""
 
@@ -70,8 +72,8 @@ class WithHotRows(Form):
         """Of each table whose hot rows are found by counting."""
         self._sorted: list[tuple[Tensor, Tensor]] = []
         self._index()
-        self.found, self.computed = 0, 0
-        """Ids since the last `take_found` that were hot, and others."""
+        self._hits, self._misses = 0, 0
+        self._seen: list[tuple[int, Longs, Longs]] = []
 
     def first_values(self, seed: int) -> list[Tensor] | None:
         """See `Form.first_values`."""
@@ -99,21 +101,21 @@ class WithHotRows(Form):
         self._index()
 
     def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
-        """See `Form.rows`; different ids."""
-        rows, places = (part.to(ids.device) for part in self._sorted[table])
-        there = torch.searchsorted(rows, ids).clamp_max(max(len(rows) - 1, 0))
-        is_hot = rows[there] == ids if len(rows) else torch.zeros_like(ids, dtype=torch.bool)
-        if torch.is_grad_enabled():
-            hits = int(is_hot.sum())
-            self.found, self.computed = self.found + hits, self.computed + len(ids) - hits
-            counted = self.counted[table]
-            if counted is not None:
-                counted.count(ids)
-        hot = stored[len(self.cold.stored) + table].index_select(0, places[there[is_hot]])
+        """See `Form.rows`."""
+        is_hot, places = self._find(table, ids)
+        hot = stored[len(self.cold.stored) + table].index_select(0, places)
         cold = self.cold.rows(table, ids[~is_hot], stored[: len(self.cold.stored)])
         # Hot ones first; where each came from says where it goes.
         order = torch.cat([is_hot.nonzero()[:, 0], (~is_hot).nonzero()[:, 0]])
         return torch.cat([hot, cold]).index_select(0, torch.argsort(order))
+
+    def see(self, table: int, ids: Tensor, times: Tensor) -> None:
+        """See `Form.see`."""
+        is_hot, _ = self._find(table, ids)
+        hits = int(times[is_hot].sum())
+        self._hits, self._misses = self._hits + hits, self._misses + int(times.sum()) - hits
+        if self.counted[table] is not None and self._counts(table):
+            self._seen.append((table, ids.cpu().numpy(), times.cpu().numpy()))
 
     def step(self, stored: Sequence[Tensor], world: "World | None") -> None:
         """Count a step, and every ``hot_every`` of them take rows in. Collective over the ranks of a world.
@@ -122,26 +124,27 @@ class WithHotRows(Form):
             stored: values of the stored tables.
             world: the ranks that hold them, whose counts are added up; None: this one alone.
         """
+        tables = [(number, counted) for number, counted in enumerate(self.counted) if counted is not None]
+        if any(self._counts(number) for number, _ in tables):
+            # All ranks count what all of them looked up, so that they choose alike, and as one rank would.
+            of_ranks = [self._seen] if world is None else world.all_gather_object(self._seen, stage="hot rows")
+            self._seen = []
+            for number, counted in tables:
+                seen = [(ids, times) for of_rank in of_ranks for table, ids, times in of_rank if table == number]
+                if seen:
+                    ids, times = (np.concatenate(part) for part in zip(*seen, strict=True))
+                    counted.count(torch.from_numpy(ids), torch.from_numpy(times))
         self._steps += 1
-        due = [
-            (number, counted)
-            for number, (counted, every) in enumerate(zip(self.counted, self._every, strict=True))
-            if counted is not None and self._steps % every == 0
-        ]
-        if not due:
-            return
-        counts = [counted.counts() for _, counted in due]
-        of_ranks = [counts] if world is None else world.all_gather_object(counts, stage="hot rows")
-        for (number, _), of_table in zip(due, zip(*of_ranks, strict=True), strict=True):
+        due = [(number, counted) for number, counted in tables if self._steps % self._every[number] == 0]
+        for number, counted in due:
             rows = self.rows_of[number]
-            ids, places = np.unique(np.concatenate([found for found, _ in of_table]), return_inverse=True)
-            weights = np.concatenate([times for _, times in of_table])
-            totals = np.bincount(places, weights=weights, minlength=len(ids)).astype(np.int64)
+            ids, totals = counted.counts()
             is_new = ~np.isin(ids, rows.numpy())
             ids, totals = ids[is_new], totals[is_new]
             free = int((rows < 0).sum())
             self._take_in(number, ids[most_wanted(ids, totals, -(-free // 2))], stored)
-        self._index()
+        if due:
+            self._index()
 
     def set_rows(self, rows: Sequence[Tensor]) -> None:
         """Say which row is in each place of each table: `rows_of` of another."""
@@ -149,8 +152,8 @@ class WithHotRows(Form):
         self._index()
 
     def take_found(self) -> tuple[int, int]:
-        """Different ids that were hot, and others, in the minibatches that were learnt since the last call."""
-        taken, self.found, self.computed = (self.found, self.computed), 0, 0
+        """Lookups of rows that were hot, and of others, in the minibatches that were learnt since the last call."""
+        taken, self._hits, self._misses = (self._hits, self._misses), 0, 0
         return taken
 
     def state(self, *, replicated: bool) -> list[StateTensor]:
@@ -179,6 +182,19 @@ class WithHotRows(Form):
             counted = self.counted[number]
             assert counted is not None
             counted.state.copy_(tensor)
+
+    def _counts(self, table: int) -> bool:
+        """Whether the lookups of this step are counted: some of them are enough."""
+        return (self._steps + 1) % min(COUNTED, self._every[table]) == 0
+
+    def _find(self, table: int, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """[n] which of some ids are hot, and the places of those."""
+        rows, places = (part.to(ids.device) for part in self._sorted[table])
+        if not len(rows):
+            return torch.zeros_like(ids, dtype=torch.bool), places
+        there = torch.searchsorted(rows, ids).clamp_max(len(rows) - 1)
+        is_hot = rows[there] == ids
+        return is_hot, places[there[is_hot]]
 
     def _take_in(self, number: int, ids: np.ndarray, stored: Sequence[Tensor]) -> None:
         """Give rows that are not hot free places, and the vectors that they have."""

@@ -80,6 +80,7 @@ def test_taking_rows_in_changes_no_lookup_and_loses_nothing(form):
         assert all(old in {-1, new} for old, new in zip(taken_in, kept, strict=True))
         if step == 1:
             assert {200, 7} <= set(kept)
+    # Of steps that were counted: every second one.
     assert sorted(row for row in form_of_a.rows_of[0].tolist() if row >= 0) == [
         7,
         100,
@@ -102,7 +103,24 @@ def test_ranks_take_the_same_rows_in():
         return [compressed.form.rows_of[0].tolist() for compressed in collection._compressed]
 
     one, other = Loopback.run(2, body)
+    # Row 9 and row 2 of both ranks, or the smaller row where counts are equal.
     assert one == other == [[9, 7], [1, 2]]
+
+
+def test_ranks_choose_as_one_would():
+    draw = torch.Generator().manual_seed(1)
+    batches = [torch.randint(0, 40, (2, 2, 6), generator=draw) for _ in range(24)]
+
+    def body(world):
+        collection = make("hashed", world, hot_counted=True, hot_every=8)
+        for ids in batches:
+            mine = ids.unbind(0) if world.size == 1 else [ids[world.rank]]
+            values = [collection(bags(*of_rank.tolist())).values() for of_rank in mine]
+            sum(value.square().sum() for value in values).backward()
+            collection.step()
+        return [compressed.form.rows_of[0].tolist() for compressed in collection._compressed]
+
+    assert Loopback.run(2, body) == 2 * Loopback.run(1, body)
 
 
 def test_hits_are_counted():
@@ -113,7 +131,7 @@ def test_hits_are_counted():
     with torch.no_grad():
         collection(bags([3, 3, 250], [0, 199, 7]))
     found = world.meter.found(f"{collection.stage}: rows of compressed tables")
-    assert (found.cached, found.local) == (3, 2)
+    assert (found.cached, found.local) == (4, 2)
 
 
 def test_a_run_goes_on_as_if_it_had_not_been_stopped():
