@@ -1,7 +1,7 @@
 """Quality against bytes: every form of compressed tables, from half of the dense bytes to a thousandth.
 
 All tables together get so many bytes. Every form is given to all tables that it makes smaller; the others stay dense,
-and count. "robe, hot rows" spends half of the bytes on the rows that occur most often (`windrow.recsys.choose_forms`).
+and count. Clustered codes are chosen anew three times an epoch. "robe, hot rows" spends half of the bytes on the rows that occur most often (`windrow.recsys.choose_forms`).
 The learning rate of tables is the recipe's, tuned for dense ones, a third or three times of it: that of the best
 validation metric with the first seed, for dense tables too. Test metric at the best validation epoch.
 
@@ -51,7 +51,8 @@ from windrow.recsys.tables.options import EmbeddingConfig, TableOptions, TableOv
 
 FILES = {"frappe": "frappe/frappe.test.libfm", "clicks": "", "gowalla": "gowalla.npz"}
 DENSE, HOT = "dense", "robe, hot rows"
-FORMS = ("narrow", "hashed", "quotient_remainder", "tensor_train", "robe")
+CLUSTERED = "codes, clustered"
+FORMS = ("narrow", "hashed", "quotient_remainder", "tensor_train", "robe", "codes", CLUSTERED)
 RATIOS, RATIOS_SHORT = (2, 10, 100, 1000), (10, 100)
 RATES = (1 / 3, 1.0, 3.0)
 SEEDS = 3
@@ -68,6 +69,8 @@ class Job(NamedTuple):
     recipe: RecommendationRecipe
     specs: Sequence[TableSpec]
     counts: Mapping[str, npt.NDArray[np.int64]]
+    steps: int
+    """Of a third of an epoch or so."""
 
 
 def clicks_recipe(folder: Path, *, samples: int) -> RecommendationRecipe:
@@ -98,7 +101,8 @@ def job_of(part: str, data: Path, folder: Path, *, short: bool) -> Job:
         offsets, items = integer_row(path, arrays, "train_indptr"), integer_row(path, arrays, "train_items")
         counts = {"user": np.diff(offsets), "item": np.bincount(items)}
         tables = two_tower_tables(len(counts["user"]), len(counts["item"]), recipe.tables.dim)
-        return Job(recipe, table_specs(tables, recipe.tables), counts)
+        steps = len(items) // recipe.training.batch_size // 3
+        return Job(recipe, table_specs(tables, recipe.tables), counts, steps)
     if part == "frappe":
         files = [str(data / "frappe" / f"frappe.{name}.libfm*") for name in ("validation", "test")]
         changed = [f"log.paths=['{files[0]}']", f"split.test_paths=['{files[1]}']", f"store={folder / 'store'}"]
@@ -106,7 +110,8 @@ def job_of(part: str, data: Path, folder: Path, *, short: bool) -> Job:
     else:
         recipe = clicks_recipe(folder, samples=60_000 if short else 400_000)
     store = prepare_log(recipe.store, recipe.log, recipe.split, shard=recipe.deduplication.shard)
-    return Job(recipe, log_table_specs(recipe, store), count_table_rows(LogStore.open(store.path)))
+    steps = store.split("train").rows // recipe.training.batch_size // 3
+    return Job(recipe, log_table_specs(recipe, store), count_table_rows(LogStore.open(store.path)), steps)
 
 
 def options_of(job: Job, form: str, ratio: int) -> TableOptions:
@@ -119,12 +124,18 @@ def options_of(job: Job, form: str, ratio: int) -> TableOptions:
         return with_forms(base, choose_forms(job.specs, job.counts, budget, options=replace(base, optimizer="sgd")))
     per_table = dict(base.per_table)
     for spec in job.specs:
-        own = TableOverrides(form=form, compression=ratio)  # type: ignore[arg-type]
+        own = (
+            TableOverrides(form="codes", compression=ratio, code_every=job.steps)
+            if form == CLUSTERED
+            else TableOverrides(form=form, compression=ratio)  # type: ignore[arg-type]
+        )
         try:
             make_forms([EmbeddingConfig(spec.rows, spec.dim, spec.name)], TableOptions(per_table={spec.name: own}))
         except RecipeError:
             continue  # No smaller so.
-        per_table[spec.name] = replace(base.per_table.get(spec.name, own), form=own.form, compression=own.compression)
+        per_table[spec.name] = replace(
+            base.per_table.get(spec.name, own), form=own.form, compression=own.compression, code_every=own.code_every
+        )
     return replace(base, per_table=per_table)
 
 

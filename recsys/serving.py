@@ -3,7 +3,7 @@
     MODEL/model.json             features and tables in order, what labels are
     MODEL/dense.pt2              the dense part, `torch.export`: dense values and embeddings -> outputs
     MODEL/tables.safetensors     every table under its name, float32, or what it is computed from; mapped, not read
-    MODEL/hot_rows.safetensors   of compressed tables, which of their rows are kept as they are; not always there
+    MODEL/forms.safetensors      of compressed tables, which rows are kept as they are, for example; not always there
     MODEL/log/                   rules and vocabularies of the prepared log, without samples
 
 A request, from values of a log to probabilities::
@@ -52,7 +52,6 @@ from windrow.recsys.recommender import Recommender, collections_of
 from windrow.recsys.sharded.collection import ShardedTables
 from windrow.recsys.tables.compressed import make_form
 from windrow.recsys.tables.forms import Form, Segment, whole_table
-from windrow.recsys.tables.hot import WithHotRows
 from windrow.recsys.tables.options import TableOptions, pooling_of
 from windrow.training.shard_files import write_safetensors
 
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
 __all__ = ["ServedModel", "export", "load"]
 
 FORMAT_VERSION = 2
-MODEL, DENSE, TABLES, HOT_ROWS, LOG = "model.json", "dense.pt2", "tables.safetensors", "hot_rows.safetensors", "log"
+MODEL, DENSE, TABLES, FORMS, LOG = "model.json", "dense.pt2", "tables.safetensors", "forms.safetensors", "log"
 CURE = "export the model again"
 
 
@@ -131,15 +130,10 @@ def export(
             path / TABLES, layout, lambda name: [tables[name][0].stored_table(name)], metadata={"format": "pt"}
         )
         forms = [form for collection in collections for form in collection.table_forms()]
-        hot = {
-            stored.name: rows
-            for form in forms
-            if isinstance(form, WithHotRows)
-            for stored, rows in zip(form.hot, form.rows_of, strict=True)
-        }
-        if hot:
-            rows_layout = {name: (torch.int64, tuple(rows.shape)) for name, rows in hot.items()}
-            write_safetensors(path / HOT_ROWS, rows_layout, lambda name: [hot[name]], metadata={"format": "pt"})
+        parts = {part.key: part.tensor for form in forms for part in form.state(replicated=True) if part.is_value}
+        if parts:
+            own_layout = {name: (values.dtype, tuple(values.shape)) for name, values in parts.items()}
+            write_safetensors(path / FORMS, own_layout, lambda name: [parts[name]], metadata={"format": "pt"})
         (path / LOG).mkdir()  # A prepared log without samples.
         if log.manifest.vocabularies:
             shutil.copytree(log.path / VOCABULARIES, path / LOG / VOCABULARIES)
@@ -295,8 +289,8 @@ def load(folder: Path | str) -> "ServedModel":
         program._forward_pre_hooks.clear()  # noqa: SLF001
         shapes = {name: (rows, dim) for name, (rows, dim) in described["tables"].items()}
         tables = _mapped(folder / TABLES, shapes)
-        hot = load_file(folder / HOT_ROWS) if (folder / HOT_ROWS).exists() else {}
-        forms = [_form(given, tables, shapes, hot) for given in described["forms"]]
+        parts = load_file(folder / FORMS) if (folder / FORMS).exists() else {}
+        forms = [_form(given, tables, shapes, parts) for given in described["forms"]]
     except (KeyError, TypeError, OSError, RuntimeError, ValueError) as error:
         raise StoreError(f"{folder} is damaged ({error}): {CURE}") from error
     return ServedModel(LogStore.open(folder / LOG), transforms, outputs, tables, forms, program)
@@ -337,15 +331,16 @@ def _form(
     described: Mapping[str, Any],
     tables: Mapping[int, tuple[Tensor, dict[str, int]]],
     shapes: Mapping[str, tuple[int, int]],
-    hot: Mapping[str, Tensor],
+    parts: Mapping[str, Tensor],
 ) -> _Compressed:
     options = [
         TableOptions(**{key: value for key, value in of_table.items() if key not in _NOT_A_FORM})
         for of_table in described["options"]
     ]
     form = make_form([whole_table(*table) for table in described["tables"]], options)
-    if isinstance(form, WithHotRows):
-        form.set_rows([hot[stored.name] for stored in form.hot])
+    for part in form.state(replicated=True):
+        if part.is_value:
+            form.load(replace(part, tensor=parts[part.key]))
     stored = []
     for part in form.stored:
         rows, dim = shapes[part.name]

@@ -98,9 +98,14 @@ class StateTensor:
     """Whether what it means depends on its shape: then no rows can be added behind it."""
 
     @property
+    def key(self) -> str:
+        """Its name in a file."""
+        return _shard_key(self.piece, self.name)
+
+    @property
     def is_value(self) -> bool:
         """Whether lookups need it, and not only learning."""
-        return self.name in {"weight", "kept_rows"}
+        return self.name in {"weight", "kept_rows", "codes"}
 
 
 class StoredTables(Protocol):
@@ -145,7 +150,7 @@ def write_shard_file(path: Path, state: Iterable[StateTensor]) -> str:
         assert not found.axes or tuple(tensor.shape) == tuple(lengths[axis] for axis in found.axes), (
             f"{found.name} of {piece} has shape {list(tensor.shape)}"
         )
-        key = _shard_key(piece, found.name)
+        key = found.key
         assert key not in tensors, f"{key} is there twice"
         tensors[key] = tensor
         if found.axes != _AXES[: tensor.ndim]:

@@ -19,12 +19,15 @@ import torch
 from windrow.comm.errors import RecipeError
 from windrow.partition.tables.plan import TableSpec
 from windrow.recsys.tables.compressed import make_forms, shared_bytes
+from windrow.recsys.tables.hot import ROOM
 from windrow.recsys.tables.options import EmbeddingConfig, FormName, TableOptions, TableOverrides
 
 __all__ = ["ChosenForm", "choose_forms", "form_rows", "with_forms"]
 
 ROUNDS = 40
 """Halvings of the compression that is looked for."""
+PLACE_BYTES = 8
+"""Of a row that is kept as it is: which one it is. A count is another row and a number."""
 RANKED = 0.99
 """Of the lookups that the best choice of rows would serve: the first rows are good enough then."""
 MOST = 1e9
@@ -83,7 +86,7 @@ def choose_forms(
         budget_bytes: for all tables together, on one rank.
         options: what else holds for them, such as ``robe_block`` and the optimiser.
         form: of tables that are not dense.
-        kept_share: of the budget, for rows that are kept as they are.
+        kept_share: of the budget, for rows that are kept as they are; less where forms need more than the rest.
 
     Raises:
         RecipeError: the budget is too small for any compression in this form, with the shortfall.
@@ -92,10 +95,9 @@ def choose_forms(
     """
     base = replace(options or TableOptions(), form="dense", per_table={}, pretrained={})
     dense = {spec.name: replace(spec, compressed_bytes=None).num_bytes for spec in tables}
-    kept = _kept_rows(tables, counts, dense, budget_bytes, kept_share)
 
-    def choice(spec: TableSpec, compression: float) -> ChosenForm:
-        number, found = kept[spec.name], counts.get(spec.name)
+    def choice(spec: TableSpec, number: int, compression: float) -> ChosenForm:
+        found = counts.get(spec.name)
         is_dense = number >= spec.rows
         return ChosenForm(
             table=spec.name,
@@ -109,24 +111,29 @@ def choose_forms(
             kept_lookups=number / spec.rows if found is None else _share_of_most(found, number),
         )
 
-    def at(compression: float) -> list[ChosenForm]:
-        chosen = [choice(spec, compression) for spec in tables]
+    def at(kept: Mapping[str, int], compression: float) -> list[ChosenForm]:
+        chosen = [choice(spec, kept[spec.name], compression) for spec in tables]
         changed = with_forms(base, chosen)
         sizes: dict[str, int] = {}
         for found in make_forms([EmbeddingConfig(spec.rows, spec.dim, spec.name) for spec in tables], changed):
             sizes |= shared_bytes(found, changed)
         return [replace(one, num_bytes=sizes.get(one.table, one.num_bytes)) for one in chosen]
 
-    def fits(compression: float) -> bool:
+    def fits(kept: Mapping[str, int], compression: float) -> bool:
         try:
-            return sum(one.num_bytes for one in at(compression)) <= budget_bytes
+            return sum(one.num_bytes for one in at(kept, compression)) <= budget_bytes
         except RecipeError:  # No smaller than the table.
             return False
 
-    if all(number >= spec.rows for spec, number in zip(tables, kept.values(), strict=True)):
-        return [choice(spec, 1.0) for spec in tables]
-    if not fits(MOST):
-        least = sum(one.num_bytes for one in at(MOST))
+    # What forms need at least may leave less for rows as they are.
+    for share in (kept_share, kept_share / 2, kept_share / 4, 0.0):
+        kept = _kept_rows(tables, counts, dense, budget_bytes, share)
+        if all(number >= spec.rows for spec, number in zip(tables, kept.values(), strict=True)):
+            return [choice(spec, spec.rows, 1.0) for spec in tables]
+        if fits(kept, MOST):
+            break
+    else:
+        least = sum(one.num_bytes for one in at(kept, MOST))
         raise RecipeError(
             f'{budget_bytes} bytes are too few for {len(tables)} tables: in form "{form}" they need {least} at least, '
             f"{least - budget_bytes} more. Take a larger budget, or another form"
@@ -134,8 +141,8 @@ def choose_forms(
     low, high = 1.0, MOST
     for _ in range(ROUNDS):
         middle = (low * high) ** 0.5
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return at(high)
+        low, high = (low, middle) if fits(kept, middle) else (middle, high)
+    return at(kept, high)
 
 
 def with_forms(options: TableOptions, chosen: Sequence[ChosenForm]) -> TableOptions:
@@ -178,7 +185,8 @@ def _kept_rows(
         default=1.0,
     )
     for number, spec in enumerate(tables):
-        row_bytes = dense[spec.name] / spec.rows
+        is_ranked = spec.name not in counts or _is_ranked(counts[spec.name], max(spec.rows // 100, 1))
+        row_bytes = dense[spec.name] / spec.rows + (PLACE_BYTES if is_ranked else PLACE_BYTES * (1 + 2 * ROOM))
         if spec.name in counts:
             found = np.sort(counts[spec.name])[::-1]
             found = found[found > 0]

@@ -8,7 +8,7 @@ A plan says who looks a table's rows up, in whatever pieces. Every rank that doe
 one rank looks all up, it alone has them, else every rank does, and gradients are summed over ranks.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from windrow.comm.errors import RecipeError
 from windrow.partition.tables.plan import Plan
 from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
 from windrow.recsys.tables.forms import Form, Hashed, Narrow, QuotientRemainder, Segment, whole_table
-from windrow.recsys.tables.hot import HOT_STATE, WithHotRows
+from windrow.recsys.tables.hot import WithHotRows
 from windrow.recsys.tables.import_export import load_pretrained
 from windrow.recsys.tables.options import TableConfig, TableOptions, init_fn_of
 from windrow.recsys.tables.table import TableBatch
@@ -84,6 +84,7 @@ def make_form(tables: Sequence[LocalTable], options: Sequence[TableOptions]) -> 
     Raises:
         RecipeError: it would not be smaller.
     """
+    from windrow.recsys.tables.codes import Codes
     from windrow.recsys.tables.robe import Robe
     from windrow.recsys.tables.tensor_train import TensorTrain
 
@@ -92,6 +93,7 @@ def make_form(tables: Sequence[LocalTable], options: Sequence[TableOptions]) -> 
         "quotient_remainder": QuotientRemainder,
         "narrow": Narrow,
         "tensor_train": TensorTrain,
+        "codes": Codes,
     }
     own = options[0]
     form = Robe(tables, own) if own.form == "robe" else kinds[own.form](tables[0], own)
@@ -111,10 +113,10 @@ def shared_bytes(form: Form, options: TableOptions) -> dict[str, int]:
             for table in stored
         )
 
-    common, numbers = size(form.stored), sum(table.num_rows * table.dim for table in form.tables)
+    common, numbers = form.index_bytes() + size(form.stored), sum(table.num_rows * table.dim for table in form.tables)
     hot = dict.fromkeys((table.name for table in form.tables), 0)
     if isinstance(form, WithHotRows):
-        common = size(form.cold.stored)
+        common = form.index_bytes() + size(form.cold.stored)
         hot = {table.name: size([rows]) for table, rows in zip(form.tables, form.hot, strict=True)}
     return {table.name: hot[table.name] - (-common * table.num_rows * table.dim // numbers) for table in form.tables}
 
@@ -160,8 +162,7 @@ class CompressedTables:
             with torch.no_grad():
                 for parameter, values in zip(stored, given, strict=True):
                     parameter.copy_(values)
-        if isinstance(self.form, WithHotRows):
-            self.form.start(stored)
+        self.form.start(stored)
         if self.form.tables[0].name in self.options.pretrained:
             self._start_from_dense(stored)
 
@@ -182,13 +183,12 @@ class CompressedTables:
                 parameter.copy_(values)
 
     def step(self, world: "World", *, stage: str) -> None:
-        """Learn, then take hot rows in. Collective over the ranks of the world, where they are replicated."""
+        """Learn, then let the form change. Collective over the ranks of the world, where they are replicated."""
         self.batch.step()
-        if isinstance(self.form, WithHotRows):
-            self.form.step(tuple(self.batch.parameters()), world if self.batch.replicated else None)
-            found, computed = self.form.take_found()
-            if world.meter is not None:
-                world.meter.record_found(f"{stage}: rows of compressed tables", local=computed, cached=found, remote=0)
+        self.form.step(tuple(self.batch.parameters()), world if self.batch.replicated else None)
+        found, computed = self.form.take_found()
+        if world.meter is not None and found + computed:
+            world.meter.record_found(f"{stage}: rows of compressed tables", local=computed, cached=found, remote=0)
 
 
 class _StoredTables(DenseGradientTableBatch):
@@ -200,20 +200,12 @@ class _StoredTables(DenseGradientTableBatch):
 
     def state(self) -> list[StateTensor]:
         """See `TableBatch.state`."""
-        more = self._form.state(replicated=self.replicated) if isinstance(self._form, WithHotRows) else []
-        return [replace(part, fixed=True) for part in super().state() + more]
+        parts = super().state() + self._form.state(replicated=self.replicated)
+        return [replace(part, fixed=True) for part in parts]
 
     def load_state(self, tensors: Iterable[StateTensor]) -> None:
         """See `TableBatch.load_state`."""
-
-        def stored() -> Iterator[StateTensor]:
-            for given in tensors:
-                if isinstance(self._form, WithHotRows) and given.name in HOT_STATE:
-                    self._form.load(given.piece.name, given.name, given.tensor)
-                else:
-                    yield given
-
-        super().load_state(stored())
+        super().load_state(given for given in tensors if not self._form.load(given))
 
 
 class LookupThroughForm(TableBatch):

@@ -10,6 +10,7 @@ n rows and D columns, compressed c times::
     narrow              rows [n, d], projection [d, D]     rows[i] @ projection
     robe                one array for all tables           `windrow.recsys.tables.robe`
     tensor_train        2 to 4 cores                       `windrow.recsys.tables.tensor_train`
+    codes               a codebook for each part of rows   `windrow.recsys.tables.codes`
 
 Hashing: Weinberger et al., Feature Hashing for Large Scale Multitask Learning, ICML 2009. Quotients and remainders:
 Shi et al., Compositional Embeddings Using Complementary Partitions, KDD 2020. Narrow rows: Ginart et al., Mixed
@@ -22,7 +23,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,9 +35,23 @@ from windrow.partition.tables.plan import Range
 from windrow.recsys.tables.dense_gradient import pool_rows
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.tables.table import table_key
-from windrow.training.shard_files import LocalTable
+from windrow.training.shard_files import LocalTable, StateTensor
 
-__all__ = ["Form", "Hashed", "Narrow", "QuotientRemainder", "Segment", "mixed", "scale_of", "signed", "whole_table"]
+if TYPE_CHECKING:
+    from windrow.comm.world import World
+
+__all__ = [
+    "Form",
+    "Hashed",
+    "Narrow",
+    "QuotientRemainder",
+    "Segment",
+    "mixed",
+    "scale_of",
+    "select_rows",
+    "signed",
+    "whole_table",
+]
 
 
 _ROWS_AT_ONCE = 1 << 16
@@ -119,8 +134,35 @@ class Form(ABC):
             first = last
         return torch.cat(columns, 1) if len(columns) > 1 else columns[0]
 
-    def see(self, table: int, ids: Tensor, times: Tensor) -> None:  # noqa: B027  # most forms do not care
+    def start(self, stored: Sequence[Tensor]) -> None:  # noqa: B027  # most forms have nothing but stored tables
+        """Be told that the stored tables have their first values, which may be changed."""
+
+    def see(self, table: int, ids: Tensor, times: Tensor) -> None:  # noqa: B027
         """Be told which rows of a table are about to be learnt from, [n] different ones, and how often each."""
+
+    def step(self, stored: Sequence[Tensor], world: "World | None") -> None:  # noqa: B027
+        """Be told that the stored tables have learnt, and change them, or what they mean.
+
+        Collective over the ranks of a world, those that hold the stored tables; None: this one alone does.
+        """
+
+    def take_found(self) -> tuple[int, int]:
+        """Lookups since the last call of rows that are stored as they are, and of others; (0, 0) if none can be."""
+        return 0, 0
+
+    def index_bytes(self) -> int:
+        """Memory for what is needed beside the stored tables."""
+        return 0
+
+    def state(self, *, replicated: bool) -> list[StateTensor]:
+        """What is to be saved beside the stored tables, as parts of them; the same on all ranks that hold these."""
+        del replicated
+        return []
+
+    def load(self, part: StateTensor) -> bool:
+        """Overwrite one tensor of `state`; False where it is none."""
+        del part
+        return False
 
     def whole_table(self, name: str, stored: Sequence[Tensor]) -> Tensor:
         """All vectors of a table, [rows, dim] float32, from the values of all stored tables."""
@@ -198,7 +240,7 @@ class Hashed(Form):
     def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
         """See `Form.rows`."""
         del table
-        return _select(stored[0], self._place(ids))
+        return select_rows(stored[0], self._place(ids))
 
     def pool(
         self,
@@ -248,7 +290,7 @@ class QuotientRemainder(Form):
         """See `Form.rows`."""
         del table
         divisor = self.stored[1].num_rows
-        return _select(stored[0], ids // divisor) * _select(stored[1], ids % divisor)
+        return select_rows(stored[0], ids // divisor) * select_rows(stored[1], ids % divisor)
 
     def nearest(self, tables: Sequence[Tensor]) -> list[Tensor]:
         """See `Form.nearest`: of each column the nearest matrix of rank 1, by alternating least squares."""
@@ -281,7 +323,7 @@ class Narrow(Form):
     def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
         """See `Form.rows`."""
         del table
-        return _select(stored[0], ids) @ stored[1]
+        return select_rows(stored[0], ids) @ stored[1]
 
     def nearest(self, tables: Sequence[Tensor]) -> list[Tensor]:
         """See `Form.nearest`: the first singular vectors."""
@@ -291,7 +333,7 @@ class Narrow(Form):
         return [tables[0] @ directions, directions.T.contiguous()]
 
 
-def _select(table: Tensor, rows: Tensor) -> Tensor:
+def select_rows(table: Tensor, rows: Tensor) -> Tensor:
     """Rows of a stored table, with a dense gradient."""
     if table.device.type != "cpu":
         return embedding(rows, table)

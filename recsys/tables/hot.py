@@ -27,13 +27,11 @@ from windrow.training.shard_files import LocalTable, StateTensor
 if TYPE_CHECKING:
     from windrow.comm.world import World
 
-__all__ = ["HOT_STATE", "WithHotRows", "hot_rows_of"]
+__all__ = ["WithHotRows", "hot_rows_of"]
 
-HOT_STATE = ("kept_rows", "steps", "counts")
-"""Names of `WithHotRows.state`."""
 COUNTED = 8
 """One step of so many is counted, more where rows are taken in sooner."""
-ROOM = 8
+ROOM = 4
 """Rows that are counted for each place that is left."""
 
 
@@ -90,6 +88,7 @@ class WithHotRows(Form):
 
     def start(self, stored: Sequence[Tensor]) -> None:
         """Take the first rows of each table in, unless rows are counted. No lookup changes."""
+        self.cold.start(stored[: len(self.cold.stored)])
         self._steps = 0
         for number, rows in enumerate(self.rows_of):
             rows.fill_(-1)
@@ -111,6 +110,7 @@ class WithHotRows(Form):
 
     def see(self, table: int, ids: Tensor, times: Tensor) -> None:
         """See `Form.see`."""
+        self.cold.see(table, ids, times)
         is_hot, _ = self._find(table, ids)
         hits = int(times[is_hot].sum())
         self._hits, self._misses = self._hits + hits, self._misses + int(times.sum()) - hits
@@ -124,6 +124,7 @@ class WithHotRows(Form):
             stored: values of the stored tables.
             world: the ranks that hold them, whose counts are added up; None: this one alone.
         """
+        self.cold.step(stored[: len(self.cold.stored)], world)
         tables = [(number, counted) for number, counted in enumerate(self.counted) if counted is not None]
         if any(self._counts(number) for number, _ in tables):
             # All ranks count what all of them looked up, so that they choose alike, and as one rank would.
@@ -146,19 +147,19 @@ class WithHotRows(Form):
         if due:
             self._index()
 
-    def set_rows(self, rows: Sequence[Tensor]) -> None:
-        """Say which row is in each place of each table: `rows_of` of another."""
-        self.rows_of = list(rows)
-        self._index()
-
     def take_found(self) -> tuple[int, int]:
-        """Lookups of rows that were hot, and of others, in the minibatches that were learnt since the last call."""
+        """See `Form.take_found`."""
         taken, self._hits, self._misses = (self._hits, self._misses), 0, 0
         return taken
 
+    def index_bytes(self) -> int:
+        """See `Form.index_bytes`: which rows are hot, and counts."""
+        counted = sum(found.state.nbytes for found in self.counted if found is not None)
+        return self.cold.index_bytes() + counted + sum(rows.nbytes for rows in self.rows_of)
+
     def state(self, *, replicated: bool) -> list[StateTensor]:
-        """What is to be saved beside the stored tables: which rows are hot, the steps, and the counts."""
-        found = []
+        """See `Form.state`: which rows are hot, the steps, and the counts."""
+        found = self.cold.state(replicated=replicated)
         for number, table in enumerate(self.hot):
             contents = {"kept_rows": self.rows_of[number], "steps": torch.tensor(self._steps)}
             counted = self.counted[number]
@@ -170,18 +171,20 @@ class WithHotRows(Form):
             ]
         return found
 
-    def load(self, name: str, content: str, tensor: Tensor) -> None:
-        """Overwrite one tensor of `state`, of the stored table of this name."""
-        number = [table.name for table in self.hot].index(name)
-        if content == "steps":
-            self._steps = int(tensor)
-        elif content == "kept_rows":
-            self.rows_of[number].copy_(tensor)
+    def load(self, part: StateTensor) -> bool:
+        """See `Form.load`."""
+        if part.piece not in self.hot or part.name not in {"kept_rows", "steps", "counts"}:
+            return self.cold.load(part)
+        number = self.hot.index(part.piece)
+        counted = self.counted[number]
+        if part.name == "steps":
+            self._steps = int(part.tensor)
+        elif part.name == "kept_rows":
+            self.rows_of[number].copy_(part.tensor)
             self._index()
-        else:
-            counted = self.counted[number]
-            assert counted is not None
-            counted.state.copy_(tensor)
+        elif counted is not None:
+            counted.state.copy_(part.tensor)
+        return True
 
     def _counts(self, table: int) -> bool:
         """Whether the lookups of this step are counted: some of them are enough."""

@@ -196,7 +196,7 @@ def _check_unsupported(table: TableConfig) -> None:
 
 Optimizer = Literal["rowwise_adagrad", "adagrad", "sgd", "adam"]
 Precision = Literal["fp32", "fp16"]
-FormName = Literal["dense", "hashed", "quotient_remainder", "narrow", "robe", "tensor_train"]
+FormName = Literal["dense", "hashed", "quotient_remainder", "narrow", "robe", "tensor_train", "codes"]
 Compression = Annotated[float, Field(gt=1)]
 Cores = Annotated[int, Field(ge=2, le=4)]
 
@@ -235,6 +235,10 @@ class TableOverrides:
     """tensor_train only: rank of all bonds."""
     tt_published_scale: bool | None = None
     """tensor_train only: first values as in the published code."""
+    code_parts: PositiveInt | None = None
+    """codes only: parts of a vector."""
+    code_every: NonNegativeInt | None = None
+    """codes only: steps between choosing codes anew."""
     hot_share: Share | None = None
     """Of all forms but dense: share of rows that are kept as they are."""
     hot_bytes: NonNegativeInt | None = None
@@ -279,7 +283,7 @@ class TableOptions:
     """How vectors are stored. dense: a row for each id. In fewer numbers: robe, blocks at hashed places of one array
     that all such tables share; tensor_train, the product of 2 to 4 cores; hashed, rows that ids share by a hash;
     quotient_remainder, the product of two rows that others share; narrow, fewer columns and a matrix that widens
-    them. See docs/compression.md."""
+    them; codes, parts that are chosen from codebooks. See docs/compression.md."""
     compression: Compression = 100.0
     """Of all forms but dense: numbers of the dense table for each that is stored."""
     robe_block: PositiveInt = 32
@@ -294,6 +298,11 @@ class TableOptions:
     tt_published_scale: bool = False
     """tensor_train only: first values of the size that the published code gives them, thousands of times the variance
     of a dense table's."""
+    code_parts: PositiveInt = 4
+    """codes only: parts of a vector, which must divide dim; each row has a code for each."""
+    code_every: NonNegativeInt = 0
+    """codes only: steps after which rows that have become alike get the same codes (CCE); codes then take 4 bytes for
+    each row and part. 0: codes are hashes, or those of tables.pretrained."""
     hot_share: Share = 0.0
     """Of all forms but dense: share of a table's rows that are kept as they are beside the form, and learn alone; what
     they take comes on top."""

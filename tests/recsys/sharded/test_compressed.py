@@ -30,6 +30,10 @@ FORMS = {
         "tag": TableOverrides(form="narrow", compression=2),
         "user": TableOverrides(form="quotient_remainder", compression=1.1),
     },
+    "codes": {
+        "item": TableOverrides(form="codes", compression=2, code_parts=2, code_every=2),
+        "tag": TableOverrides(form="codes", compression=2, code_parts=2, hot_share=0.2),
+    },
 }
 STEPS = 3
 

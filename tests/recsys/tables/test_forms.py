@@ -32,6 +32,8 @@ CASES = {
     "tensor_train": {"form": "tensor_train"},
     "tensor_train, 2 cores": {"form": "tensor_train", "tt_cores": 2},
     "tensor_train, 4 cores": {"form": "tensor_train", "tt_cores": 4},
+    "codes": {"form": "codes", "code_parts": 2},
+    "codes, clustered": {"form": "codes", "code_parts": 2, "code_every": 1000},
     "tensor_train, many rows of few numbers": {"form": "tensor_train", "tt_cores": 2, "tt_rank": 1},
 }
 
