@@ -2,9 +2,9 @@
 
 All tables together get so many bytes. Every form is given to all tables that it makes smaller; the others stay dense,
 and count. Clustered codes are chosen anew three times an epoch. "robe, hot rows" spends half of the bytes on the rows
-that occur most often (`windrow.recsys.choose_forms`). The learning rate of tables is the recipe's, tuned for dense ones,
-a third or three times of it: that of the best validation metric with the first seed, for dense tables too. Test metric
-at the best validation epoch.
+that occur most often (`windrow.recsys.choose_forms`). The learning rate of tables is the recipe's, tuned for dense
+ones, a third or three times of it: that of the best validation metric with the first seed, for dense tables too. Test
+metric at the best validation epoch.
 
     frappe     86,582 samples of ten fields, AUC (examples/frappe.toml)
     clicks     400,000 generated samples of 31 features, whose labels a planted model draws, AUC
