@@ -118,6 +118,7 @@ def export(
     names = {output.table for of_collection in outputs for output in of_collection}
     if len(tables) < len(stored) or len(names) < sum(len(collection.specs) for collection in collections):
         raise RecipeError("two collections of the model have tables of one name: give each table a name of its own")
+    forms = [(collection, form) for collection in collections for form in collection.table_forms()]
     if collections[0].world.rank != 0:
         for name, (collection, _) in tables.items():
             collection.stored_table(name)
@@ -129,8 +130,7 @@ def export(
         write_safetensors(
             path / TABLES, layout, lambda name: [tables[name][0].stored_table(name)], metadata={"format": "pt"}
         )
-        forms = [form for collection in collections for form in collection.table_forms()]
-        parts = {part.key: part.tensor for form in forms for part in form.state(replicated=True) if part.is_value}
+        parts = {part.key: part.tensor for _, form in forms for part in form.state(replicated=True) if part.is_value}
         if parts:
             own_layout = {name: (values.dtype, tuple(values.shape)) for name, values in parts.items()}
             write_safetensors(path / FORMS, own_layout, lambda name: [parts[name]], metadata={"format": "pt"})
@@ -146,8 +146,7 @@ def export(
                     "tables": [[table.name, table.num_rows, table.dim] for table in form.tables],
                     "options": [asdict(collection.options.of(table.name)) for table in form.tables],
                 }
-                for collection in collections
-                for form in collection.table_forms()
+                for collection, form in forms
             ],
             "transforms": {name: asdict(options) for name, options in (transforms or {}).items()},
         }

@@ -34,6 +34,7 @@ ADAPTERS = {
     "windrow.comm.mpi_world",
     "windrow.comm.quantize_triton",
     "windrow.recsys.tables.fbgemm",
+    "windrow.recsys.tables.robe_triton",
     "windrow.recsys.torchrec_adapter",
 }
 """Modules whose whole purpose is one optional library."""

@@ -10,6 +10,7 @@ several samples of a deduplicated group have counts once.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -452,8 +453,27 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         return gather_table(self.world, self._stored_plan(), spec, self._weights()[name], stage=stage)
 
     def table_forms(self) -> "list[Form]":
-        """How compressed tables are computed from what is stored; on every rank, whether it stores them or not."""
+        """How compressed tables are computed from what is stored, also where that is not stored. Collective."""
+        stage = f"{self.stage}: forms"
+        for form, rank in self._forms:
+            if rank is None or self.world.size == 1:
+                continue
+            # Which rows are hot, say: only the rank that learns knows.
+            parts = form.state(replicated=False) if rank == self.world.rank else []
+            parts = self.world.broadcast_object(parts, root=rank, stage=stage)
+            if rank != self.world.rank:
+                for part in parts:
+                    form.load(part)
         return [form for form, _ in self._forms]
+
+    def _form_keys(self, prefix: str) -> dict[str, tuple["Form", StateTensor]]:
+        """What forms know that lookups need."""
+        return {
+            f"{prefix}{self.tables_attribute}.{part.piece.name}.{part.name}": (form, part)
+            for form, _ in self._forms
+            for part in form.state(replicated=False)
+            if part.is_value
+        }
 
     def _weights(self) -> dict[str, list[StateTensor]]:
         """What this rank stores of each table's values."""
@@ -483,6 +503,9 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         if self._left_out:
             return
         weights, plan, stage = self._weights(), self._stored_plan(), f"{self.stage}: state_dict, which every rank calls"
+        if not self.is_meta:
+            self.table_forms()
+        destination.update({key: part.tensor.clone() for key, (_, part) in self._form_keys(prefix).items()})
         for key, spec in self._keys(prefix).items():
             pieces = weights[spec.name]
             destination[key] = (
@@ -514,8 +537,15 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
                 write_table(weights[spec.name], given)
             else:
                 error_msgs.append(f"size mismatch for {key}: {list(given.shape)} is given for {[spec.rows, spec.dim]}")
+        of_forms = self._form_keys(prefix)
+        for key, (form, part) in of_forms.items():
+            if key in state_dict:
+                form.load(replace(part, tensor=state_dict[key]))
+            else:
+                missing_keys.append(key)
         if strict:
-            unexpected_keys += [key for key in state_dict if key.startswith(prefix) and key not in keys]
+            known = keys.keys() | of_forms.keys()
+            unexpected_keys += [key for key in state_dict if key.startswith(prefix) and key not in known]
 
     def step(self) -> None:
         """Learn where the backward pass did not: replicated tables, and all under adam."""

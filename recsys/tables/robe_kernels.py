@@ -202,7 +202,7 @@ def add_to_array(
                     # A block that passes the end goes on at the beginning: two ranges of numbers.
                     for turn in range(2):
                         offset = there - turn * size
-                        lowest = max(own_first - offset, 0 if turn == 0 else size - there)
+                        lowest = max(own_first - offset, 0, 0 if turn == 0 else size - there)
                         highest = min(own_last - offset, high - low)
                         if lowest < highest:
                             target = gradient[offset + lowest : offset + highest]

@@ -206,6 +206,24 @@ def test_state_dict_has_what_vectors_are_computed_from(spmd, small):
         ]
 
 
+def test_state_dict_says_which_rows_are_hot_and_the_codes(small):
+    forms = {
+        "item": TableOverrides(form="codes", compression=2, code_parts=2, code_every=2),
+        "tag": TableOverrides(form="hashed", compression=2, hot_share=0.2, hot_counted=True, hot_every=2),
+    }
+
+    def body(world):
+        collection = make(small, world, "one rank", forms)
+        train(world, small, collection)
+        state = collection.state_dict()
+        other = make(small, world, "replicated", forms)
+        assert str(other.load_state_dict(state)) == "<All keys matched successfully>"
+        one, two = whole(collection, small), whole(other, small)
+        return [torch.equal(one[name], two[name]) for name in one]
+
+    assert all(same for found in Loopback.run(2, body) for same in found)
+
+
 def test_reset_parameters_and_learning_rates(small):
     collection = make(small, Loopback.single(), None, MIXED, optimizer="adagrad")
     before = whole(collection, small)
