@@ -221,7 +221,9 @@ def at_share(
 
 def at_rate(program: Program, hosts: int, task: Mapping[str, Any], rate: str) -> dict[str, Any]:
     """Time all variants on links of this rate."""
-    return program.on_ranks(hosts, {**task, "modes": VARIANTS, "rate": rate}, rate=rate, deadline_s=3600)
+    given = {**task, "modes": VARIANTS, "rate": rate}
+    found: dict[str, Any] = program.on_ranks(hosts, given, rate=rate, deadline_s=3600)
+    return found
 
 
 def measure(program: Program) -> Findings:

@@ -11,6 +11,7 @@ trained. One process; the peak of its memory counts everything, the log too.
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,12 @@ ASKED = 64
 
 def options_of(form: str) -> recsys.TableOptions:
     """How tables are stored."""
-    learning = {"optimizer": "sgd", "learning_rate": 0.1}
+    base = recsys.TableOptions(optimizer="sgd", learning_rate=0.1)
     if form == "robe":
-        return recsys.TableOptions(form="robe", compression=1.001 * DENSE_BYTES / MOST_BYTES["robe"], **learning)
+        return replace(base, form="robe", compression=1.001 * DENSE_BYTES / MOST_BYTES["robe"])
     train = recsys.TableOverrides(form="tensor_train", tt_rank=RANK)
     per_table = {f"f{place}": train for place, rows in enumerate(MLPERF_ROWS) if rows > LARGE}
-    return recsys.TableOptions(per_table=per_table, **learning)
+    return replace(base, per_table=per_table)
 
 
 def make_log(folder: Path, samples: int) -> recsys.LogStore:

@@ -13,7 +13,7 @@ Published: 3.1 times the dense model's inference throughput, on a GPU (ROBE, MLS
     python benchmarks/robe.py [--short]
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -72,7 +72,7 @@ def work(task: Mapping[str, Any]) -> list[dict[str, Any]]:
                     of_tables = ids.view(TABLES, SAMPLES)
                     return torch.cat([form.rows(number, of_tables[number], [array]) for number in range(TABLES)], 1)
 
-                lookups = {
+                lookups: dict[str, Callable[[], Tensor]] = {
                     DENSE: partial(dense, ids, offsets),
                     OURS: partial(form.pool, segments, ids, offsets, None, [array]),
                     PLAIN: plain,

@@ -341,10 +341,10 @@ def _form(
         if part.is_value:
             form.load(replace(part, tensor=parts[part.key]))
     stored = []
-    for part in form.stored:
-        rows, dim = shapes[part.name]
+    for table in form.stored:
+        rows, dim = shapes[table.name]
         matrix, begins = tables[dim]
-        stored.append(matrix[begins[part.name] : begins[part.name] + rows])
+        stored.append(matrix[begins[table.name] : begins[table.name] + rows])
     return _Compressed(form, stored)
 
 

@@ -14,4 +14,5 @@ def zipf_ids(rows: int, count: int, *, exponent: float, seed: int) -> Tensor:
     drawn = torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     power = 1 - exponent
     found = (1 + drawn * ((rows + 1) ** power - 1)) ** (1 / power)
-    return (found.long() - 1).clamp(0, rows - 1)
+    ids: Tensor = (found.long() - 1).clamp(0, rows - 1)
+    return ids

@@ -53,18 +53,18 @@ def make_forms(tables: Sequence[TableConfig], options: TableOptions) -> list[For
                 'write them to a file for tables.pretrained, or take form = "dense"'
             )
         table = whole_table(config.name, config.num_embeddings, config.embedding_dim)
-        sharing = next((of_kind for found, of_kind in groups if found == kind and kind.form == "robe"), None)
-        if sharing is None:
+        together = next((of_kind for found, of_kind in groups if found == kind and kind.form == "robe"), None)
+        if together is None:
             groups.append((kind, [table]))
         else:
-            sharing.append(table)
+            together.append(table)
     forms = [make_form(of_group, [options.of(table.name) for table in of_group]) for _, of_group in groups]
     for form in forms:
         given = [table.name for table in form.tables if table.name in options.pretrained]
         if given and len(given) < len(form.tables):
-            names = ", ".join(table.name for table in form.tables)
+            sharing = ", ".join(table.name for table in form.tables)
             raise RecipeError(
-                f"tables.pretrained has rows of {given[0]!r}, but not of all tables that share its array, {names}: "
+                f"tables.pretrained has rows of {given[0]!r}, but not of all tables that share its array, {sharing}: "
                 "give rows of all of them"
             )
     names = [config.name for config in tables] + [stored.name for form in forms for stored in form.stored]

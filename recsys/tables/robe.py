@@ -253,9 +253,9 @@ class _PoolOnGPU(torch.autograd.Function):
         from windrow.recsys.tables.robe_triton import add_to_array
 
         gradient = torch.zeros(context.shape, device=arriving.device)
-        add_to_array(
-            gradient.view(-1), context.segments, context.form.hashes, *context.saved_tensors, arriving.contiguous()
-        )
+        values, offsets, weights = context.saved_tensors
+        flat, hashes = gradient.view(-1), context.form.hashes
+        add_to_array(flat, context.segments, hashes, values, offsets, weights, arriving.contiguous())
         return None, None, None, None, None, gradient
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError
@@ -60,7 +60,6 @@ def reference_rows(form: Form, table: int, ids, stored):
 
 
 @every_case
-@settings(max_examples=15, deadline=None)
 @given(samples=st.integers(0, 6), seed=st.integers(0, 1000), weighted=st.booleans(), part=st.booleans())
 def test_sums_and_gradients_equal_those_of_the_table_written_out(case, samples, seed, weighted, part):
     for found in compressed(TableOptions(compression=4, **case)):
