@@ -61,7 +61,7 @@ def plain(form: TensorTrain, cores: list[Tensor], ids: Tensor) -> Tensor:
     _, second, third = form.rows_of
     digits = (ids // (second * third), ids // third % second, ids % third)
     product = torch.ones(len(ids), 1, 1)
-    for core, digit, left, right in zip(cores, digits, form.ranks, form.ranks[1:], strict=True):
+    for core, digit, left, right in zip(cores, digits, form.ranks[:-1], form.ranks[1:], strict=True):
         product = torch.bmm(product, core.index_select(0, digit).view(len(ids), left, -1)).view(len(ids), -1, right)
     return product.view(len(ids), -1)
 
