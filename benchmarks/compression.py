@@ -50,7 +50,7 @@ from windrow.recsys.tables.choose import choose_forms, with_forms
 from windrow.recsys.tables.compressed import make_forms
 from windrow.recsys.tables.options import EmbeddingConfig, TableOptions, TableOverrides
 
-FILES = {"frappe": "frappe/frappe.test.libfm", "clicks": "", "gowalla": "gowalla.npz"}
+FILES = {"frappe": "frappe", "clicks": "", "gowalla": "gowalla.npz"}
 DENSE, HOT = "dense", "robe, hot rows"
 CLUSTERED = "codes, clustered"
 FORMS = ("narrow", "hashed", "quotient_remainder", "tensor_train", "robe", "codes", CLUSTERED)
