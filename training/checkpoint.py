@@ -445,6 +445,12 @@ def _stored(reader: ShardReader, part: StateTensor, *, grown: bool) -> StateTens
     piece = part.piece
     start, stop = piece.rows
     if grown:
+        dense = piece.name.rpartition(".")[0]
+        if part.fixed and piece.name not in reader.tables and dense in reader.tables:
+            raise StoreError(
+                f"table {dense!r} is dense in the checkpoint and compressed now: windrow export --format safetensors "
+                "writes its rows, and tables.pretrained takes them"
+            )
         if piece.name not in reader.tables or part.name not in reader.contents(piece.name):
             return part
         rows = reader.shape(piece.name)[0]

@@ -175,6 +175,10 @@ def test_what_compressed_tables_cannot_do_is_refused(
     smaller = click_recipe(folder, tables=COMPRESSED | {"compression": 5}, run={"init_from": folder / "run"})
     with pytest.raises(StoreError, match=r"table 'item.array' has \d+ rows in the checkpoint and \d+ now: what compr"):
         train(smaller, run_folder=folder / "other")
+    train(click_recipe(folder, training={"epochs": 1}), run_folder=folder / "dense")
+    from_dense = click_recipe(folder, tables=COMPRESSED, run={"init_from": folder / "dense"})
+    with pytest.raises(StoreError, match="table 'item' is dense in the checkpoint and compressed now"):
+        train(from_dense, run_folder=folder / "other")
 
 
 def test_shards_that_are_damaged_are_passed_over(
