@@ -96,13 +96,13 @@ def choose_forms(
     base = replace(options or TableOptions(), form="dense", per_table={}, pretrained={})
     dense = {spec.name: replace(spec, compressed_bytes=None).num_bytes for spec in tables}
 
-    def choice(spec: TableSpec, number: int, compression: float) -> ChosenForm:
+    def choice(spec: TableSpec, number: int) -> ChosenForm:
         found = counts.get(spec.name)
         is_dense = number >= spec.rows
         return ChosenForm(
             table=spec.name,
             form="dense" if is_dense else form,
-            compression=1.0 if is_dense else compression,
+            compression=1.0,
             hot_rows=0 if is_dense else number,
             hot_bytes=0 if is_dense else number * spec.dim * torch.float32.itemsize,
             hot_counted=number > 0 and not is_dense and found is not None and not _is_ranked(found, number),
@@ -111,29 +111,31 @@ def choose_forms(
             kept_lookups=number / spec.rows if found is None else _share_of_most(found, number),
         )
 
-    def at(kept: Mapping[str, int], compression: float) -> list[ChosenForm]:
-        chosen = [choice(spec, kept[spec.name], compression) for spec in tables]
+    def at(chosen: Sequence[ChosenForm], compression: float) -> list[ChosenForm]:
+        chosen = [one if one.form == "dense" else replace(one, compression=compression) for one in chosen]
         changed = with_forms(base, chosen)
         sizes: dict[str, int] = {}
         for found in make_forms([EmbeddingConfig(spec.rows, spec.dim, spec.name) for spec in tables], changed):
             sizes |= shared_bytes(found, changed)
         return [replace(one, num_bytes=sizes.get(one.table, one.num_bytes)) for one in chosen]
 
-    def fits(kept: Mapping[str, int], compression: float) -> bool:
+    def fits(chosen: Sequence[ChosenForm], compression: float) -> bool:
         try:
-            return sum(one.num_bytes for one in at(kept, compression)) <= budget_bytes
+            return sum(one.num_bytes for one in at(chosen, compression)) <= budget_bytes
         except RecipeError:  # No smaller than the table.
             return False
 
     # What forms need at least may leave less for rows as they are.
     for share in (kept_share, kept_share / 2, kept_share / 4, 0.0):
         kept = _kept_rows(tables, counts, dense, budget_bytes, share)
-        if all(number >= spec.rows for spec, number in zip(tables, kept.values(), strict=True)):
-            return [choice(spec, spec.rows, 1.0) for spec in tables]
-        if fits(kept, MOST):
+        # Once for all compressions: it sorts counts.
+        chosen = [choice(spec, kept[spec.name]) for spec in tables]
+        if all(one.form == "dense" for one in chosen):
+            return chosen
+        if fits(chosen, MOST):
             break
     else:
-        least = sum(one.num_bytes for one in at(kept, MOST))
+        least = sum(one.num_bytes for one in at(chosen, MOST))
         raise RecipeError(
             f'{budget_bytes} bytes are too few for {len(tables)} tables: in form "{form}" they need {least} at least, '
             f"{least - budget_bytes} more. Take a larger budget, or another form"
@@ -141,8 +143,8 @@ def choose_forms(
     low, high = 1.0, MOST
     for _ in range(ROUNDS):
         middle = (low * high) ** 0.5
-        low, high = (low, middle) if fits(kept, middle) else (middle, high)
-    return at(kept, high)
+        low, high = (low, middle) if fits(chosen, middle) else (middle, high)
+    return at(chosen, high)
 
 
 def with_forms(options: TableOptions, chosen: Sequence[ChosenForm]) -> TableOptions:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from windrow.comm.errors import RecipeError
 from windrow.partition.tables.plan import Plan
-from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
+from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch, segment_bounds
 from windrow.recsys.tables.forms import Form, Hashed, Narrow, QuotientRemainder, Segment, whole_table
 from windrow.recsys.tables.hot import WithHotRows
 from windrow.recsys.tables.import_export import load_pretrained
@@ -236,8 +236,7 @@ class LookupThroughForm(TableBatch):
         """See `TableBatch.rows`."""
         (tables,) = self._through
         stored = tuple(tables.batch.parameters())
-        num_bags = (len(offsets) - 1) // len(self._segments)
-        bounds = offsets[::num_bags].tolist() if num_bags else [0] * (len(self._segments) + 1)
+        bounds = segment_bounds(offsets, len(self._segments))
         found = []
         for segment, start, stop in zip(self._segments, bounds, bounds[1:], strict=False):
             each = torch.arange(stop - start + 1, device=values.device)

@@ -30,7 +30,7 @@ from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.tables.table import TableBatch
 from windrow.training.shard_files import LocalTable
 
-__all__ = ["DenseGradientTableBatch", "pool_rows"]
+__all__ = ["DenseGradientTableBatch", "pool_rows", "segment_bounds"]
 
 _STATE_NAMES = {"sum": "sum_of_squares", "exp_avg": "first_moment", "exp_avg_sq": "second_moment", "step": "step"}
 """PyTorch's name of a state -> ours."""
@@ -170,12 +170,17 @@ def pool_rows(
     return torch.cat(columns, dim=1)
 
 
+def segment_bounds(offsets: Tensor, segments: int) -> list[int]:
+    """Where the values of each segment begin, and where the last ends; see `TableBatch.forward`."""
+    num_samples = (len(offsets) - 1) // segments
+    return offsets[::num_samples].tolist() if num_samples else [0] * (segments + 1)
+
+
 def _cut(
     tables: Sequence[Tensor], lookups: tuple[int, ...], offsets: Tensor
 ) -> Iterator[tuple[Tensor, Tensor, int, int]]:
     """Of each lookup the table, the offsets of its bags, the first and the last; waits once, to learn these."""
-    num_samples = (len(offsets) - 1) // len(lookups)
-    bounds = offsets[::num_samples].tolist() if num_samples else [0] * (len(lookups) + 1)
+    num_samples, bounds = (len(offsets) - 1) // len(lookups), segment_bounds(offsets, len(lookups))
     for number, table in enumerate(lookups):
         bags = offsets[number * num_samples : (number + 1) * num_samples + 1]
         yield tables[table], bags, bounds[number], bounds[number + 1]

@@ -32,7 +32,7 @@ from torch.nn.functional import embedding
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER
 from windrow.partition.tables.plan import Range
-from windrow.recsys.tables.dense_gradient import pool_rows
+from windrow.recsys.tables.dense_gradient import pool_rows, segment_bounds
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.tables.table import table_key
 from windrow.training.shard_files import LocalTable, StateTensor
@@ -115,8 +115,7 @@ class Form(ABC):
         Returns:
             [samples, columns of all segments] float32, differentiable towards `stored`.
         """
-        num_samples = (len(offsets) - 1) // len(segments)
-        bounds = offsets[::num_samples].tolist() if num_samples else [0] * (len(segments) + 1)
+        num_samples, bounds = (len(offsets) - 1) // len(segments), segment_bounds(offsets, len(segments))
         columns, first = [], 0
         for segment, same in groupby(segments):
             last = first + len(list(same))
