@@ -117,6 +117,8 @@ class Loopback(World):
             except BaseException as error:  # noqa: BLE001  # it is raised again below, in the caller's thread
                 with hub.change():
                     hub.failed[rank] = error
+            finally:
+                world.close()
 
         threads = [
             threading.Thread(target=one_rank, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(size)

@@ -349,6 +349,7 @@ class MPIWorld(World):
             if not posted.is_over:
                 self._pending(posted, lambda: None, "message that nobody waited for", "close").wait()
         self._communicator.Free()
+        super().close()
 
     def _posted(
         self, requests: list[MPI.Request], peers: list[int | None], message: PacedMessage | None = None

@@ -166,14 +166,38 @@ class SharedRows:
         return copied
 
 
-MAILBOX_BYTES = 1 << 39
-"""Addresses, not memory: what is never written to takes none. 128 ranks of a host use half of what a process has."""
+MAILBOX_BYTES = 1 << 37
+"""Addresses, not memory: what is never written to takes none. 512 ranks of a host use half of what a process has."""
 
 PAGE_BYTES = mmap.PAGESIZE
 
 NOTE_LENGTH = 8
 """Numbers in a note: where the message is, and where those are that have been landed since the last note; -1: none.
 A reader returns one message for each that it gets, so that the rest never waits for long."""
+
+
+class _Addresses:
+    """Memory for messages of a rank, from the front to the back of what others map."""
+
+    def __init__(self, memory: _HostMemory) -> None:
+        self._memory = memory
+        self._end = 0
+
+    def new(self, num_bytes: int) -> Tensor:
+        """Uint8 [at least num_bytes], whole pages never handed out before."""
+        assert self._memory.local is not None, "no rank is near"
+        start, self._end = self._end, self._end + -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
+        if self._end > len(self._memory.local):
+            raise MemoryError(
+                f"messages between ranks of this host have used {MAILBOX_BYTES >> 30} GiB of addresses up: set "
+                "run.shared_memory = false"
+            )
+        return self._memory.local[start : self._end]
+
+    def drop(self, buffer: Tensor) -> None:
+        """Give the system its memory back; the addresses stay unused."""
+        start = int(buffer.storage_offset())
+        self._memory.release(start, start + len(buffer))
 
 
 class Mailbox:
@@ -192,8 +216,9 @@ class Mailbox:
     def __init__(self, world: World) -> None:
         self._memory = _HostMemory(world, MAILBOX_BYTES if world.size > 1 else 0, stage="mailbox")
         self.near = self._memory.near
-        self._end = 0
-        self._buffers = Buffers(self._new, self._drop)
+        # Made from no method of this object: without a cycle of references, addresses go when the world goes.
+        addresses = _Addresses(self._memory)
+        self._buffers = Buffers(addresses.new, addresses.drop)
         self._lent: dict[int, Tensor] = {}
         self._landed: dict[int, list[int]] = {rank: [] for rank in self.near}
 
@@ -230,21 +255,6 @@ class Mailbox:
         """The message that a note spoke of is not needed any more."""
         if (start := int(note[0])) >= 0:
             self._landed[rank].append(start)
-
-    def _new(self, num_bytes: int) -> Tensor:
-        assert self._memory.local is not None, "no rank is near"
-        start, self._end = self._end, self._end + -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
-        if self._end > len(self._memory.local):
-            raise MemoryError(
-                f"messages between ranks of this host have used {MAILBOX_BYTES >> 30} GiB of addresses up: set "
-                "run.shared_memory = false"
-            )
-        return self._memory.local[start : self._end]
-
-    def _drop(self, buffer: Tensor) -> None:
-        """Give the system its memory back; the addresses stay unused."""
-        start = int(buffer.storage_offset())
-        self._memory.release(start, start + len(buffer))
 
 
 def _host() -> tuple[str, str]:

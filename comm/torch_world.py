@@ -152,6 +152,7 @@ class TorchWorld(World):
 
     def close(self) -> None:
         """Leave and destroy the process group. Collective."""
+        super().close()
         dist.destroy_process_group()
         # Once torch._dynamo is imported, as optimisers do, gloo's threads outlive their group. One that lets go of a
         # finished work as its last owner wants the GIL for the work's tensors, and aborts the process where the

@@ -125,8 +125,10 @@ class World(ABC):
         # Where the backend has threads of its own nothing needs to be done.
         return contextlib.nullcontext()
 
-    def close(self) -> None:  # noqa: B027  # not every backend holds something
+    def close(self) -> None:
         """Release what the backend holds. Collective where the backend says so."""
+        # Its addresses are many; other references to this world may live on.
+        self._mailbox = None
 
     @property
     def mailbox(self) -> "Mailbox":
