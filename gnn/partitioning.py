@@ -196,8 +196,9 @@ def store_arrays(
 PRIORITY_STAGE = "ordering vertices"
 VECTORS_PER_HOP = 4
 """Of N numbers of 8 bytes each: those of `inclusion_probabilities`."""
-VECTORS_BESIDE_HOPS = 8
-"""Five of the same function, what it knows of lists that overlap, the priorities, and the ids of a part."""
+VECTORS_BESIDE_HOPS = 9
+"""Five of the same function, what it knows of lists that overlap and where lists start, the priorities, and the ids of a
+part."""
 
 
 def vertex_priorities(
