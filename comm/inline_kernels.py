@@ -5,6 +5,9 @@ The random numbers equal those of `windrow.comm.random` bit for bit.
 A loop that reads at random places of a large array spends its time waiting for memory. Asking for an entry some steps
 before it is read (`prefetch`) lets tens of reads travel at once. One that writes a large array spends a third of it on
 reading what it is about to overwrite, unless it writes past the caches (`stream`).
+
+What the compiler does not see by itself: products of 128 bits (`high_product`), and signs that are bits of a word, put
+on eight numbers at once (`add_signed`).
 """
 
 from collections.abc import Callable
@@ -21,7 +24,7 @@ from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["STREAMED", "hash_id", "mix64", "prefetch", "stream"]
+__all__ = ["SIGNED", "STREAMED", "add_signed", "hash_id", "high_product", "mix64", "prefetch", "stream"]
 
 _FIRST = np.uint64(FIRST_MULTIPLIER)
 _SECOND = np.uint64(SECOND_MULTIPLIER)
@@ -89,3 +92,73 @@ stream = cast("Callable[[npt.NDArray[Any], int, npt.NDArray[Any], int], None]", 
 """``stream(source, i, target, j)`` in compiled code: copy `STREAMED` entries of contiguous vectors of int64, from entry
 i to entry j, which must stand at a multiple of 32 bytes, without loading the target into the caches. Nothing is
 checked. Quick where whole cache lines are written."""
+
+
+def _high_product(
+    _typing_context: object, _one: types.Integer, _other: types.Integer
+) -> tuple[Any, Callable[..., Any]]:
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(*(builder.zext(number, wide) for number in arguments))
+        return builder.trunc(builder.lshr(product, wide(64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+high_product = cast("Callable[[np.uint64, np.uint64], np.uint64]", intrinsic(_high_product))
+"""``high_product(one, other)`` in compiled code: the upper 64 bits of the product of two uint64."""
+
+SIGNED = 8
+"""Numbers that `add_signed` takes."""
+
+
+def _add_signed(
+    _typing_context: object,
+    target: types.Array,
+    _i: types.Integer,
+    source: types.Array,
+    _j: types.Integer,
+    _signs: types.Integer,
+    _weight: types.Float,
+    _adds: types.Boolean,
+) -> tuple[Any, Callable[..., Any]]:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        int32, floats = ir.IntType(32), ir.VectorType(ir.FloatType(), SIGNED)
+        ints = ir.VectorType(int32, SIGNED)
+
+        def everywhere(value: Any, kind: Any) -> Any:
+            first = builder.insert_element(ir.Constant(kind, ir.Undefined), value, int32(0))
+            return builder.shuffle_vector(first, first, ir.Constant(ints, [0] * SIGNED))
+
+        there, here = (
+            builder.bitcast(
+                builder.gep(context.make_array(array)(context, builder, value).data, [position]), kind.as_pointer()
+            )
+            for array, value, position, kind in zip(
+                signature.args[:4:2], arguments[:4:2], arguments[1:4:2], (floats, ints), strict=True
+            )
+        )
+        bits = everywhere(builder.trunc(arguments[4], int32), ints)
+        # Bit k goes where number k has its sign.
+        bits = builder.shl(bits, ir.Constant(ints, [31 - number for number in range(SIGNED)]))
+        bits = builder.and_(bits, ir.Constant(ints, [1 << 31] * SIGNED))
+        numbers = builder.bitcast(builder.xor(builder.load(here, align=4), bits), floats)
+        weighted = builder.fmul(numbers, everywhere(arguments[5], floats))
+        # A branch, as what is overwritten is not to be waited for.
+        with builder.if_else(arguments[6]) as (adds, writes):
+            with adds:
+                builder.store(builder.fadd(builder.load(there, align=4), weighted), there, align=4)
+            with writes:
+                builder.store(weighted, there, align=4)
+        return context.get_dummy_value()
+
+    return types.void(target, types.intp, source, types.intp, types.uint64, types.float32, types.boolean), generate
+
+
+add_signed = cast(
+    "Callable[[npt.NDArray[np.float32], int, npt.NDArray[np.float32], int, np.uint64, np.float32, bool], None]",
+    intrinsic(_add_signed),
+)
+"""``add_signed(target, i, source, j, signs, weight, adds)`` in compiled code: add `SIGNED` entries of a contiguous
+vector of float32, from entry j on, to those of another, from entry i on, or write over these if not `adds`; each times
+`weight`, and times -1 where its bit of `signs` is set, the lowest for the first. Nothing is checked."""

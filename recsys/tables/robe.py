@@ -28,7 +28,7 @@ paper's theorem, with V of some numbers (|x|^2 |y|^2 + <x, y>^2 - 2 sum x_i^2 y_
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,9 @@ from windrow.recsys.tables.forms import Form, Segment, mixed, scale_of, signed, 
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.tables.table import table_key
 from windrow.training.shard_files import LocalTable
+
+if TYPE_CHECKING:
+    from windrow.recsys.tables.robe_kernels import Hashes
 
 __all__ = ["Robe"]
 
@@ -154,9 +157,11 @@ class Robe(Form):
         return np.array(rows, np.uint64)
 
     @property
-    def hashes(self) -> tuple[int, int, int, int, int, bool]:
+    def hashes(self) -> "Hashes":
         """What they have to know of the hash functions."""
-        return self.prime, self.per_row, self.per_block, self.span, self.block, self.has_signs
+        numbers = (self.prime, self.per_row, self.per_block, self.span, ((1 << 64) - 1) // self.span, self.block)
+        p, b, c, span, inverse, z = (np.uint64(number) for number in numbers)
+        return p, b, c, span, inverse, z, self.has_signs
 
 
 def product(ids: Tensor, factor: int, prime: int) -> Tensor:
@@ -191,7 +196,7 @@ class _Pool(torch.autograd.Function):
         arguments = (
             array.detach().numpy().reshape(-1),
             context.segments,
-            _in_numpy(form.hashes),
+            form.hashes,
             values.numpy(),
             offsets.numpy(),
             _array(weights),
@@ -210,7 +215,7 @@ class _Pool(torch.autograd.Function):
         arguments = (
             gradient.numpy().reshape(-1),
             context.segments,
-            _in_numpy(context.form.hashes),
+            context.form.hashes,
             values.numpy(),
             offsets.numpy(),
             _array(weights),
@@ -261,10 +266,6 @@ class _PoolOnGPU(torch.autograd.Function):
 
 def _width(segments: Sequence[Segment]) -> int:
     return sum(segment.columns[1] - segment.columns[0] for segment in segments)
-
-
-def _in_numpy(hashes: tuple[int, int, int, int, int, bool]) -> tuple[Any, ...]:
-    return (*(np.uint64(number) for number in hashes[:-1]), hashes[-1])
 
 
 def _array(weights: Tensor | None) -> Any:

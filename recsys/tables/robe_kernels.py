@@ -1,14 +1,17 @@
-"""Compiled loops of ROBE: hash, read and add up in one pass, and the way back; see `windrow.recsys.tables.robe`.
+"""Compiled loops of ROBE: hash, read and add up, and the way back; see `windrow.recsys.tables.robe`.
 
-``hashes`` are (P, B, C, span of starts, Z, whether there are signs). ``segments`` [lookups, 5] uint64 are, of each
-lookup, A_e, the key of its signs, its first row, its first column and the one after the last.
+Bags of some samples are hashed, lookup after lookup, and their blocks asked for; then they are added up, sample after
+sample, so that what is written is written in order.
+
+``hashes`` are (P, B, C, span of starts, (2**64 - 1) // span, Z, whether there are signs). ``segments`` [lookups, 5]
+uint64 are, of each lookup, A_e, the key of its signs, its first row, its first column and the one after the last.
 """
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
-from windrow.comm.inline_kernels import hash_id, mix64, prefetch
+from windrow.comm.inline_kernels import SIGNED, add_signed, hash_id, high_product, mix64, prefetch
 from windrow.comm.random import GOLDEN
 
 __all__ = ["add_to_array", "pool", "start_blocks"]
@@ -17,28 +20,26 @@ Floats = npt.NDArray[np.float32]
 Words = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.integer]
-Hashes = tuple[np.uint64, np.uint64, np.uint64, np.uint64, np.uint64, bool]
+Hashes = tuple[np.uint64, np.uint64, np.uint64, np.uint64, np.uint64, np.uint64, bool]
 
 _MERSENNE = np.uint64((1 << 61) - 1)
-_LOW, _LOW_MASK = np.uint64(31), np.uint64((1 << 31) - 1)
-_FOLD, _FOLD_MASK = np.uint64(30), np.uint64((1 << 30) - 1)
-_ALL, _ONE = np.uint64(61), np.uint64(1)
+_EXPONENT, _REST, _ONE = np.uint64(61), np.uint64(3), np.uint64(1)
 _GOLDEN = np.uint64(GOLDEN)
-_BYTE, _LAST_BYTE, _THREE, _EIGHT = np.uint64(7), np.uint64(255), np.uint64(3), np.uint64(8)
 _LINE = 16
 """Numbers in a cache line."""
+_WORD_BITS, _IN_WORD = 6, 63
+LINES_AT_ONCE = 2048
+"""Cache lines that are asked for before they are read: half of a small cache of the second level."""
 
 
 @numba.njit(inline="always", cache=True)
 def _product(number: np.uint64, factor: np.uint64, prime: np.uint64) -> np.uint64:
-    """``number * factor mod prime``; see `windrow.recsys.tables.robe.product`."""
+    """``number * factor mod prime`` of numbers below the prime, or any where it is not 2**61 - 1."""
     if prime != _MERSENNE:
         return number % prime * factor % prime
-    low, high = number & _LOW_MASK, number >> _LOW
-    factor_low, factor_high = factor & _LOW_MASK, factor >> _LOW
-    middle = low * factor_high + high * factor_low
-    total = (high * factor_high << _ONE) + (middle >> _FOLD) + ((middle & _FOLD_MASK) << _LOW) + low * factor_low
-    total = (total & _MERSENNE) + (total >> _ALL)
+    # 2**61 is 1: the upper bits are added to the lower ones.
+    low = number * factor
+    total = (low & _MERSENNE) + (high_product(number, factor) << _REST | low >> _EXPONENT)
     return total - _MERSENNE if total >= _MERSENNE else total
 
 
@@ -49,40 +50,95 @@ def _sum(one: np.uint64, other: np.uint64, prime: np.uint64) -> np.uint64:
     return total - prime if total >= prime else total
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(inline="always", cache=True)
 def start_blocks(
-    starts: Offsets, array: Floats, row: np.uint64, constant: np.uint64, first: int | np.integer, hashes: Hashes
+    starts: Offsets, first: int, blocks: int, array: Floats, row: np.uint64, constant: np.uint64, hashes: Hashes
 ) -> None:
-    """Where the blocks of a row begin in the array, from block `first` on; their numbers are asked for."""
-    prime, per_row, per_block, span, block, _ = hashes
+    """Write where some blocks of a row begin in the array, from ``starts[first]`` on, and ask for their numbers.
+
+    Args:
+        starts: written.
+        first: where.
+        blocks: how many.
+        array: [m].
+        row: number of the row in its table.
+        constant: (A_e + C c) mod P of the first block c.
+        hashes: see this module.
+    """
+    prime, per_row, per_block, span, inverse, block, _ = hashes
     place = _sum(_product(row, per_row, prime), constant, prime)
-    place = _sum(place, _product(np.uint64(first), per_block, prime), prime)
-    for number in range(len(starts)):
-        start = np.int64(place % span)
+    for number in range(first, first + blocks):
+        # A division takes as long as ten products. The quotient is at most one too small, as place < 2**61.
+        rest = place - high_product(place, inverse) * span
+        start = np.int64(rest - span if rest >= span else rest)
         starts[number] = start
         for line in range(0, np.int64(block), _LINE):
             prefetch(array, start + line)
+        prefetch(array, start + np.int64(block) - 1)
         place = _sum(place, per_block, prime)
 
 
-_IN_BYTE = 8
-_SIGNS = (1 - 2 * ((np.arange(256)[:, None] >> np.arange(_IN_BYTE)) & 1)).astype(np.float32)
-"""[256, 8] the signs that the bits of a byte say."""
+@numba.njit(nogil=True, cache=True)
+def _layout(segments: Words, block: int | np.integer) -> Offsets:
+    """[lookups, 5] of each its columns, first and one after the last; its first block, how many; whether in eights."""
+    layout = np.empty((len(segments), 5), np.int64)
+    for lookup in range(len(segments)):
+        left, right = np.int64(segments[lookup, 3]), np.int64(segments[lookup, 4])
+        layout[lookup, 0], layout[lookup, 1] = left, right
+        layout[lookup, 2], layout[lookup, 3] = left // block, (right - 1) // block + 1 - left // block
+        layout[lookup, 4] = left % SIGNED == 0 and right % SIGNED == 0 and block % SIGNED == 0
+    return layout
 
 
 @numba.njit(nogil=True, cache=True)
-def _sign(signs: Floats, row: np.uint64, key: np.uint64, first_byte: int | np.integer) -> None:
-    """Write -1 or 1 for columns of a row, eight for each byte from one byte of its bits on."""
-    of_row = hash_id(key, row)
-    word = np.uint64(0)
-    for number in range(len(signs) // _IN_BYTE):
-        byte = np.uint64(first_byte + number)
-        if number == 0 or byte & _BYTE == 0:
-            word = mix64(of_row + (byte >> _THREE) * _GOLDEN) >> ((byte & _BYTE) << _THREE)
-        chosen = _SIGNS[np.int64(word & _LAST_BYTE)]
-        for column in range(_IN_BYTE):
-            signs[number * _IN_BYTE + column] = chosen[column]
-        word >>= _EIGHT
+def _find(
+    layout: Offsets,
+    segments: Words,
+    hashes: Hashes,
+    values: Rows,
+    offsets: Offsets,
+    array: Floats,
+    samples: int,
+    first: int,
+    last: int,
+) -> tuple[Offsets, Offsets]:
+    """Where all blocks of some samples begin, lookup after lookup; and [lookups] where those of each lookup are."""
+    cursors, total = np.empty(len(layout), np.int64), 0
+    for lookup in range(len(layout)):
+        cursors[lookup] = total
+        total += (offsets[lookup * samples + last] - offsets[lookup * samples + first]) * layout[lookup, 3]
+    starts = np.empty(total, np.int64)
+    for lookup in range(len(layout)):
+        _, _, first_block, blocks, _ = layout[lookup]
+        of_block = _product(np.uint64(first_block), hashes[2], hashes[0])
+        constant, first_row = _sum(segments[lookup, 0], of_block, hashes[0]), segments[lookup, 2]
+        cursor = cursors[lookup]
+        for place in range(offsets[lookup * samples + first], offsets[lookup * samples + last]):
+            start_blocks(starts, cursor, blocks, array, np.uint64(values[place]) + first_row, constant, hashes)
+            cursor += blocks
+    return starts, cursors
+
+
+@numba.njit(inline="always", cache=True)
+def _signs(of_row: np.uint64, number: int) -> np.uint64:
+    """The signs of 64 columns of a row: a bit that is set says -1."""
+    return mix64(of_row + np.uint64(number) * _GOLDEN)
+
+
+@numba.njit(nogil=True, cache=True)
+def _signed(value: np.float32, of_row: np.uint64, column: int) -> np.float32:
+    """A number with the sign of a column."""
+    return -value if _signs(of_row, column >> _WORD_BITS) >> np.uint64(column & _IN_WORD) & _ONE else value
+
+
+@numba.njit(nogil=True, cache=True)
+def _samples_at_once(layout: Offsets, block: int | np.integer, offsets: Offsets, samples: int) -> int:
+    """How many samples have `LINES_AT_ONCE`, on average."""
+    lines = 1
+    for lookup in range(len(layout)):
+        count = offsets[(lookup + 1) * samples] - offsets[lookup * samples]
+        lines += count * layout[lookup, 3] * (block // _LINE + 1)
+    return max(LINES_AT_ONCE * samples // lines, 1)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -110,45 +166,47 @@ def pool(
         first_sample: which samples.
         last_sample: the one after the last.
     """
-    size, block, has_signs = len(array), np.int64(hashes[4]), hashes[5]
-    samples, column = pooled.shape[0], np.int64(0)
-    for lookup in range(len(segments)):
-        constant, key, first_row = segments[lookup, 0], segments[lookup, 1], segments[lookup, 2]
-        left, right = np.int64(segments[lookup, 3]), np.int64(segments[lookup, 4])
-        dim, first_block = right - left, left // block
-        blocks = (right - 1) // block + 1 - first_block
-        starts, coming = np.empty(blocks, np.int64), np.empty(blocks, np.int64)
-        # Whole bytes of signs; the first column may be inside the first.
-        first_byte = left // _IN_BYTE
-        signs = np.ones(-(-right // _IN_BYTE) * _IN_BYTE - first_byte * _IN_BYTE, np.float32)
-        own_signs = signs[left - first_byte * _IN_BYTE :]
-        begin, end = offsets[lookup * samples + first_sample], offsets[lookup * samples + last_sample]
-        if begin < end:
-            start_blocks(coming, array, np.uint64(values[begin]) + first_row, constant, first_block, hashes)
-        for sample in range(first_sample, last_sample):
-            total = pooled[sample, column : column + dim]
-            total[:] = 0
-            for place in range(offsets[lookup * samples + sample], offsets[lookup * samples + sample + 1]):
-                starts, coming = coming, starts
-                if place + 1 < end:
-                    row = np.uint64(values[place + 1]) + first_row
-                    start_blocks(coming, array, row, constant, first_block, hashes)
-                if has_signs:
-                    _sign(signs, np.uint64(values[place]) + first_row, key, first_byte)
-                weight = weights[place] if len(weights) else np.float32(1)
-                for number in range(blocks):
-                    # Columns of this block, and where the first of them is in the array.
-                    low = max((first_block + number) * block, left)
-                    high = min((first_block + number + 1) * block, right)
-                    there = starts[number] + low - (first_block + number) * block
-                    here = low - left
-                    until_end = min(max(size - there, 0), high - low)
-                    source, target, sign = array[there:], total[here:], own_signs[here:]
-                    for i in range(until_end):
-                        target[i] += weight * (sign[i] * source[i])
-                    for i in range(until_end, high - low):
-                        target[i] += weight * (sign[i] * array[there + i - size])
-        column += dim
+    size, block, has_signs = len(array), np.int64(hashes[5]), hashes[6]
+    samples, width = pooled.shape
+    flat, layout = pooled.reshape(-1), _layout(segments, block)
+    at_once = _samples_at_once(layout, block, offsets, samples)
+    for first in range(first_sample, last_sample, at_once):
+        last = min(first + at_once, last_sample)
+        starts, cursors = _find(layout, segments, hashes, values, offsets, array, samples, first, last)
+        for sample in range(first, last):
+            column = sample * width
+            for lookup in range(len(layout)):
+                left, right, first_block, blocks, in_eights = layout[lookup]
+                # Where column 0 of the vector would be.
+                target = column - left
+                cursor, begin = cursors[lookup], offsets[lookup * samples + sample]
+                end = offsets[lookup * samples + sample + 1]
+                if begin == end:
+                    flat[column : column + right - left] = 0
+                for place in range(begin, end):
+                    of_row = hash_id(segments[lookup, 1], np.uint64(values[place]) + segments[lookup, 2])
+                    signs, known = np.uint64(0), -1
+                    weight = weights[place] if len(weights) else np.float32(1)
+                    for turn in range(blocks):
+                        # Columns of this block, and where the array has column 0 of the vector.
+                        low = max((first_block + turn) * block, left)
+                        high = min((first_block + turn + 1) * block, right)
+                        source = starts[cursor + turn] - (first_block + turn) * block
+                        if in_eights and source + high <= size:
+                            for i in range(low, high, SIGNED):
+                                if has_signs and i >> _WORD_BITS != known:
+                                    known = i >> _WORD_BITS
+                                    signs = _signs(of_row, known)
+                                bits = signs >> np.uint64(i & _IN_WORD)
+                                add_signed(flat, target + i, array, source + i, bits, weight, place > begin)
+                        else:
+                            for i in range(low, high):
+                                there = source + i if source + i < size else source + i - size
+                                number = weight * (_signed(array[there], of_row, i) if has_signs else array[there])
+                                flat[target + i] = flat[target + i] + number if place > begin else number
+                    cursor += blocks
+                cursors[lookup] = cursor
+                column += right - left
 
 
 @numba.njit(nogil=True, cache=True)
@@ -168,45 +226,42 @@ def add_to_array(
     Only to the numbers that belong to one of `parts`, which threads may do at once: each number gets its gradients in
     the same order whatever their number.
     """
-    size, block, has_signs = len(gradient), np.int64(hashes[4]), hashes[5]
+    size, block, has_signs = len(gradient), np.int64(hashes[5]), hashes[6]
     own_first, own_last = size * part // parts, size * (part + 1) // parts
-    samples, column = arriving.shape[0], np.int64(0)
-    for lookup in range(len(segments)):
-        constant, key, first_row = segments[lookup, 0], segments[lookup, 1], segments[lookup, 2]
-        left, right = np.int64(segments[lookup, 3]), np.int64(segments[lookup, 4])
-        dim, first_block = right - left, left // block
-        blocks = (right - 1) // block + 1 - first_block
-        starts, coming = np.empty(blocks, np.int64), np.empty(blocks, np.int64)
-        # Whole bytes of signs; the first column may be inside the first.
-        first_byte = left // _IN_BYTE
-        signs = np.ones(-(-right // _IN_BYTE) * _IN_BYTE - first_byte * _IN_BYTE, np.float32)
-        own_signs = signs[left - first_byte * _IN_BYTE :]
-        begin, end = offsets[lookup * samples], offsets[(lookup + 1) * samples]
-        if begin < end:
-            start_blocks(coming, gradient, np.uint64(values[begin]) + first_row, constant, first_block, hashes)
-        for sample in range(samples):
-            upstream = arriving[sample, column : column + dim]
-            for place in range(offsets[lookup * samples + sample], offsets[lookup * samples + sample + 1]):
-                starts, coming = coming, starts
-                if place + 1 < end:
-                    row = np.uint64(values[place + 1]) + first_row
-                    start_blocks(coming, gradient, row, constant, first_block, hashes)
-                if has_signs:
-                    _sign(signs, np.uint64(values[place]) + first_row, key, first_byte)
-                weight = weights[place] if len(weights) else np.float32(1)
-                for number in range(blocks):
-                    low = max((first_block + number) * block, left)
-                    high = min((first_block + number + 1) * block, right)
-                    there = starts[number] + low - (first_block + number) * block
-                    here = low - left
-                    # A block that passes the end goes on at the beginning: two ranges of numbers.
-                    for turn in range(2):
-                        offset = there - turn * size
-                        lowest = max(own_first - offset, 0, 0 if turn == 0 else size - there)
-                        highest = min(own_last - offset, high - low)
-                        if lowest < highest:
-                            target = gradient[offset + lowest : offset + highest]
-                            sign, source = own_signs[here + lowest :], upstream[here + lowest :]
-                            for i in range(highest - lowest):
-                                target[i] += weight * (sign[i] * source[i])
-        column += dim
+    samples, width = arriving.shape
+    flat, layout = arriving.reshape(-1), _layout(segments, block)
+    at_once, adds = _samples_at_once(layout, block, offsets, samples), True
+    for first in range(0, samples, at_once):
+        last = min(first + at_once, samples)
+        starts, cursors = _find(layout, segments, hashes, values, offsets, gradient, samples, first, last)
+        for sample in range(first, last):
+            column = sample * width
+            for lookup in range(len(layout)):
+                left, right, first_block, blocks, in_eights = layout[lookup]
+                source, cursor = column - left, cursors[lookup]
+                for place in range(offsets[lookup * samples + sample], offsets[lookup * samples + sample + 1]):
+                    of_row = hash_id(segments[lookup, 1], np.uint64(values[place]) + segments[lookup, 2])
+                    signs, known = np.uint64(0), -1
+                    weight = weights[place] if len(weights) else np.float32(1)
+                    for turn in range(blocks):
+                        low = max((first_block + turn) * block, left)
+                        high = min((first_block + turn + 1) * block, right)
+                        target = starts[cursor + turn] - (first_block + turn) * block
+                        if target + high <= size and (target + high <= own_first or target + low >= own_last):
+                            continue
+                        if in_eights and target + low >= own_first and target + high <= own_last:
+                            for i in range(low, high, SIGNED):
+                                if has_signs and i >> _WORD_BITS != known:
+                                    known = i >> _WORD_BITS
+                                    signs = _signs(of_row, known)
+                                bits = signs >> np.uint64(i & _IN_WORD)
+                                add_signed(gradient, target + i, flat, source + i, bits, weight, adds)
+                        else:
+                            for i in range(low, high):
+                                there = target + i if target + i < size else target + i - size
+                                if own_first <= there < own_last:
+                                    arrived = flat[source + i]
+                                    gradient[there] += weight * (_signed(arrived, of_row, i) if has_signs else arrived)
+                    cursor += blocks
+                cursors[lookup] = cursor
+                column += right - left

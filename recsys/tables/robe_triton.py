@@ -1,5 +1,7 @@
 """ROBE on GPUs: one program for each bag of a lookup, all columns at once; see `windrow.recsys.tables.robe_kernels`."""
 
+from typing import TYPE_CHECKING
+
 import torch
 import triton
 import triton.language as tl
@@ -8,17 +10,25 @@ from torch import Tensor
 from windrow.comm.quantize_triton import mix
 from windrow.comm.random import GOLDEN
 
+if TYPE_CHECKING:
+    from windrow.recsys.tables.robe_kernels import Hashes
+
 __all__ = ["add_to_array", "pool"]
 
 _GOLDEN = tl.constexpr(GOLDEN)
 _MERSENNE = tl.constexpr((1 << 61) - 1)
 _LOW_MASK = tl.constexpr((1 << 31) - 1)
 _FOLD_MASK = tl.constexpr((1 << 30) - 1)
-Hashes = tuple[int, int, int, int, int, bool]
 
 
 def pool(
-    array: Tensor, segments: Tensor, hashes: Hashes, values: Tensor, offsets: Tensor, weights: Tensor | None, width: int
+    array: Tensor,
+    segments: Tensor,
+    hashes: "Hashes",
+    values: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    width: int,
 ) -> Tensor:
     """The sums of all bags: [samples, columns of all lookups] float32.
 
@@ -40,7 +50,7 @@ def pool(
 def add_to_array(
     gradient: Tensor,
     segments: Tensor,
-    hashes: Hashes,
+    hashes: "Hashes",
     values: Tensor,
     offsets: Tensor,
     weights: Tensor | None,
@@ -53,7 +63,7 @@ def add_to_array(
 def _run(
     array: Tensor,
     segments: Tensor,
-    hashes: Hashes,
+    hashes: "Hashes",
     values: Tensor,
     offsets: Tensor,
     weights: Tensor | None,
@@ -64,7 +74,7 @@ def _run(
     samples, width = pooled.shape
     if not samples:
         return
-    prime, per_row, per_block, span, block, has_signs = hashes
+    prime, per_row, per_block, span, _, block = (int(number) for number in hashes[:-1])
     with torch.cuda.device_of(array):
         _bags[(samples, len(segments))](
             array,
@@ -81,7 +91,7 @@ def _run(
             width,
             prime=prime,
             block=block,
-            has_signs=has_signs,
+            has_signs=hashes[-1],
             weighted=weights is not None,
             back=back,
             columns=triton.next_power_of_2(int((segments[:, 4] - segments[:, 3]).max())),

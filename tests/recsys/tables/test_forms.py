@@ -266,7 +266,9 @@ def test_compiled_loops_hash_ids_and_arrays_beyond_31_bits():
     expected = form.starts(0, ids)
     starts = np.empty(4, np.int64)
     for number, wanted in zip(ids.tolist(), expected, strict=True):
-        start_blocks(starts, np.zeros(1, np.float32), np.uint64(number), np.uint64(form.constants[0]), 0, form.hashes)
+        start_blocks(
+            starts, 0, 4, np.zeros(1, np.float32), np.uint64(number), np.uint64(form.constants[0]), form.hashes
+        )
         assert starts.tolist() == wanted.tolist()
 
 
@@ -424,7 +426,8 @@ def test_gpu_kernels_of_robe_do_the_same_in_the_interpreter(tmp_path, run_with_t
             pooled = form.pool(segments, values, offsets, own, [array.view(-1, form.block)])
             arriving = torch.linspace(-1, 1, pooled.numel()).view_as(pooled)
             (gradient,) = torch.autograd.grad(pooled, array, arriving)
-            asked.append((array.detach(), described, form.hashes, values, offsets, own, 32, arriving))
+            hashes = tuple(int(number) for number in form.hashes)
+            asked.append((array.detach(), described, hashes, values, offsets, own, 32, arriving))
             expected.append((pooled.detach(), gradient))
     torch.save(asked, tmp_path / "asked")
     run_with_triton(IN_INTERPRETER, tmp_path / "asked", tmp_path / "answered", TRITON_INTERPRET="1")
