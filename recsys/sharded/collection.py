@@ -392,9 +392,12 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         """Wait for what was found for this rank's samples, and put it together; the end of `start_counts`."""
 
     def replicated_parameters(self) -> list[nn.Parameter]:
-        """Values of the tables that every rank holds: their gradients must be summed over ranks before `step`."""
-        compressed = [found.batch for found in self._compressed if found.batch.replicated]
-        return [parameter for batch in (*self._replicated.batches, *compressed) for parameter in batch.parameters()]
+        """Values of the tables that every rank holds: their gradients must be summed over ranks before `step`.
+
+        Hot rows of compressed tables are not among them: `step` sums the gradients of those that were looked up.
+        """
+        compressed = [found.batch.dense_parameters for found in self._compressed if found.batch.replicated]
+        return list(chain(*(batch.parameters() for batch in self._replicated.batches), *compressed))
 
     def local_tables(self) -> list[TableBatch]:
         """What this rank stores, compressed tables last; checkpoints and export read and write their state."""

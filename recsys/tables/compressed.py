@@ -184,6 +184,8 @@ class CompressedTables:
 
     def step(self, world: "World", *, stage: str) -> None:
         """Learn, then let the form change. Collective over the ranks of the world, where they are replicated."""
+        if self.batch.replicated:
+            self.batch.sum_row_gradients(world, stage=f"{stage}: hot rows")
         self.batch.step()
         self.form.step(tuple(self.batch.parameters()), world if self.batch.replicated else None)
         found, computed = self.form.take_found()
@@ -195,7 +197,8 @@ class _StoredTables(DenseGradientTableBatch):
     """The stored tables of a form, and what else it has to save."""
 
     def __init__(self, form: Form, options: TableOptions, *, replicated: bool, device: torch.device | None) -> None:
-        super().__init__(form.stored, tuple(range(len(form.stored))), options, replicated=replicated, device=device)
+        lookups = tuple(range(len(form.stored)))
+        super().__init__(form.stored, lookups, options, replicated=replicated, by_row=form.by_row, device=device)
         self._form = form
 
     def state(self) -> list[StateTensor]:

@@ -4,6 +4,9 @@ For what moves every row (adam, weight decay), and for tables of which every ran
 The updates are those of `windrow.recsys.tables.fbgemm`, applied to every row. Where a row was not looked up its
 gradient is zero, and but for those two it stays as it is.
 
+A large table of which few rows are looked up in a step can have a gradient of these rows alone (PyTorch's sparse
+tensors): its members learn *by row*, with the same updates.
+
 PyTorch's ``embedding_bag`` sums rows of one table; its dense gradient sorts the ids first, which costs several times
 the additions themselves. So rows of several tables are summed here by compiled loops.
 
@@ -16,8 +19,8 @@ the place of the single square (as in FBGEMM's and TorchRec's kernels)::
 Adagrad itself: Duchi, Hazan, Singer: Adaptive Subgradient Methods, JMLR 2011.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,6 +32,9 @@ from torch.optim import SGD, Adagrad, Adam, Optimizer
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.tables.table import TableBatch
 from windrow.training.shard_files import LocalTable
+
+if TYPE_CHECKING:
+    from windrow.comm.world import World
 
 __all__ = ["DenseGradientTableBatch", "pool_rows", "segment_bounds"]
 
@@ -45,6 +51,7 @@ class DenseGradientTableBatch(TableBatch):
     Args:
         members, lookups, pooled, replicated: see `TableBatch`.
         options: optimiser and its settings; precision must be fp32.
+        by_row: members that learn by row, which `forward` does not look up; none where options move every row.
         device: of everything. The batch cannot move later: the optimiser state would stay behind.
     """
 
@@ -56,17 +63,25 @@ class DenseGradientTableBatch(TableBatch):
         *,
         pooled: bool = True,
         replicated: bool = False,
+        by_row: Collection[int] = (),
         device: torch.device | None = None,
     ) -> None:
         super().__init__(members, lookups, pooled=pooled, replicated=replicated)
         assert options.dtype == torch.float32, "dense gradients are fp32"
+        assert not (by_row and options.moves_every_row), f"{options.optimizer} moves every row"
         self._weights = nn.ParameterList(
             nn.Parameter(torch.zeros(member.num_rows, member.dim, device=device)) for member in members
         )
         self._parameters_in_order = tuple(self._weights)
         self._keeps_steps = options.optimizer == "adam"
         self._moves_every_row = options.moves_every_row
-        self._optimizer = _make_optimizer(self._parameters_in_order, options)
+        self.dense_parameters = [part for n, part in enumerate(self._parameters_in_order) if n not in by_row]
+        """Those with a dense gradient, which ranks that hold copies sum before `step`."""
+        self.row_parameters = [self._parameters_in_order[n] for n in sorted(by_row)]
+        """Those that learn by row."""
+        self._optimizers = [_make_optimizer(self.dense_parameters, options)]
+        if by_row:
+            self._optimizers.append(_ByRow(self.row_parameters, options))
 
     def forward(self, values: Tensor, offsets: Tensor, per_sample_weights: Tensor | None = None) -> Tensor:
         """See `TableBatch.forward`."""
@@ -78,29 +93,54 @@ class DenseGradientTableBatch(TableBatch):
         return torch.cat([embedding(values[first:last], table) for table, _, first, last in cut])
 
     def step(self) -> None:
-        """See `TableBatch.step`. Reads and writes every row."""
+        """See `TableBatch.step`. Reads and writes every row of what does not learn by row."""
         if self._moves_every_row:
             # By past moments or by decay: so a missing gradient is a zero one, never a skipped step.
             for parameter in self._parameters_in_order:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-        self._optimizer.step()
-        # Never to None: the gradient may be a view into the bucket in which ranks sum it.
-        self._optimizer.zero_grad(set_to_none=False)
+        for optimizer in self._optimizers:
+            optimizer.step()
+        # Copies keep theirs, which may be views into the bucket in which ranks sum them; others would be filled with
+        # zeros only to be added to.
+        self._optimizers[0].zero_grad(set_to_none=not self.replicated)
+        for parameter in self.row_parameters:
+            parameter.grad = None
+
+    def sum_row_gradients(self, world: "World", *, stage: str) -> None:
+        """Sum the gradients of what learns by row over ranks that hold copies, in their order. Collective.
+
+        Cost: each rank sends the rows that it looked up to all others.
+        """
+        for parameter in self.row_parameters:
+            rows, values = parameter.new_empty(0, dtype=torch.int64), parameter.new_empty(0, parameter.shape[1])
+            if parameter.grad is not None:
+                mine = parameter.grad.coalesce()
+                rows, values = mine.indices()[0], mine.values()
+            all_rows, all_values = (torch.cat(world.all_gather(part, stage=stage)) for part in (rows, values))
+            parameter.grad = torch.sparse_coo_tensor(
+                all_rows[None], all_values, parameter.shape, check_invariants=False
+            )
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """See `TableBatch.set_learning_rate`."""
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate
 
     def _stored(self, member: int) -> dict[str, Tensor]:
         parameter = self._parameters_in_order[member]
-        state = self._optimizer.state[parameter].items()
-        kept = {_STATE_NAMES[name]: value for name, value in state if self._keeps_steps or name != "step"}
+        states = [optimizer.state[parameter] for optimizer in self._optimizers if parameter in optimizer.state]
+        kept = {
+            _STATE_NAMES[name]: value
+            for state in states
+            for name, value in state.items()
+            if self._keeps_steps or name != "step"
+        }
         return {"weight": parameter.detach(), **kept}
 
 
-def _make_optimizer(parameters: tuple[nn.Parameter, ...], options: TableOptions) -> Optimizer:
+def _make_optimizer(parameters: Sequence[nn.Parameter], options: TableOptions) -> Optimizer:
     """The optimiser of a section, with its state in place from the start."""
     rate, eps, decay = options.learning_rate, options.eps, options.weight_decay
     match options.optimizer:
@@ -144,6 +184,33 @@ class _RowWiseAdagrad(Optimizer):
                 accumulator.add_(torch.linalg.vecdot(gradient, gradient), alpha=1 / weight.shape[1])
                 scale = accumulator.sqrt().add_(group["eps"]).reciprocal_().mul_(-group["lr"])
                 weight.addcmul_(gradient, scale[:, None])
+
+
+class _ByRow(Optimizer):
+    """The formulas of `windrow.recsys.tables.fbgemm` for sparse gradients; the state is ``sum``, as that of others."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], options: TableOptions) -> None:
+        super().__init__(parameters, {"lr": options.learning_rate})
+        self._kind, self._eps = options.optimizer, options.eps
+        for parameter in parameters:
+            if self._kind != "sgd":
+                shape = parameter.shape if self._kind == "adagrad" else parameter.shape[:1]
+                self.state[parameter]["sum"] = parameter.new_zeros(shape)
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]  # nobody gives it a closure
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                gradient = weight.grad.coalesce()
+                rows, change = gradient.indices()[0], gradient.values()
+                if self._kind != "sgd":
+                    squares, accumulator = change.square(), self.state[weight]["sum"]
+                    accumulator.index_add_(0, rows, squares if accumulator.ndim > 1 else squares.mean(1))
+                    divisor = accumulator[rows].sqrt().add_(self._eps)
+                    change = change / (divisor if divisor.ndim > 1 else divisor[:, None])
+                weight.index_add_(0, rows, change, alpha=-group["lr"])
 
 
 def pool_rows(

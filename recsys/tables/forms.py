@@ -78,6 +78,9 @@ class Form(ABC):
         scales: of each stored table, half the width of its first values' interval around 0.
     """
 
+    by_row: Sequence[int] = ()
+    """Stored tables that learn by row, since a step looks few of theirs up: their gradients are sparse."""
+
     def __init__(
         self, tables: Sequence[LocalTable], stored: Sequence[LocalTable], scales: Sequence[float] = ()
     ) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from windrow.caching.hot_rows import HotRows, Longs, most_wanted
 from windrow.recsys.tables.forms import Form, whole_table
@@ -58,6 +59,7 @@ class WithHotRows(Form):
         ]
         """The stored tables of hot rows, one for each table."""
         super().__init__(cold.tables, (*cold.stored, *self.hot), (*cold.scales, *(0.0 for _ in self.hot)))
+        self.by_row = () if options[0].moves_every_row else range(len(cold.stored), len(self.stored))
         self._every = [own.hot_every for own in options]
         self._steps = 0
         self._has_places = [number > 0 for number in places]
@@ -68,7 +70,8 @@ class WithHotRows(Form):
             for own, table, number in zip(options, self.hot, places, strict=True)
         ]
         """Of each table whose hot rows are found by counting."""
-        self._sorted: list[tuple[Tensor, Tensor]] = []
+        self._sorted: list[int | tuple[Tensor, Tensor]] = []
+        """Of each table the hot rows in ascending order, and their places; or how many, where these are the first."""
         self._index()
         self._hits, self._misses = 0, 0
         self._seen: list[tuple[int, Longs, Longs]] = []
@@ -102,7 +105,7 @@ class WithHotRows(Form):
     def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
         """See `Form.rows`."""
         is_hot, places = self._find(table, ids)
-        hot = stored[len(self.cold.stored) + table].index_select(0, places)
+        hot = embedding(places, stored[len(self.cold.stored) + table], sparse=bool(self.by_row))
         cold = self.cold.rows(table, ids[~is_hot], stored[: len(self.cold.stored)])
         # Hot ones first; where each came from says where it goes.
         order = torch.cat([is_hot.nonzero()[:, 0], (~is_hot).nonzero()[:, 0]])
@@ -192,7 +195,11 @@ class WithHotRows(Form):
 
     def _find(self, table: int, ids: Tensor) -> tuple[Tensor, Tensor]:
         """[n] which of some ids are hot, and the places of those."""
-        rows, places = (part.to(ids.device) for part in self._sorted[table])
+        found = self._sorted[table]
+        if isinstance(found, int):
+            is_hot = ids < found
+            return is_hot, ids[is_hot]
+        rows, places = (part.to(ids.device) for part in found)
         if not len(rows):
             return torch.zeros_like(ids, dtype=torch.bool), places
         there = torch.searchsorted(rows, ids).clamp_max(len(rows) - 1)
@@ -214,4 +221,5 @@ class WithHotRows(Form):
         for rows in self.rows_of:
             taken = (rows >= 0).nonzero()[:, 0]
             order = torch.argsort(rows[taken])
-            self._sorted.append((rows[taken][order], taken[order]))
+            are_first = torch.equal(rows, torch.arange(len(rows)))
+            self._sorted.append(len(rows) if are_first else (rows[taken][order], taken[order]))

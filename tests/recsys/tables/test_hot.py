@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
@@ -110,6 +111,29 @@ def test_ranks_choose_as_one_would():
         return [compressed.form.rows_of[0].tolist() for compressed in collection._compressed]
 
     assert Loopback.run(2, body) == 2 * Loopback.run(1, body)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad", "adam"])
+def test_hot_rows_learn_from_all_ranks(optimizer):
+    draw = torch.Generator().manual_seed(2)
+    batches = [torch.randint(0, 60, (2, 2, 6), generator=draw) for _ in range(4)]
+
+    def body(world):
+        collection = make("hashed", world, optimizer=optimizer)
+        reducer = GradientReducer(world, collection.replicated_parameters())
+        for ids in batches:
+            mine = ids.unbind(0) if world.size == 1 else [ids[world.rank]]
+            reducer.start()
+            sum(collection(bags(*of_rank.tolist())).values().square().sum() for of_rank in mine).backward()
+            reducer.finish()
+            collection.step()
+        return whole(collection)
+
+    (alone,) = Loopback.run(1, body)
+    one, other = Loopback.run(2, body)
+    for name, table in alone.items():
+        assert torch.equal(one[name], other[name])
+        torch.testing.assert_close(one[name], table, rtol=1e-4, atol=1e-5)
 
 
 def test_hits_are_counted():

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
 from windrow.comm.random import GOLDEN, MASK, hash_ids, mix64
 from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
@@ -291,8 +292,8 @@ def test_adam_moves_on_without_a_gradient():
     assert not torch.equal(state(batch)[0], before)
 
 
-def test_gradients_stay_where_they_are():
-    batch = make(DenseGradientTableBatch, optimizer="sgd")
+def test_gradients_of_copies_stay_where_they_are():
+    batch = DenseGradientTableBatch(MEMBERS, LOOKUPS, TableOptions(optimizer="sgd"), replicated=True)
     bucket = torch.zeros(240)
     first = next(batch.parameters())
     first.grad = bucket.view(30, 8)
@@ -301,6 +302,33 @@ def test_gradients_stay_where_they_are():
     batch.step()
     assert first.grad.data_ptr() == bucket.data_ptr()
     assert not bucket.any()
+
+
+@pytest.mark.parametrize("optimizer", FUSED)
+def test_what_learns_by_row_learns_the_same(optimizer):
+    chosen = TableOptions(optimizer=optimizer, learning_rate=0.1)
+    batches = [DenseGradientTableBatch(MEMBERS[:2], (0, 1), chosen, by_row=by_row) for by_row in ((), (1,))]
+    for batch in batches:
+        batch.initialise(seed=1, scales=(1.0, 1.0))
+    assert [len(batch.dense_parameters) for batch in batches] == [2, 1]
+    for step in range(3):
+        for batch in batches:
+            batch.set_learning_rate(0.1 / (step + 1))
+            # Twice a step, and some rows twice.
+            for rows in ([3, 3, 0], [step, 6]):
+                for number, table in enumerate(batch.parameters()):
+                    by_row = batch.row_parameters and number == 1
+                    found = embedding(torch.tensor(rows), table, sparse=bool(by_row))
+                    (number + found).square().sum().backward()
+            batch.step()
+    for one, other in zip(*(batch.state() for batch in batches), strict=True):
+        assert one.name == other.name
+        torch.testing.assert_close(one.tensor, other.tensor, rtol=1e-5, atol=1e-6)
+
+
+def test_what_moves_every_row_does_not_learn_by_row():
+    with pytest.raises(AssertionError, match="adam moves every row"):
+        DenseGradientTableBatch(MEMBERS[:1], (0,), TableOptions(optimizer="adam"), by_row=(0,))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
