@@ -2,7 +2,7 @@
 
     MODEL/model.json             features and tables in order, what labels are
     MODEL/dense.pt2              the dense part, `torch.export`: dense values and embeddings -> outputs
-    MODEL/tables.safetensors     every table under its name, float32, or what it is computed from; mapped, not read
+    MODEL/tables.safetensors     every table under its name, or what it is computed from; mapped, not read
     MODEL/forms.safetensors      of compressed tables, which rows are kept as they are, for example; not always there
     MODEL/log/                   rules and vocabularies of the prepared log, without samples
 
@@ -16,6 +16,9 @@ Tables of one width stand one after another in their file, so that all their fea
     tables     item: 9 rows from row 0, user: 4 from 9     rows     3      9      5
 
 Compressed tables are looked up through their form, as in training.
+
+Others can be quantised row by row, to 8 or 4 bits a number, as FBGEMM has them for inference: a row's numbers q are
+followed by its scale s and its smallest number b, and mean s q + b. PyTorch's own kernels look them up.
 """
 
 import copy
@@ -24,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -60,9 +63,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ServedModel", "export", "load"]
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MODEL, DENSE, TABLES, FORMS, LOG = "model.json", "dense.pt2", "tables.safetensors", "forms.safetensors", "log"
 CURE = "export the model again"
+
+
+TableBits = Literal[32, 8, 4]
+"""Of a number of a table that is not compressed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +97,7 @@ def export(
     folder: Path | str,
     *,
     transforms: Mapping[str, TransformOptions] | None = None,
+    table_bits: TableBits = 32,
     overwrite: bool = False,
 ) -> None:
     """Write a trained model for `load`. Collective: all ranks of its tables call it; rank 0 writes.
@@ -101,6 +109,8 @@ def export(
         log: that it was trained on; must agree.
         folder: to write; appears whole or not at all.
         transforms: that ids went through while the log was read.
+        table_bits: of a number of a table: 8 takes 8 bytes more for each row, 4 takes 4 more. Compressed tables stay
+            float32.
         overwrite: replace an existing folder.
 
     Raises:
@@ -113,12 +123,15 @@ def export(
     collections = collections_of(model)
     outputs = [_outputs(collection) for collection in collections]
     stored = [(collection, spec) for collection in collections for spec in collection.stored_specs()]
-    stored.sort(key=lambda found: found[1].dim)
+    forms = [(collection, form) for collection in collections for form in collection.table_forms()]
+    of_forms = {table.name for _, form in forms for table in form.stored}
+    bits_of = {spec.name: 32 if spec.name in of_forms else table_bits for _, spec in stored}
+    # As the file has them: the widest numbers first.
+    stored.sort(key=lambda found: (-bits_of[found[1].name], found[1].dim))
     tables = {spec.name: (collection, spec) for collection, spec in stored}
     names = {output.table for of_collection in outputs for output in of_collection}
     if len(tables) < len(stored) or len(names) < sum(len(collection.specs) for collection in collections):
         raise RecipeError("two collections of the model have tables of one name: give each table a name of its own")
-    forms = [(collection, form) for collection in collections for form in collection.table_forms()]
     if collections[0].world.rank != 0:
         for name, (collection, _) in tables.items():
             collection.stored_table(name)
@@ -126,9 +139,12 @@ def export(
     program = _traced(model, collections, outputs, log)
     with atomic_folder(Path(folder), overwrite=overwrite) as path:
         torch.export.save(program, path / DENSE)
-        layout = {name: (torch.float32, (spec.rows, spec.dim)) for name, (_, spec) in tables.items()}
+        layout = {name: _layout(bits_of[name], spec.rows, spec.dim) for name, (_, spec) in tables.items()}
         write_safetensors(
-            path / TABLES, layout, lambda name: [tables[name][0].stored_table(name)], metadata={"format": "pt"}
+            path / TABLES,
+            layout,
+            lambda name: [_quantised(tables[name][0].stored_table(name), bits_of[name])],
+            metadata={"format": "pt"},
         )
         parts = {part.key: part.tensor for _, form in forms for part in form.state(replicated=True) if part.is_value}
         if parts:
@@ -140,7 +156,8 @@ def export(
         replace(log.manifest, splits={}).write(path / LOG / MANIFEST_NAME)
         described = {
             "outputs": [[asdict(output) for output in of_collection] for of_collection in outputs],
-            "tables": {name: [spec.rows, spec.dim] for name, (_, spec) in tables.items()},
+            "table_bits": table_bits,
+            "tables": {name: [spec.rows, spec.dim, bits_of[name]] for name, (_, spec) in tables.items()},
             "forms": [
                 {
                     "tables": [[table.name, table.num_rows, table.dim] for table in form.tables],
@@ -151,6 +168,26 @@ def export(
             "transforms": {name: asdict(options) for name, options in (transforms or {}).items()},
         }
         write_document(path / MODEL, described, format_version=FORMAT_VERSION)
+
+
+def _layout(bits: int, rows: int, dim: int) -> tuple[torch.dtype, tuple[int, int]]:
+    """Type and shape of a table in its file."""
+    if bits == 32:
+        return torch.float32, (rows, dim)
+    return torch.uint8, (rows, dim + 8 if bits == 8 else -(-dim // 2) + 4)
+
+
+def _quantised(table: Tensor, bits: int) -> Tensor:
+    """Values [rows, dim] float32 as their file has them."""
+    if bits == 32:
+        return table
+    pack = torch.ops.quantized.embedding_bag_byte_prepack
+    if bits == 4:
+        # Two numbers to a byte; one that is there already keeps the row's range.
+        table = torch.cat([table, table[:, table.shape[1] - table.shape[1] % 2 :]], 1)
+        pack = torch.ops.quantized.embedding_bag_4bit_prepack
+    packed: Tensor = pack(table.cpu().contiguous())
+    return packed
 
 
 def _outputs(collection: ShardedTables[Any]) -> list[Output]:
@@ -286,35 +323,65 @@ def load(folder: Path | str) -> "ServedModel":
         program = torch.export.load(folder / DENSE).module(check_guards=False)
         # It would compare every shape with the example's at each request, which takes as long as a small model.
         program._forward_pre_hooks.clear()  # noqa: SLF001
-        shapes = {name: (rows, dim) for name, (rows, dim) in described["tables"].items()}
-        tables = _mapped(folder / TABLES, shapes)
+        tables = _mapped(folder / TABLES, {name: tuple(shape) for name, shape in described["tables"].items()})
         parts = load_file(folder / FORMS) if (folder / FORMS).exists() else {}
-        forms = [_form(given, tables, shapes, parts) for given in described["forms"]]
+        forms = [_form(given, tables, parts) for given in described["forms"]]
+        own = {dim: found for (bits, dim), found in tables.items() if bits == described["table_bits"]}
     except (KeyError, TypeError, OSError, RuntimeError, ValueError) as error:
         raise StoreError(f"{folder} is damaged ({error}): {CURE}") from error
-    return ServedModel(LogStore.open(folder / LOG), transforms, outputs, tables, forms, program)
+    return ServedModel(LogStore.open(folder / LOG), transforms, outputs, own, forms, program)
 
 
-def _mapped(path: Path, shapes: Mapping[str, tuple[int, int]]) -> dict[int, tuple[Tensor, dict[str, int]]]:
-    """For each width the matrix of all its tables, and in which row each begins; nothing is read.
+class _Tables(NamedTuple):
+    """Tables of one width, one after another in one matrix, and in which row each begins."""
+
+    matrix: Tensor
+    """[rows, dim] float32, or [rows, bytes] uint8."""
+    dim: int
+    bits: int
+    first: dict[str, int]
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """[*shape of ids, dim]."""
+        if self.bits == 32:
+            return F.embedding(ids, self.matrix)
+        return self.sums(ids.flatten(), torch.arange(ids.numel() + 1), None).view(*ids.shape, self.dim)
+
+    def sums(self, ids: Tensor, bags: Tensor, weights: Tensor | None) -> Tensor:
+        """Of bags that begin at ``bags``, the last of which is where the last one ends: [bags, dim]."""
+        if self.bits == 32:
+            return F.embedding_bag(
+                ids, self.matrix, bags, mode="sum", include_last_offset=True, per_sample_weights=weights
+            )
+        add = torch.ops.quantized.embedding_bag_byte_rowwise_offsets
+        if self.bits == 4:
+            add = torch.ops.quantized.embedding_bag_4bit_rowwise_offsets
+        found: Tensor = add(self.matrix, ids, bags, per_sample_weights=weights, include_last_offset=True)
+        return found[:, : self.dim].contiguous()
+
+
+def _mapped(path: Path, shapes: Mapping[str, tuple[int, int, int]]) -> dict[tuple[int, int], _Tables]:
+    """The tables of a file by bits and width; nothing is read.
 
     Args:
-        path: of `write_safetensors`, float32.
-        shapes: tables in the file's order, those of one width together.
+        path: of `write_safetensors`.
+        shapes: rows, columns and bits of tables in the file's order, those of one kind together.
     """
     with path.open("rb") as file:
-        header_bytes = 8 + int.from_bytes(file.read(8), "little")
-    total = sum(rows * dim for rows, dim in shapes.values())
-    if path.stat().st_size != header_bytes + 4 * total:
-        raise StoreError(f"{path} has {path.stat().st_size} bytes, expected {header_bytes + 4 * total}: {CURE}")
-    values = torch.from_file(str(path), shared=False, size=header_bytes // 4 + total, dtype=torch.float32)
-    found: dict[int, tuple[Tensor, dict[str, int]]] = {}
-    start = header_bytes // 4
-    for dim in dict.fromkeys(dim for _, dim in shapes.values()):
-        rows = {name: of for name, (of, width) in shapes.items() if width == dim}
-        first = dict(zip(rows, accumulate(rows.values(), initial=0), strict=False))
-        stop = start + dim * sum(rows.values())
-        found[dim] = (values[start:stop].view(-1, dim), first)
+        start = 8 + int.from_bytes(file.read(8), "little")
+    kinds: dict[tuple[int, int], dict[str, int]] = {}
+    for name, (rows, dim, bits) in shapes.items():
+        kinds.setdefault((bits, dim), {})[name] = rows
+    layouts = {(bits, dim): _layout(bits, sum(rows.values()), dim) for (bits, dim), rows in kinds.items()}
+    total = start + sum(dtype.itemsize * rows * columns for dtype, (rows, columns) in layouts.values())
+    if path.stat().st_size != total:
+        raise StoreError(f"{path} has {path.stat().st_size} bytes, expected {total}: {CURE}")
+    values = torch.from_file(str(path), shared=False, size=total, dtype=torch.uint8)
+    found = {}
+    for (bits, dim), (dtype, (rows, columns)) in layouts.items():
+        stop = start + dtype.itemsize * rows * columns
+        first = dict(zip(kinds[bits, dim], accumulate(kinds[bits, dim].values(), initial=0), strict=False))
+        found[bits, dim] = _Tables(values[start:stop].view(dtype).view(rows, columns), dim, bits, first)
         start = stop
     return found
 
@@ -327,10 +394,7 @@ class _Compressed(NamedTuple):
 
 
 def _form(
-    described: Mapping[str, Any],
-    tables: Mapping[int, tuple[Tensor, dict[str, int]]],
-    shapes: Mapping[str, tuple[int, int]],
-    parts: Mapping[str, Tensor],
+    described: Mapping[str, Any], tables: Mapping[tuple[int, int], _Tables], parts: Mapping[str, Tensor]
 ) -> _Compressed:
     options = [
         TableOptions(**{key: value for key, value in of_table.items() if key not in _NOT_A_FORM})
@@ -342,9 +406,9 @@ def _form(
             form.load(replace(part, tensor=parts[part.key]))
     stored = []
     for table in form.stored:
-        rows, dim = shapes[table.name]
-        matrix, begins = tables[dim]
-        stored.append(matrix[begins[table.name] : begins[table.name] + rows])
+        found = tables[32, table.dim]
+        begin = found.first[table.name]
+        stored.append(found.matrix[begin : begin + table.num_rows])
     return _Compressed(form, stored)
 
 
@@ -394,7 +458,7 @@ class _CompressedRun(NamedTuple):
 class _Run(NamedTuple):
     """Neighbouring outputs of one width, looked up as one: where their features stand, where their tables begin."""
 
-    matrix: Tensor
+    tables: _Tables
     pooled: bool
     mean: bool
     places: list[int]
@@ -402,7 +466,7 @@ class _Run(NamedTuple):
 
     def one_each(self, ids: Tensor) -> list[Tensor]:
         """What the outputs give for ids [F, B]."""
-        rows = F.embedding((ids[self.places] + self.first).t(), self.matrix)
+        rows = self.tables.rows((ids[self.places] + self.first).t())
         if self.pooled:
             return [rows.flatten(1)]
         ones = torch.ones(ids.shape[1], dtype=torch.int64)
@@ -415,12 +479,11 @@ class _Run(NamedTuple):
         begins = torch.from_numpy(np.repeat(self.first.numpy(), sizes.numpy()))
         rows = torch.cat([ids[place] for place in self.places]).add_(begins)
         if not self.pooled:
-            parts = F.embedding(rows, self.matrix).split(sizes.tolist())
+            parts = self.tables.rows(rows).split(sizes.tolist())
             return [tensor for pair in zip(parts, counts, strict=True) for tensor in pair]
         bags = F.pad(counts.flatten().cumsum(0), (1, 0))
         own = torch.cat([weights[place] for place in self.places]) if weights else None
-        sums = F.embedding_bag(rows, self.matrix, bags, mode="sum", include_last_offset=True, per_sample_weights=own)
-        sums = sums.view(*counts.shape, -1)
+        sums = self.tables.sums(rows, bags, own).view(*counts.shape, -1)
         if self.mean:
             sums /= counts.clamp(min=1).unsqueeze(2)
         return [sums.transpose(0, 1).flatten(1)]
@@ -440,7 +503,7 @@ class ServedModel:
         log: LogStore,
         transforms: Mapping[str, TransformOptions],
         outputs: Sequence[Sequence[Output]],
-        tables: Mapping[int, tuple[Tensor, dict[str, int]]],
+        tables: Mapping[int, _Tables],
         forms: "Sequence[_Compressed]",
         program: nn.Module,
     ) -> None:
@@ -478,9 +541,8 @@ class ServedModel:
                 members = list(run)
                 places = [self.features.index(output.feature) for output in members]
                 if number < 0:
-                    matrix, begins = tables[dim]
-                    first = torch.tensor([[begins[output.table]] for output in members])
-                    self._runs[-1].append(_Run(matrix, pooled, mean, places, first))
+                    first = torch.tensor([[tables[dim].first[output.table]] for output in members])
+                    self._runs[-1].append(_Run(tables[dim], pooled, mean, places, first))
                 else:
                     segments = [Segment(through[output.table][1], 0, (0, output.dim)) for output in members]
                     self._runs[-1].append(_CompressedRun(forms[number], pooled, mean, places, segments))
@@ -507,7 +569,7 @@ class ServedModel:
             raise DataError(f"table {table!r} has the rows 0 to {self._rows[table] - 1}, not all of {ids.tolist()}")
         at, run = self._tables[table]
         if isinstance(run, _Run):
-            return F.embedding(ids + run.first[at], run.matrix)
+            return run.tables.rows(ids + run.first[at])
         form, stored = run.through
         return form.pool([run.segments[at]], ids, torch.arange(len(ids) + 1), None, stored)
 

@@ -23,6 +23,7 @@ __all__ = ["add_arguments", "run"]
 EXAMPLES = """\
 examples:
   windrow export runs/open_bandit-1 --format model --out served
+  windrow export runs/open_bandit-1 --format model --table-bits 8 --out served
   windrow export runs/open_bandit-1 --format safetensors --out tables.safetensors
   windrow export runs/open_bandit-1 --format torchrec --out tables.pt --table item_id --table user_id
 """
@@ -45,6 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="tables",
         help="write this table only; may be repeated",
     )
+    parser.add_argument(
+        "--table-bits",
+        type=int,
+        choices=(32, 8, 4),
+        default=32,
+        help="of a model, for each number of tables that are not compressed; 32 by default",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     run_folder = open_run_folder(arguments.run_folder)
     if arguments.format == "model":
         return _export_model(arguments, run_folder)
+    if arguments.table_bits != 32:
+        raise StoreError("--table-bits goes with --format model: other formats have float32")
     if arguments.out.is_dir():
         raise StoreError(f"--out {arguments.out} is a folder: name a file in it")
     from windrow.comm.loopback import Loopback
@@ -114,6 +124,13 @@ def _export_model(arguments: argparse.Namespace, run_folder: RunFolder) -> int:
     with make_trainer(Loopback.single(), recipe, torch.device("cpu")) as trainer:
         epoch = trainer.load_weights(run_folder.path, arguments.checkpoint).header.epoch
         log = LogStore.open(recipe.store)
-        export(trainer.model, log, arguments.out, transforms=recipe.transforms, overwrite=True)
+        export(
+            trainer.model,
+            log,
+            arguments.out,
+            transforms=recipe.transforms,
+            table_bits=arguments.table_bits,
+            overwrite=True,
+        )
     print(f"{arguments.out}: the model after epoch {epoch}, for windrow.recsys.load")
     return 0

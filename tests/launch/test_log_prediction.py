@@ -74,6 +74,12 @@ def test_the_exported_model_says_the_same(run_folder: Path, tmp_path: Path) -> N
     assert main(["predict", str(run_folder), "--log", str(log), "--out", str(scores)]) == 0
     expected = torch.tensor(parquet.read_table(scores)["click"].to_pylist())
     torch.testing.assert_close(recsys.load(out).predict(csv.read_csv(log)), expected, rtol=1e-5, atol=1e-6)
+    small = ["export", str(run_folder), "--table-bits", "8", "--out", str(out)]
+    assert main([*small, "--format", "safetensors"]) == 2
+    assert main([*small, "--format", "model"]) == 0
+    of_few_bits = recsys.load(out).predict(csv.read_csv(log))
+    assert not torch.equal(of_few_bits, expected)
+    torch.testing.assert_close(of_few_bits, expected, rtol=0, atol=0.01)
 
 
 @pytest.mark.parametrize(

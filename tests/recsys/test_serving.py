@@ -1,5 +1,6 @@
 """windrow.recsys.serving: a trained model written, loaded without its ranks, and asked; equal to training."""
 
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.models.options import ModelOptions
-from windrow.recsys.serving import ServedModel
+from windrow.recsys.serving import TABLES, ServedModel
 from windrow.recsys.tables.options import PoolingType, TableOptions, TableOverrides
 from windrow.training.dense import make_linear
 
@@ -206,8 +207,15 @@ HASHED = TableOptions(form="hashed", compression=1.5)
 
 @pytest.fixture(
     scope="module",
-    params=[(False, None), (True, None), (False, HASHED), (True, HASHED)],
-    ids=["means", "weights", "means of hashed rows", "weights of hashed rows"],
+    params=[
+        (False, None, 32),
+        (True, None, 32),
+        (False, HASHED, 32),
+        (True, HASHED, 8),
+        (True, None, 8),
+        (False, None, 4),
+    ],
+    ids=["means", "means of hashed rows", "weights", "weights of hashed rows", "weights, 8 bits", "means, 4 bits"],
 )
 def every_kind(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[EveryKind, ServedModel]:
     folder = tmp_path_factory.mktemp("every_kind")
@@ -215,10 +223,27 @@ def every_kind(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     parquet.write_table(pa.table(columns), folder / "log.parquet")
     rule = recsys.FeatureOptions(ids="rows", rows=9, multi_hot=True)
     log = recsys.prepare(folder / "log.parquet", folder / "log", features=dict.fromkeys(FEATURES, rule))
-    is_weighted, stored = request.param
+    is_weighted, stored, bits = request.param
     model = EveryKind(is_weighted=is_weighted, stored=stored)
-    recsys.export(model, log, folder / "model")
-    return model, recsys.load(folder / "model")
+    recsys.export(model, log, folder / "model", table_bits=bits)
+    served = recsys.load(folder / "model")
+    if bits < 32 and stored is None:
+        learn_rounded(model, served, bits)
+    return model, served
+
+
+def learn_rounded(model: EveryKind, served: ServedModel, bits: int) -> None:
+    """Give the model the numbers that are served, which are at most half a step off its own."""
+    state = model.state_dict()
+    for name, weight in state.items():
+        rounded = served.vectors(name.split(".")[-2], torch.arange(9))
+        step = (weight.amax(1) - weight.amin(1)) / (2**bits - 1)
+        # Scales and smallest numbers of 4 bits are rounded too, to float16.
+        off = (rounded - weight).abs().amax(1)
+        assert bool((off <= 0.51 * step + 1e-3 * (bits == 4)).all())
+        assert bool((off > 0).any())
+        state[name] = rounded
+    model.load_state_dict(state)
 
 
 LIST_OF_IDS = st.lists(st.integers(0, 8), max_size=4)
@@ -245,6 +270,16 @@ def test_lists_of_ids_are_looked_up_as_in_training(
     given_weights = None if ones else sparse.weights_or_none()
     found = served.score(dense, sparse.values(), sparse.lengths(), given_weights)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_tables_of_few_bits_are_small(log: recsys.LogStore, tmp_path: Path) -> None:
+    model = OwnNet(Loopback.single(), log)
+    for bits, row_bytes in ((32, (32, 12)), (8, (16, 11)), (4, (8, 6))):
+        recsys.export(model, log, tmp_path / str(bits), table_bits=bits)
+        item, past = (config.num_embeddings for config in model.tables.configs)
+        (header,) = struct.unpack("<Q", (tmp_path / str(bits) / TABLES).read_bytes()[:8])
+        size = (tmp_path / str(bits) / TABLES).stat().st_size
+        assert size == 8 + header + item * row_bytes[0] + past * row_bytes[1]
 
 
 def test_weights_without_lengths_are_refused(served: ServedModel) -> None:
