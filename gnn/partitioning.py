@@ -197,8 +197,7 @@ PRIORITY_STAGE = "ordering vertices"
 VECTORS_PER_HOP = 4
 """Of N numbers of 8 bytes each: those of `inclusion_probabilities`."""
 VECTORS_BESIDE_HOPS = 9
-"""Five of the same function, what it knows of lists that overlap and where lists start, the priorities, and the ids of a
-part."""
+"""Five of the same function, what it knows of overlaps and where lists start, the priorities, and the ids of a part."""
 
 
 def vertex_priorities(
