@@ -6,17 +6,17 @@ A loop that reads at random places of a large array spends its time waiting for 
 before it is read (`prefetch`) lets tens of reads travel at once. One that writes a large array spends a third of it on
 reading what it is about to overwrite, unless it writes past the caches (`stream`).
 
-What the compiler does not see by itself: products of 128 bits (`high_product`), and signs that are bits of a word, put
-on eight numbers at once (`add_signed`).
+What the compiler does not see by itself: products of 128 bits (`high_product`), signs that are bits of a word, put on
+eight numbers at once (`add_signed`), and products of small matrices in registers (`tile`).
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numba
 import numpy as np
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER
@@ -24,7 +24,7 @@ from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["SIGNED", "STREAMED", "add_signed", "hash_id", "high_product", "mix64", "prefetch", "stream"]
+__all__ = ["SIGNED", "STREAMED", "add_signed", "hash_id", "high_product", "mix64", "prefetch", "stream", "tile"]
 
 _FIRST = np.uint64(FIRST_MULTIPLIER)
 _SECOND = np.uint64(SECOND_MULTIPLIER)
@@ -162,3 +162,72 @@ add_signed = cast(
 """``add_signed(target, i, source, j, signs, weight, adds)`` in compiled code: add `SIGNED` entries of a contiguous
 vector of float32, from entry j on, to those of another, from entry i on, or write over these if not `adds`; each times
 `weight`, and times -1 where its bit of `signs` is set, the lowest for the first. Nothing is checked."""
+
+
+_Floats: TypeAlias = "npt.NDArray[np.float32]"
+Tile: TypeAlias = Callable[[_Floats, int, int, _Floats, int, int, int, _Floats, int, int, int, bool], None]
+
+
+def tile(rows: int, columns: int) -> Tile:
+    """A product of small matrices for compiled code, ``add(c, at, row, a, at, row, inner, b, at, row, inner, adds)``.
+
+    Of contiguous vectors of float32, each from its ``at`` on, where ``a_row``, ``a_inner`` and so on are steps::
+
+        c[c_at + i c_row + j] (+)= sum over k < inner of a[a_at + i a_row + k a_inner] * b[b_at + k b_row + j]
+
+    for i < rows and j < columns, written where not `adds`. Nothing is checked.
+    """
+    numbers, int32 = ir.VectorType(ir.FloatType(), columns), ir.IntType(32)
+    everywhere = ir.Constant(ir.VectorType(int32, columns), [0] * columns)
+    fused = ("contract",)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def pointer(place: int, offset: Any) -> Any:
+            data = context.make_array(signature.args[place])(context, builder, arguments[place]).data
+            return builder.gep(data, [offset])
+
+        def vector(place: int, offset: Any) -> Any:
+            return builder.bitcast(pointer(place, offset), numbers.as_pointer())
+
+        _, c_at, c_row, _, a_at, a_row, a_inner, _, b_at, b_row, inner, adds = arguments
+        # LLVM keeps them in registers.
+        totals = [cast("Any", cgutils.alloca_once)(builder, numbers) for _ in range(rows)]
+        for total in totals:
+            builder.store(ir.Constant(numbers, None), total)
+        with cgutils.for_range(builder, inner) as loop:
+            of_b = builder.load(vector(7, builder.add(b_at, builder.mul(loop.index, b_row))), align=4)
+            there = builder.add(a_at, builder.mul(loop.index, a_inner))
+            for total in totals:
+                first = builder.insert_element(
+                    ir.Constant(numbers, ir.Undefined), builder.load(pointer(3, there)), int32(0)
+                )
+                product = builder.fmul(builder.shuffle_vector(first, first, everywhere), of_b, flags=fused)
+                builder.store(builder.fadd(builder.load(total), product, flags=fused), total)
+                there = builder.add(there, a_row)
+        places = [builder.add(c_at, builder.mul(c_row, ir.Constant(c_row.type, row))) for row in range(rows)]
+        with builder.if_then(adds):
+            for total, place in zip(totals, places, strict=True):
+                builder.store(builder.fadd(builder.load(vector(0, place), align=4), builder.load(total)), total)
+        for total, place in zip(totals, places, strict=True):
+            builder.store(builder.load(total), vector(0, place), align=4)
+        return context.get_dummy_value()
+
+    def add(  # Numba wants each by itself
+        _: object,
+        c: Any,
+        _1: Any,
+        _2: Any,
+        a: Any,
+        _3: Any,
+        _4: Any,
+        _5: Any,
+        b: Any,
+        _6: Any,
+        _7: Any,
+        _8: Any,
+        _9: Any,
+    ) -> tuple[Any, Callable[..., Any]]:
+        steps = [types.intp] * 2
+        return types.void(c, *steps, a, *steps, types.intp, b, *steps, types.intp, types.boolean), generate
+
+    return cast("Tile", intrinsic(add))

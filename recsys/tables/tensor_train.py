@@ -44,8 +44,10 @@ TAIL = 2.0
 _BEYOND = math.erfc(TAIL / math.sqrt(2)) / 2
 TAIL_VARIANCE = 1 + TAIL * math.exp(-TAIL * TAIL / 2) / math.sqrt(2 * math.pi) / _BEYOND
 """E[z^2] of a normal number with \\|z\\| >= 2: 5.7464."""
-ROWS_AT_ONCE = 256
-"""Rows whose products are computed, and computed again, at a time: they stay in a cache."""
+ROWS_AT_ONCE = 2048
+"""Rows whose products are computed, and computed again, at a time: as many as share matrices, in a few megabytes."""
+WORTH_A_THREAD = 256
+"""Rows."""
 
 
 class TensorTrain(Form):
@@ -212,7 +214,9 @@ class _Rows(torch.autograd.Function):
         context.save_for_backward(ids, *cores)
         found = torch.empty(len(ids), form.tables[0].dim)
         arguments = (*_numbers(form, ids, cores), found.numpy())
-        in_parallel(lambda first, last: multiply(*arguments, first, last), len(ids), at_once=ROWS_AT_ONCE)
+        in_parallel(
+            lambda first, last: multiply(*arguments, first, last), len(ids), chunks_per_thread=1, at_once=WORTH_A_THREAD
+        )
         return found
 
     @staticmethod
@@ -223,15 +227,14 @@ class _Rows(torch.autograd.Function):
         ids, *cores = context.saved_tensors
         gradients = [torch.zeros_like(core) for core in cores]
         arguments = _numbers(context.form, ids, cores)
-        multiply_back(*arguments, arriving.contiguous().numpy(), _matrices(context.form, gradients))
+        multiply_back(*arguments, arriving.contiguous().numpy(), _matrices(gradients))
         return None, None, *gradients
 
 
 def _numbers(form: TensorTrain, ids: Tensor, cores: Sequence[Tensor]) -> tuple[Any, int, Any, Any]:
     shapes = np.array([(*form.rows_of,), (*form.columns_of,), form.ranks[:-1], form.ranks[1:]], np.int64).T.copy()
-    return shapes, ROWS_AT_ONCE, ids.numpy(), _matrices(form, cores)
+    return shapes, ROWS_AT_ONCE, ids.numpy(), _matrices(cores)
 
 
-def _matrices(form: TensorTrain, cores: Sequence[Tensor]) -> Any:
-    """Of each core [rows, left rank, columns * right rank]."""
-    return tuple(core.detach().view(len(core), left, -1).numpy() for core, left in zip(cores, form.ranks, strict=False))
+def _matrices(cores: Sequence[Tensor]) -> Any:
+    return tuple(core.detach().view(-1).numpy() for core in cores)
