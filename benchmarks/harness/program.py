@@ -1,13 +1,17 @@
 """The frame of every script in benchmarks/: its options, its workers, its result and its closing line."""
 
 import argparse
+import hashlib
 import json
 import shlex
+import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from benchmarks.harness.result import BenchmarkResult, Findings, check_writable,
 from benchmarks.harness.workers import DEFAULT_DEADLINE_S, emulated_cluster, mpirun, run_worker
 from windrow.comm.errors import WindrowError
 from windrow.comm.launcher import launched_rank
+from windrow.partition.atomic_writes import open_atomically
 from windrow.training.environment import git_commit, hardware, package_versions
 from windrow.training.terminal import table
 
@@ -38,6 +43,8 @@ class Program:
     """Its file."""
     options: argparse.Namespace
     """What was said on the command line; the benchmark's own options are in it."""
+    _numbers: Iterator[int] = field(default_factory=count, init=False)
+    """Of workers."""
 
     @property
     def name(self) -> str:
@@ -109,7 +116,8 @@ class Program:
         launcher = mpirun(size, hostfile=self.hostfile)
         if rate is not None:
             launcher = [*emulated_cluster(size, rate), *launcher]
-        return run_worker(
+        run = partial(
+            run_worker,
             self.script,
             task,
             launcher=launcher,
@@ -117,6 +125,7 @@ class Program:
             folder=None if self.hostfile is None else Path.cwd(),
             deadline_s=deadline_s,
         )
+        return self._found(run)
 
     def in_process(self, task: Mapping[str, Any], *, threads: int, deadline_s: float = DEFAULT_DEADLINE_S) -> Any:
         """Run this script's `work` in a fresh process, where OpenMP and MKL have their threads from the start.
@@ -125,7 +134,30 @@ class Program:
         """
         self._say(f"a process with {threads} thread(s): {json.dumps(task)}")
         limits = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-        return run_worker(self.script, task, environment=limits, deadline_s=deadline_s)
+        return self._found(partial(run_worker, self.script, task, environment=limits, deadline_s=deadline_s))
+
+    def _found(self, run: Callable[[], Any]) -> Any:
+        """What a worker measures, kept for ``--resume`` until the result is written."""
+        if not self.options.resume:
+            return run()
+        # By number: tasks have paths of this run in them, and come in one order.
+        file = self.kept / f"{next(self._numbers)}.json"
+        if file.exists():
+            self._say(f"taken from {file}")
+            return json.loads(file.read_text("utf-8"))
+        found = run()
+        with open_atomically(file) as kept:
+            kept.write(json.dumps(found).encode())
+        return found
+
+    @cached_property
+    def kept(self) -> Path:
+        """Where ``--resume`` keeps what this commit measured on this machine."""
+        about = repr((git_commit(self.script.parent), hardware_line(), sys.argv[1:]))
+        name = f"{self.name}-{hashlib.blake2b(about.encode(), digest_size=6).hexdigest()}"
+        folder = self.script.parents[1] / "build" / "benchmarks" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def _say(self, what: str) -> None:
         """Tell who waits what is being measured, beside the output that other programs read."""
@@ -200,17 +232,24 @@ def conclude(program: Program, findings: Findings) -> None:
         form="short" if program.short else "full",
         part=program.part,
         date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        command=shlex.join(["python", f"benchmarks/{program.script.name}", *sys.argv[1:]]),
+        # Whole paths are those of one machine.
+        command=shlex.join(
+            ["python", f"benchmarks/{program.script.name}"]
+            + [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:] if word != "--resume"]
+        ),
         commit=git_commit(program.script.parent),
         hardware=hardware_line(),
         packages=package_versions(),
     )
     write_result(result, program.result_path)
+    if program.options.resume:
+        shutil.rmtree(program.kept, ignore_errors=True)
     print(result.closing_line(), flush=True)
 
 
 def _parser(description: str, *, ranks: bool, has_workers: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.set_defaults(resume=False)
     parser.add_argument("--short", action="store_true", help="a smaller version: under 3 minutes on two cores")
     parser.add_argument(
         "--save",
@@ -226,6 +265,11 @@ def _parser(description: str, *, ranks: bool, has_workers: bool) -> argparse.Arg
             help="start ranks on the machines that this file names, one a line; default: all on this machine",
         )
     if has_workers:
+        parser.add_argument(
+            "--resume",
+            action="store_true",
+            help="keep what has been measured in build/benchmarks, and go on where the same command was stopped",
+        )
         parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)
         parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)
     return parser

@@ -42,6 +42,11 @@ def work(task):
     if "pid" in task:
         pathlib.Path(task["pid"]).write_text(str(os.getpid()))
         time.sleep(600)
+    if "stops" in task:
+        stopped = pathlib.Path(task["stops"])
+        if not stopped.exists():
+            stopped.touch()
+            raise DataError("stopped")
     if "thread" in task:
         return os.environ["OMP_NUM_THREADS"]
     with connect("mpi", deadline_s=60) as world:
@@ -57,7 +62,8 @@ def measure(program):
     if program.options.number == 99:
         program.in_process({"pid": str(program.script.with_name("pid"))}, threads=1)
     compared = comparison_from_json(program.on_ranks(2, {}))
-    threads = program.in_process({"thread": True}, threads=3)
+    task = {"stops": str(program.script.with_name("stopped"))} if program.options.number == 98 else {}
+    threads = program.in_process({"thread": True, **task}, threads=3)
     figures = {"number_count": program.options.number, "threads_count": int(threads)}
     aims = {"large": Aim("number >= 4", program.options.number >= 4)}
     rows = [{"short": program.short, "part": part} for part in program.chosen(["many", "few"], short=1)]
@@ -74,7 +80,8 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    path = tmp_path / "small.py"
+    path = tmp_path / "benchmarks" / "small.py"
+    path.parent.mkdir()
     path.write_text(SCRIPT.lstrip())
     return path
 
@@ -107,6 +114,22 @@ def test_missed_aims_are_no_failure_and_save_names_the_file(script: Path, tmp_pa
     assert json.loads(done.stdout.splitlines()[-1])["met"] is False
     assert read_result(saved).form == "full"
     assert not (script.parent / "results").exists()
+
+
+def test_a_run_that_was_stopped_goes_on(script: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "x.json"
+    arguments = ("--number", "98", "--save", str(saved), "--resume")
+    stopped = run(script, *arguments)
+    assert stopped.returncode == 2, stopped.stderr
+    assert not saved.exists()
+    done = run(script, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"small: taken from .*/0\.json\n", done.stderr)) == 1
+    assert "1.json" not in done.stderr
+    # A path of one machine, and how it came about, are no part of what was measured.
+    assert read_result(saved).command == "python benchmarks/small.py --number 98 --save x.json"
+    (kept,) = re.findall(r"taken from (.*)/0\.json", done.stderr)
+    assert not Path(kept).exists()
 
 
 def test_errors_of_use_are_one_line_and_status_2_and_without_its_data_a_benchmark_is_skipped(script: Path) -> None:
