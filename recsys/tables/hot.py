@@ -107,9 +107,9 @@ class WithHotRows(Form):
         is_hot, places = self._find(table, ids)
         hot = embedding(places, stored[len(self.cold.stored) + table], sparse=bool(self.by_row))
         cold = self.cold.rows(table, ids[~is_hot], stored[: len(self.cold.stored)])
-        # Hot ones first; where each came from says where it goes.
-        order = torch.cat([is_hot.nonzero()[:, 0], (~is_hot).nonzero()[:, 0]])
-        return torch.cat([hot, cold]).index_select(0, torch.argsort(order))
+        hot_at, cold_at = is_hot.nonzero()[:, 0], (~is_hot).nonzero()[:, 0]
+        found = hot.new_empty(len(ids), hot.shape[1])
+        return found.index_copy(0, hot_at, hot).index_copy(0, cold_at, cold)
 
     def see(self, table: int, ids: Tensor, times: Tensor) -> None:
         """See `Form.see`."""
