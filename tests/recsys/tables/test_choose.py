@@ -69,6 +69,13 @@ def test_small_tables_and_hot_rows_are_kept_as_they_are():
     }
 
 
+def test_narrow_rows_are_wider_in_smaller_tables():
+    _, item, user = choose_forms(SPECS, COUNTS, 1_500_000, form="narrow", kept_share=0.1)
+    assert user.compression / item.compression == pytest.approx(2.5**0.3)
+    _, item, user = choose_forms(SPECS, COUNTS, 1_500_000, form="quotient_remainder", kept_share=0.1)
+    assert user.compression == item.compression
+
+
 def test_a_larger_budget_keeps_more():
     small, large = (choose_forms(SPECS, COUNTS, budget) for budget in (200_000, 800_000))
     assert all(a.kept_lookups <= b.kept_lookups for a, b in zip(small, large, strict=True))
