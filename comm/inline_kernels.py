@@ -46,13 +46,25 @@ def hash_id(key: np.uint64, number: np.uint64) -> np.uint64:
     return mix64(key ^ mix64(number + _GOLDEN))
 
 
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, position: Any) -> Any:
+    """Of an entry of a contiguous vector of this Numba type."""
+    return builder.gep(context.make_array(kind)(context, builder, array).data, [position])
+
+
+def _everywhere(builder: Any, value: Any, columns: int) -> Any:
+    """A vector of so many times the value."""
+    int32 = ir.IntType(32)
+    first = builder.insert_element(ir.Constant(ir.VectorType(value.type, columns), ir.Undefined), value, int32(0))
+    return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(int32, columns), [0] * columns))
+
+
 _READ, _KEEP_IN_ALL_CACHES, _DATA = 0, 3, 1
 
 
 def _prefetch(_typing_context: object, array: types.Array, _position: types.Integer) -> tuple[Any, Callable[..., Any]]:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        place = _pointer(context, builder, signature.args[0], *arguments)
+        address = builder.bitcast(place, ir.IntType(8).as_pointer())
         int32 = ir.IntType(32)
         function = builder.module.declare_intrinsic(
             "llvm.prefetch", [address.type], ir.FunctionType(ir.VoidType(), [address.type, int32, int32, int32])
@@ -77,7 +89,7 @@ def _stream(
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = ir.VectorType(ir.IntType(64), STREAMED).as_pointer()
         here, there = (
-            builder.bitcast(builder.gep(context.make_array(array)(context, builder, value).data, [position]), kind)
+            builder.bitcast(_pointer(context, builder, array, value, position), kind)
             for array, value, position in zip(signature.args[::2], arguments[::2], arguments[1::2], strict=True)
         )
         written = builder.store(builder.load(here, align=8), there, align=8 * STREAMED)
@@ -123,27 +135,19 @@ def _add_signed(
     _adds: types.Boolean,
 ) -> tuple[Any, Callable[..., Any]]:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        int32, floats = ir.IntType(32), ir.VectorType(ir.FloatType(), SIGNED)
-        ints = ir.VectorType(int32, SIGNED)
-
-        def everywhere(value: Any, kind: Any) -> Any:
-            first = builder.insert_element(ir.Constant(kind, ir.Undefined), value, int32(0))
-            return builder.shuffle_vector(first, first, ir.Constant(ints, [0] * SIGNED))
-
+        ints, floats = ir.VectorType(ir.IntType(32), SIGNED), ir.VectorType(ir.FloatType(), SIGNED)
         there, here = (
-            builder.bitcast(
-                builder.gep(context.make_array(array)(context, builder, value).data, [position]), kind.as_pointer()
-            )
+            builder.bitcast(_pointer(context, builder, array, value, position), kind.as_pointer())
             for array, value, position, kind in zip(
                 signature.args[:4:2], arguments[:4:2], arguments[1:4:2], (floats, ints), strict=True
             )
         )
-        bits = everywhere(builder.trunc(arguments[4], int32), ints)
+        bits = _everywhere(builder, builder.trunc(arguments[4], ints.element), SIGNED)
         # Bit k goes where number k has its sign.
         bits = builder.shl(bits, ir.Constant(ints, [31 - number for number in range(SIGNED)]))
         bits = builder.and_(bits, ir.Constant(ints, [1 << 31] * SIGNED))
         numbers = builder.bitcast(builder.xor(builder.load(here, align=4), bits), floats)
-        weighted = builder.fmul(numbers, everywhere(arguments[5], floats))
+        weighted = builder.fmul(numbers, _everywhere(builder, arguments[5], SIGNED))
         # A branch, as what is overwritten is not to be waited for.
         with builder.if_else(arguments[6]) as (adds, writes):
             with adds:
@@ -177,14 +181,11 @@ def tile(rows: int, columns: int) -> Tile:
 
     for i < rows and j < columns, written where not `adds`. Nothing is checked.
     """
-    numbers, int32 = ir.VectorType(ir.FloatType(), columns), ir.IntType(32)
-    everywhere = ir.Constant(ir.VectorType(int32, columns), [0] * columns)
-    fused = ("contract",)
+    numbers, fused = ir.VectorType(ir.FloatType(), columns), ("contract",)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         def pointer(place: int, offset: Any) -> Any:
-            data = context.make_array(signature.args[place])(context, builder, arguments[place]).data
-            return builder.gep(data, [offset])
+            return _pointer(context, builder, signature.args[place], arguments[place], offset)
 
         def vector(place: int, offset: Any) -> Any:
             return builder.bitcast(pointer(place, offset), numbers.as_pointer())
@@ -198,10 +199,8 @@ def tile(rows: int, columns: int) -> Tile:
             of_b = builder.load(vector(7, builder.add(b_at, builder.mul(loop.index, b_row))), align=4)
             there = builder.add(a_at, builder.mul(loop.index, a_inner))
             for total in totals:
-                first = builder.insert_element(
-                    ir.Constant(numbers, ir.Undefined), builder.load(pointer(3, there)), int32(0)
-                )
-                product = builder.fmul(builder.shuffle_vector(first, first, everywhere), of_b, flags=fused)
+                factor = _everywhere(builder, builder.load(pointer(3, there)), columns)
+                product = builder.fmul(factor, of_b, flags=fused)
                 builder.store(builder.fadd(builder.load(total), product, flags=fused), total)
                 there = builder.add(there, a_row)
         places = [builder.add(c_at, builder.mul(c_row, ir.Constant(c_row.type, row))) for row in range(rows)]

@@ -97,6 +97,7 @@ def choose_forms(
     Cost: sorts the counts of each table.
     """
     base = replace(options or TableOptions(), form="dense", per_table={}, pretrained={})
+    rows = {spec.name: spec.rows for spec in tables}
     dense = {spec.name: replace(spec, compressed_bytes=None).num_bytes for spec in tables}
 
     def choice(spec: TableSpec, number: int) -> ChosenForm:
@@ -115,7 +116,6 @@ def choose_forms(
         )
 
     def at(chosen: Sequence[ChosenForm], compression: float) -> list[ChosenForm]:
-        rows = {spec.name: spec.rows for spec in tables}
         least = min((rows[one.table] for one in chosen if one.form != "dense"), default=1)
         power = WIDTH_POWER if form == "narrow" else 0.0
         chosen = [

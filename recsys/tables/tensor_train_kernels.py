@@ -11,6 +11,9 @@ Products of a level are made in the order of their matrices, so that each of the
 take it. A product is made of tiles, each of which stays in registers.
 """
 
+from collections.abc import Callable
+from typing import cast
+
 import numba
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +24,33 @@ __all__ = ["multiply", "multiply_back"]
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
+Strip = Callable[[Floats, int, int, Floats, int, int, int, Floats, int, int, int, bool], None]
 WIDE, NARROW = 16, 4
 """Columns of a tile."""
-ROWS, FEW_ROWS = 4, 2
-"""Rows of a tile."""
 
 
-_tile_4_16, _tile_2_16, _tile_1_16 = tile(ROWS, WIDE), tile(FEW_ROWS, WIDE), tile(1, WIDE)
-_tile_4_4, _tile_1_4, _tile_1_1 = tile(ROWS, NARROW), tile(1, NARROW), tile(1, 1)
+def _strip(columns: int) -> Strip:
+    """`_add_product` for so many of the columns, where the first of them stand; rows four, two and one at a time."""
+    four, two, one = tile(4, columns), tile(2, columns), tile(1, columns)
+
+    @numba.njit(nogil=True)
+    def add(
+        c: Floats, c_at: int, c_row: int, a: Floats, a_at: int, a_row: int, a_inner: int, b: Floats, b_at: int,
+        rows: int, inner: int, adds: bool,  # noqa: FBT001
+    ) -> None:  # fmt: skip
+        for _ in range(rows // 4):
+            four(c, c_at, c_row, a, a_at, a_row, a_inner, b, b_at, c_row, inner, adds)
+            c_at, a_at = c_at + 4 * c_row, a_at + 4 * a_row
+        if rows & 2:
+            two(c, c_at, c_row, a, a_at, a_row, a_inner, b, b_at, c_row, inner, adds)
+            c_at, a_at = c_at + 2 * c_row, a_at + 2 * a_row
+        if rows & 1:
+            one(c, c_at, c_row, a, a_at, a_row, a_inner, b, b_at, c_row, inner, adds)
+
+    return cast("Strip", add)
+
+
+_wide, _narrow, _single = _strip(WIDE), _strip(NARROW), _strip(1)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -50,38 +72,14 @@ def _add_product(
 
     Rows of c and b follow each other; a has its own steps, so that it can be a transpose.
     """
-    j = 0
-    while j + WIDE <= columns:
-        i = 0
-        while i + ROWS <= rows:
-            c_place, a_place = c_at + i * columns + j, a_at + i * a_row
-            _tile_4_16(c, c_place, columns, a, a_place, a_row, a_inner, b, b_at + j, columns, inner, adds)
-            i += ROWS
-        if i + FEW_ROWS <= rows:
-            c_place, a_place = c_at + i * columns + j, a_at + i * a_row
-            _tile_2_16(c, c_place, columns, a, a_place, a_row, a_inner, b, b_at + j, columns, inner, adds)
-            i += FEW_ROWS
-        if i < rows:
-            c_place, a_place = c_at + i * columns + j, a_at + i * a_row
-            _tile_1_16(c, c_place, columns, a, a_place, a_row, a_inner, b, b_at + j, columns, inner, adds)
-            i += 1
-        j += WIDE
-    while j + NARROW <= columns:
-        i = 0
-        while i + ROWS <= rows:
-            c_place, a_place = c_at + i * columns + j, a_at + i * a_row
-            _tile_4_4(c, c_place, columns, a, a_place, a_row, a_inner, b, b_at + j, columns, inner, adds)
-            i += ROWS
-        while i < rows:
-            c_place, a_place = c_at + i * columns + j, a_at + i * a_row
-            _tile_1_4(c, c_place, columns, a, a_place, a_row, a_inner, b, b_at + j, columns, inner, adds)
-            i += 1
-        j += NARROW
-    while j < columns:
-        for i in range(rows):
-            c_place, a_place = c_at + i * columns + j, a_at + i * a_row
-            _tile_1_1(c, c_place, columns, a, a_place, a_row, a_inner, b, b_at + j, columns, inner, adds)
-        j += 1
+    many = columns - columns % WIDE
+    most = columns - columns % NARROW
+    for j in range(0, many, WIDE):
+        _wide(c, c_at + j, columns, a, a_at, a_row, a_inner, b, b_at + j, rows, inner, adds)
+    for j in range(many, most, NARROW):
+        _narrow(c, c_at + j, columns, a, a_at, a_row, a_inner, b, b_at + j, rows, inner, adds)
+    for j in range(most, columns):
+        _single(c, c_at + j, columns, a, a_at, a_row, a_inner, b, b_at + j, rows, inner, adds)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -198,7 +196,7 @@ def multiply_back(
             wide, size = columns * right, size // columns
             before, of_before, now = products[level], backward[level], backward[level + 1]
             core, gradient = cores[level], gradients[level]
-            of_before[:] = 0
+            of_before[: (counts[level - 1] if level else 1) * size * left] = 0
             last = -1
             for number in order[level, : counts[level]]:
                 one, digit = parents[level, number] * size * left, digits[level, number]
