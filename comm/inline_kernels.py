@@ -7,7 +7,7 @@ before it is read (`prefetch`) lets tens of reads travel at once. One that write
 reading what it is about to overwrite, unless it writes past the caches (`stream`).
 
 What the compiler does not see by itself: products of 128 bits (`high_product`), signs that are bits of a word, put on
-eight numbers at once (`add_signed`), and products of small matrices in registers (`tile`).
+eight numbers at once (`add_signed`), and products and transposes of small matrices in registers (`tile`, `turn`).
 """
 
 from collections.abc import Callable
@@ -24,7 +24,19 @@ from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["SIGNED", "STREAMED", "add_signed", "hash_id", "high_product", "mix64", "prefetch", "stream", "tile"]
+__all__ = [
+    "SIGNED",
+    "STREAMED",
+    "TURNED",
+    "add_signed",
+    "hash_id",
+    "high_product",
+    "mix64",
+    "prefetch",
+    "stream",
+    "tile",
+    "turn",
+]
 
 _FIRST = np.uint64(FIRST_MULTIPLIER)
 _SECOND = np.uint64(SECOND_MULTIPLIER)
@@ -230,3 +242,57 @@ def tile(rows: int, columns: int) -> Tile:
         return types.void(c, *steps, a, *steps, types.intp, b, *steps, types.intp, types.boolean), generate
 
     return cast("Tile", intrinsic(add))
+
+
+TURNED = 8
+"""Rows and columns that `turn` takes."""
+
+
+def _turn(
+    _typing_context: object,
+    target: types.Array,
+    _i: types.Integer,
+    _target_row: types.Integer,
+    source: types.Array,
+    _j: types.Integer,
+    _source_row: types.Integer,
+) -> tuple[Any, Callable[..., Any]]:
+    numbers, int32 = ir.VectorType(ir.FloatType(), TURNED), ir.IntType(32)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def rows(place: int) -> list[Any]:
+            array, at, step = arguments[place : place + 3]
+            offsets = [builder.add(at, builder.mul(step, ir.Constant(step.type, row))) for row in range(TURNED)]
+            kind = signature.args[place]
+            return [
+                builder.bitcast(_pointer(context, builder, kind, array, offset), numbers.as_pointer())
+                for offset in offsets
+            ]
+
+        def pick(one: Any, other: Any, lanes: list[int]) -> Any:
+            return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(int32, TURNED), lanes))
+
+        found = [builder.load(row, align=4) for row in rows(3)]
+        # Blocks beside the diagonal change places: of four rows and columns, then of two, then single numbers.
+        block = TURNED // 2
+        while block:
+            for row in range(TURNED):
+                if row & block:
+                    continue
+                upper, lower = found[row], found[row + block]
+                lanes = [(lane ^ block) + TURNED if lane & block else lane for lane in range(TURNED)]
+                found[row] = pick(upper, lower, lanes)
+                lanes = [lane + TURNED if lane & block else lane + block for lane in range(TURNED)]
+                found[row + block] = pick(upper, lower, lanes)
+            block //= 2
+        for vector, place in zip(found, rows(0), strict=True):
+            builder.store(vector, place, align=4)
+        return context.get_dummy_value()
+
+    return types.void(target, types.intp, types.intp, source, types.intp, types.intp), generate
+
+
+turn = cast("Callable[[_Floats, int, int, _Floats, int, int], None]", intrinsic(_turn))
+"""``turn(target, i, target_row, source, j, source_row)`` in compiled code: write the transpose of `TURNED` rows and
+columns. They stand in contiguous vectors of float32, from an entry on, with so many entries between rows. Nothing is
+checked."""

@@ -203,6 +203,9 @@ class _ByRow(Optimizer):
             for weight in group["params"]:
                 if weight.grad is None:
                     continue
+                if weight.device.type == "cpu":
+                    self._learn(weight, weight.grad, group["lr"])
+                    continue
                 gradient = weight.grad.coalesce()
                 rows, change = gradient.indices()[0], gradient.values()
                 if self._kind != "sgd":
@@ -211,6 +214,19 @@ class _ByRow(Optimizer):
                     divisor = accumulator[rows].sqrt().add_(self._eps)
                     change = change / (divisor if divisor.ndim > 1 else divisor[:, None])
                 weight.index_add_(0, rows, change, alpha=-group["lr"])
+
+    def _learn(self, weight: Tensor, gradient: Tensor, learning_rate: float) -> None:
+        """The same in one loop."""
+        from windrow.recsys.tables.table_kernels import learn
+
+        # The public names would sort first.
+        (rows,), change = gradient._indices().numpy(), gradient._values().contiguous().numpy()  # noqa: SLF001
+        accumulator = self.state[weight]["sum"].numpy() if self._kind != "sgd" else np.empty(0, np.float32)
+        shape, kept = weight.shape, accumulator.size // max(len(weight), 1)
+        member = np.array([(0, 1, shape[0], shape[1], shape[1], 0, 0, kept)], np.int64)
+        offsets, columns = np.array([0, len(rows)]), np.zeros(1, np.int64)
+        tables, numbers = weight.numpy().reshape(-1), (np.float32(learning_rate), np.float32(self._eps))
+        learn(tables, accumulator.reshape(-1), member, columns, rows, offsets, None, change, False, *numbers, 0, 1)  # noqa: FBT003
 
 
 def pool_rows(

@@ -46,6 +46,7 @@ __all__ = [
     "Narrow",
     "QuotientRemainder",
     "Segment",
+    "distinct",
     "mixed",
     "scale_of",
     "select_rows",
@@ -98,6 +99,20 @@ class Form(ABC):
             stored: values of the stored tables.
         """
 
+    def look_up(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Each of the rows among some ids once.
+
+        Args:
+            table: place in `tables`.
+            ids: [n] int64, not checked.
+            stored: values of the stored tables.
+
+        Returns:
+            Vectors [different rows, dim] float32, differentiable; and [n] which of them each id has.
+        """
+        found, inverse, _ = distinct(ids, self.tables[table].num_rows)
+        return self.rows(table, found, stored), inverse
+
     def pool(
         self,
         segments: Sequence[Segment],
@@ -123,24 +138,20 @@ class Form(ABC):
         for segment, same in groupby(segments):
             last = first + len(list(same))
             start, stop = bounds[first], bounds[last]
-            found, inverse, times = torch.unique(
-                values[start:stop].long() + segment.first_row, return_inverse=True, return_counts=True
+            ids = values[start:stop].long()
+            vectors, inverse = self.look_up(
+                segment.table, ids + segment.first_row if segment.first_row else ids, stored
             )
-            if torch.is_grad_enabled():
-                self.see(segment.table, found, times)
-            vectors = self.rows(segment.table, found, stored)
             bags = offsets[first * num_samples : last * num_samples + 1].long() - start
             own_weights = None if weights is None else weights[start:stop]
-            chosen = vectors[:, slice(*segment.columns)].contiguous()
-            columns.append(pool_rows([chosen], (0,) * (last - first), inverse, bags, own_weights))
+            if segment.columns != (0, vectors.shape[1]):
+                vectors = vectors[:, slice(*segment.columns)].contiguous()
+            columns.append(pool_rows([vectors], (0,) * (last - first), inverse, bags, own_weights))
             first = last
         return torch.cat(columns, 1) if len(columns) > 1 else columns[0]
 
     def start(self, stored: Sequence[Tensor]) -> None:  # noqa: B027  # most forms have nothing but stored tables
         """Be told that the stored tables have their first values, which may be changed."""
-
-    def see(self, table: int, ids: Tensor, times: Tensor) -> None:  # noqa: B027
-        """Be told which rows of a table are about to be learnt from, [n] different ones, and how often each."""
 
     def step(self, stored: Sequence[Tensor], world: "World | None") -> None:  # noqa: B027
         """Be told that the stored tables have learnt, and change them, or what they mean.
@@ -333,6 +344,22 @@ class Narrow(Form):
         assert isinstance(products, Tensor)
         directions = torch.linalg.eigh(products).eigenvectors.flip(1)[:, : self.stored[0].dim].float()
         return [tables[0] @ directions, directions.T.contiguous()]
+
+
+def distinct(ids: Tensor, largest: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Each id once, ascending; [n] which one each has; and how often each occurs.
+
+    Args:
+        ids: [n] int64, from 0 to `largest`.
+        largest: none is larger.
+    """
+    if ids.device.type != "cpu":
+        found, inverse, times = torch.unique(ids, return_inverse=True, return_counts=True)
+        return found, inverse, times
+    from windrow.recsys.tables import table_kernels
+
+    found, inverse, times = map(torch.from_numpy, table_kernels.distinct(ids.numpy(), largest))
+    return found, inverse, times
 
 
 def select_rows(table: Tensor, rows: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from windrow.caching.hot_rows import HotRows, Longs, most_wanted
-from windrow.recsys.tables.forms import Form, whole_table
+from windrow.recsys.tables.forms import Form, distinct, whole_table
 from windrow.recsys.tables.options import TableOptions
 from windrow.training.shard_files import LocalTable, StateTensor
 
@@ -70,8 +70,8 @@ class WithHotRows(Form):
             for own, table, number in zip(options, self.hot, places, strict=True)
         ]
         """Of each table whose hot rows are found by counting."""
-        self._sorted: list[int | tuple[Tensor, Tensor]] = []
-        """Of each table the hot rows in ascending order, and their places; or how many, where these are the first."""
+        self._index_of: list[tuple[Tensor, Tensor] | None] = []
+        """Of each table the hot rows in ascending order, and their places; None where these are the first rows."""
         self._index()
         self._hits, self._misses = 0, 0
         self._seen: list[tuple[int, Longs, Longs]] = []
@@ -104,21 +104,26 @@ class WithHotRows(Form):
 
     def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
         """See `Form.rows`."""
-        is_hot, places = self._find(table, ids)
-        hot = embedding(places, stored[len(self.cold.stored) + table], sparse=bool(self.by_row))
-        cold = self.cold.rows(table, ids[~is_hot], stored[: len(self.cold.stored)])
-        hot_at, cold_at = is_hot.nonzero()[:, 0], (~is_hot).nonzero()[:, 0]
-        found = hot.new_empty(len(ids), hot.shape[1])
-        return found.index_copy(0, hot_at, hot).index_copy(0, cold_at, cold)
+        vectors, inverse = self.look_up(table, ids, stored)
+        return vectors[inverse]
 
-    def see(self, table: int, ids: Tensor, times: Tensor) -> None:
-        """See `Form.see`."""
-        self.cold.see(table, ids, times)
-        is_hot, _ = self._find(table, ids)
-        hits = int(times[is_hot].sum())
-        self._hits, self._misses = self._hits + hits, self._misses + int(times.sum()) - hits
-        if self.counted[table] is not None and self._counts(table):
-            self._seen.append((table, ids.cpu().numpy(), times.cpu().numpy()))
+    def look_up(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """See `Form.look_up`. Rows are counted where they are about to be learnt from."""
+        places = self.hot[table].num_rows
+        found, inverse, times = distinct(self._hot_first(table, ids), places + self.tables[table].num_rows)
+        hot = int(torch.searchsorted(found, places))
+        cold_ids = found[hot:] if self._index_of[table] is None else found[hot:] - places
+        if torch.is_grad_enabled():
+            hits, lookups = int(times[:hot].sum()), len(ids)
+            self._hits, self._misses = self._hits + hits, self._misses + lookups - hits
+            if self.counted[table] is not None and self._counts(table):
+                hot_ids = self.rows_of[table][found[:hot].cpu()]
+                self._seen.append((table, torch.cat([hot_ids, cold_ids.cpu()]).numpy(), times.cpu().numpy()))
+        vectors = (
+            embedding(found[:hot], stored[len(self.cold.stored) + table], sparse=bool(self.by_row)),
+            self.cold.rows(table, cold_ids, stored[: len(self.cold.stored)]),
+        )
+        return torch.cat(vectors), inverse
 
     def step(self, stored: Sequence[Tensor], world: "World | None") -> None:
         """Count a step, and every ``hot_every`` of them take rows in. Collective over the ranks of a world.
@@ -193,18 +198,17 @@ class WithHotRows(Form):
         """Whether the lookups of this step are counted: some of them are enough."""
         return (self._steps + 1) % min(COUNTED, self._every[table]) == 0
 
-    def _find(self, table: int, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """[n] which of some ids are hot, and the places of those."""
-        found = self._sorted[table]
-        if isinstance(found, int):
-            is_hot = ids < found
-            return is_hot, ids[is_hot]
-        rows, places = (part.to(ids.device) for part in found)
+    def _hot_first(self, table: int, ids: Tensor) -> Tensor:
+        """[n] numbers that stand for rows: of hot ones their places, of others the ids behind all places."""
+        index = self._index_of[table]
+        if index is None:
+            return ids
+        rows, places = (part.to(ids.device) for part in index)
+        behind = ids + self.hot[table].num_rows
         if not len(rows):
-            return torch.zeros_like(ids, dtype=torch.bool), places
+            return behind
         there = torch.searchsorted(rows, ids).clamp_max(len(rows) - 1)
-        is_hot = rows[there] == ids
-        return is_hot, places[there[is_hot]]
+        return torch.where(rows[there] == ids, places[there], behind)
 
     def _take_in(self, number: int, ids: np.ndarray, stored: Sequence[Tensor]) -> None:
         """Give rows that are not hot free places, and the vectors that they have."""
@@ -217,9 +221,9 @@ class WithHotRows(Form):
             hot[free.to(hot.device)] = self.cold.rows(number, place, stored[: len(self.cold.stored)])
 
     def _index(self) -> None:
-        self._sorted = []
+        self._index_of = []
         for rows in self.rows_of:
             taken = (rows >= 0).nonzero()[:, 0]
             order = torch.argsort(rows[taken])
             are_first = torch.equal(rows, torch.arange(len(rows)))
-            self._sorted.append(len(rows) if are_first else (rows[taken][order], taken[order]))
+            self._index_of.append(None if are_first else (rows[taken][order], taken[order]))

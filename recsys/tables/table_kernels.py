@@ -19,7 +19,7 @@ from windrow.comm.inline_kernels import hash_id, mix64, prefetch
 from windrow.comm.random import GOLDEN
 from windrow.comm.rows_kernels import AHEAD, CACHE_LINE_BYTES, as_float16
 
-__all__ = ["add_to_rows", "fill_uniform", "learn", "sum_rows"]
+__all__ = ["add_to_rows", "distinct", "fill_uniform", "learn", "sum_rows"]
 
 Floats = npt.NDArray[np.float32]
 Keys = npt.NDArray[np.uint64]
@@ -193,6 +193,32 @@ def _sort_by_row(
             cursor[place] += 1
         keys, spare = spare, keys
     return keys[:taken]
+
+
+@numba.njit(nogil=True, cache=True)
+def distinct(values: Rows, largest: int) -> tuple[Offsets, Offsets, Offsets]:
+    """Sort out which values there are: each once, ascending; of each position which one it has; how often each occurs.
+
+    Args:
+        values: [n], at least 0.
+        largest: none is larger.
+    """
+    low_bits, taken, before = _bits(max(len(values), 1)), -1, np.int64(-1)
+    mask, shift = np.uint64((1 << low_bits) - 1), np.uint64(low_bits)
+    found, times, inverse = (
+        np.empty(len(values), np.int64),
+        np.zeros(len(values), np.int64),
+        np.empty(len(values), np.int64),
+    )
+    everything = np.array([0, len(values)])
+    for key in _sort_by_row(values, everything, True, _bits(largest + 1), low_bits, 0, 1):  # noqa: FBT003
+        value = np.int64(key >> shift)
+        if value != before:
+            taken += 1
+            found[taken] = before = value
+        times[taken] += 1
+        inverse[np.int64(key & mask)] = taken
+    return found[: taken + 1], inverse, times[: taken + 1]
 
 
 @numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})

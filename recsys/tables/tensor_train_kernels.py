@@ -1,14 +1,14 @@
 """Compiled loops of TT-Rec: products along digits of rows, and the way back; see `windrow.recsys.tables.tensor_train`.
 
-Rows are done some at a time. Level k has a product for each different beginning of k digits, in the order of the rows,
-so that neighbours which share it have one *parent*::
+Rows are done some at a time. Level k has a product for each different beginning of k digits; neighbours which share it
+have one *parent*. Products of a level stand in the order of their last digits, which name their matrices::
 
     rows     7 = 0 1 1    8 = 0 2 0    9 = 0 2 1          two cores of 2, the first of 3 ...
-    level 1  (0)            level 2  (0 1) (0 2)          level 3  (0 1 1) (0 2 0) (0 2 1)
-                            parents    0     0            parents     0       1       1
+    level 1  (0)            level 2  (0 1) (0 2)          level 3  (0 2 0) (0 1 1) (0 2 1)
+                            parents    0     0            parents     1       0       1
 
-Products of a level are made in the order of their matrices, so that each of these is read once for all products that
-take it. A product is made of tiles, each of which stays in registers.
+So all products by one matrix are one: of their parents, put below each other. It is made of tiles, each of which stays
+in registers.
 """
 
 from collections.abc import Callable
@@ -18,27 +18,30 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from windrow.comm.inline_kernels import tile
+from windrow.comm.inline_kernels import TURNED, tile, turn
 
 __all__ = ["multiply", "multiply_back"]
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Strip = Callable[[Floats, int, int, Floats, int, int, int, Floats, int, int, int, bool], None]
-WIDE, NARROW = 16, 4
-"""Columns of a tile."""
+LARGE = 8
+"""Rows of a product that fill tiles by themselves."""
 
 
-def _strip(columns: int) -> Strip:
-    """`_add_product` for so many of the columns, where the first of them stand; rows four, two and one at a time."""
-    four, two, one = tile(4, columns), tile(2, columns), tile(1, columns)
+def _strip(columns: int, most: int) -> Strip:
+    """`_add_product` for so many of the columns, where the first of them stand; at most so many rows at a time."""
+    many, four, two, one = tile(most, columns), tile(4, columns), tile(2, columns), tile(1, columns)
 
     @numba.njit(nogil=True)
     def add(
         c: Floats, c_at: int, c_row: int, a: Floats, a_at: int, a_row: int, a_inner: int, b: Floats, b_at: int,
         rows: int, inner: int, adds: bool,  # noqa: FBT001
     ) -> None:  # fmt: skip
-        for _ in range(rows // 4):
+        for _ in range(rows // most):
+            many(c, c_at, c_row, a, a_at, a_row, a_inner, b, b_at, c_row, inner, adds)
+            c_at, a_at = c_at + most * c_row, a_at + most * a_row
+        if most > 4 and rows & 4:
             four(c, c_at, c_row, a, a_at, a_row, a_inner, b, b_at, c_row, inner, adds)
             c_at, a_at = c_at + 4 * c_row, a_at + 4 * a_row
         if rows & 2:
@@ -50,7 +53,8 @@ def _strip(columns: int) -> Strip:
     return cast("Strip", add)
 
 
-_wide, _narrow, _single = _strip(WIDE), _strip(NARROW), _strip(1)
+# As many products at a time as hide that each takes some cycles, in as many registers as there are.
+_16, _8, _4, _1 = _strip(16, 4), _strip(8, 8), _strip(4, 8), _strip(1, 8)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -72,45 +76,78 @@ def _add_product(
 
     Rows of c and b follow each other; a has its own steps, so that it can be a transpose.
     """
-    many = columns - columns % WIDE
-    most = columns - columns % NARROW
-    for j in range(0, many, WIDE):
-        _wide(c, c_at + j, columns, a, a_at, a_row, a_inner, b, b_at + j, rows, inner, adds)
-    for j in range(many, most, NARROW):
-        _narrow(c, c_at + j, columns, a, a_at, a_row, a_inner, b, b_at + j, rows, inner, adds)
-    for j in range(most, columns):
-        _single(c, c_at + j, columns, a, a_at, a_row, a_inner, b, b_at + j, rows, inner, adds)
+    j = 0
+    for _ in range(columns // 16):
+        _16(c, c_at + j, columns, a, a_at, a_row, a_inner, b, b_at + j, rows, inner, adds)
+        j += 16
+    if columns & 8:
+        _8(c, c_at + j, columns, a, a_at, a_row, a_inner, b, b_at + j, rows, inner, adds)
+        j += 8
+    if columns & 4:
+        _4(c, c_at + j, columns, a, a_at, a_row, a_inner, b, b_at + j, rows, inner, adds)
+        j += 4
+    for _ in range(columns & 3):
+        _1(c, c_at + j, columns, a, a_at, a_row, a_inner, b, b_at + j, rows, inner, adds)
+        j += 1
 
 
 @numba.njit(nogil=True, cache=True)
-def _levels(shapes: Ints, ids: Ints, counts: Ints, digits: Ints, parents: Ints, order: Ints) -> None:
-    """Of each level the products: [levels] how many; [levels, rows at once] matrices, parents, and order by matrix."""
+def _turn(matrix: Floats, at: int, rows: int, columns: int, turned: Floats) -> None:
+    """Write the transpose, [columns, rows], of a matrix that stands in a vector from some entry on."""
+    many, most = rows - rows % TURNED, columns - columns % TURNED
+    for row in range(0, many, TURNED):
+        for column in range(0, most, TURNED):
+            turn(turned, column * rows + row, rows, matrix, at + row * columns + column, columns)
+    for row in range(rows):
+        for column in range(most if row < many else 0, columns):
+            turned[column * rows + row] = matrix[at + row * columns + column]
+
+
+@numba.njit(nogil=True, cache=True)
+def _levels(shapes: Ints, ids: Ints, counts: Ints, matrices: Ints, parents: Ints, row_of: Ints) -> None:
+    """Lay out the products of some rows.
+
+    Args:
+        shapes: see `multiply`.
+        ids: [n] the rows.
+        counts: [cores], written: products of each level.
+        matrices: [cores, n], written: the matrix of each product.
+        parents: [cores, n], written: where its parent stands in the level before.
+        row_of: [n], written: the row of each product of the last level.
+    """
     cores = len(shapes)
-    prefixes = ids.copy()
+    prefixes, (digits, parent) = ids.copy(), np.empty((2, len(ids)), np.int64)
+    places = np.empty((cores, len(ids)), np.int64)
     counts[cores - 1] = len(ids)
     for level in range(cores - 1, -1, -1):
         rows, shorter = shapes[level, 0], 0
         begins = np.zeros(rows + 1, np.int64)
         for number in range(counts[level]):
             prefix = prefixes[number] // rows
-            digits[level, number] = prefixes[number] - prefix * rows
-            begins[digits[level, number] + 1] += 1
+            digits[number] = prefixes[number] - prefix * rows
+            begins[digits[number] + 1] += 1
             if number == 0 or prefix != prefixes[shorter - 1]:
                 prefixes[shorter] = prefix
                 shorter += 1
-            parents[level, number] = shorter - 1 if level else 0
+            parent[number] = shorter - 1
         for digit in range(rows):
             begins[digit + 1] += begins[digit]
         for number in range(counts[level]):
-            digit = digits[level, number]
-            order[level, begins[digit]] = number
-            begins[digit] += 1
+            place = begins[digits[number]]
+            begins[digits[number]] += 1
+            places[level, number] = place
+            matrices[level, place], parents[level, place] = digits[number], parent[number]
         if level:
             counts[level - 1] = shorter
+    for level in range(1, cores):
+        for place in range(counts[level]):
+            parents[level, place] = places[level - 1, parents[level, place]]
+    for number in range(len(ids)):
+        row_of[places[cores - 1, number]] = number
 
 
 @numba.njit(nogil=True, cache=True)
-def _products(shapes: Ints, rows: int) -> list[Floats]:
+def _room(shapes: Ints, rows: int) -> list[Floats]:
     """Room for the products of so many rows: of each level [rows, columns so far, bond]; the one before them is 1."""
     size = 1
     found = [np.ones(1, np.float32)]
@@ -121,26 +158,76 @@ def _products(shapes: Ints, rows: int) -> list[Floats]:
 
 
 @numba.njit(nogil=True, cache=True)
+def _room_for_parents(shapes: Ints, rows: int) -> Floats:
+    """Room for what goes into any level."""
+    size, most = 1, 1
+    for level in range(len(shapes)):
+        most = max(most, size * shapes[level, 2])
+        size *= shapes[level, 1]
+    return np.empty(rows * most, np.float32)
+
+
+# Views of arrays, made for each group, would take longer than its product: so all are passed whole.
+
+
+@numba.njit(nogil=True, cache=True)
+def _end_of_group(matrices: Ints, level: int, first: int, count: int, size: int) -> int:
+    """The product behind those by one matrix that are made at once; large ones are made alone."""
+    last = first + 1
+    while size < LARGE and last < count and matrices[level, last] == matrices[level, first]:
+        last += 1
+    return last
+
+
+@numba.njit(nogil=True, cache=True)
+def _gather(before: Floats, parents: Ints, level: int, first: int, last: int, size: int, gathered: Floats) -> None:
+    """Put the parents of some products, each of so many numbers, below each other."""
+    into = 0
+    for place in range(first, last):
+        one = parents[level, place] * size
+        for number in range(size):
+            gathered[into + number] = before[one + number]
+        into += size
+
+
+@numba.njit(nogil=True, cache=True)
+def _scatter(gathered: Floats, parents: Ints, level: int, first: int, last: int, size: int, before: Floats) -> None:
+    """Add what `_gather` would read to where it would read it."""
+    here = 0
+    for place in range(first, last):
+        one = parents[level, place] * size
+        for number in range(size):
+            before[one + number] += gathered[here + number]
+        here += size
+
+
+@numba.njit(nogil=True, cache=True)
 def _multiply(
     shapes: Ints,
     cores: tuple[Floats, ...],
     counts: Ints,
-    digits: Ints,
+    matrices: Ints,
     parents: Ints,
-    order: Ints,
     products: list[Floats],
+    gathered: Floats,
     levels: int,
 ) -> None:
     """Fill the products of the first levels."""
     size = 1
     for level in range(levels):
         _, columns, left, right = shapes[level]
-        wide = columns * right
+        wide, first = columns * right, 0
         before, now, core = products[level], products[level + 1], cores[level]
-        for number in order[level, : counts[level]]:
-            one, matrix = parents[level, number] * size * left, digits[level, number] * left * wide
-            into = number * size * wide
-            _add_product(now, into, before, one, left, 1, core, matrix, size, wide, left, False)  # noqa: FBT003
+        while first < counts[level]:
+            last = _end_of_group(matrices, level, first, counts[level], size)
+            into, matrix, rows = first * size * wide, matrices[level, first] * left * wide, (last - first) * size
+            if last - first == 1:
+                one = parents[level, first] * size * left
+                _add_product(now, into, before, one, left, 1, core, matrix, rows, wide, left, False)  # noqa: FBT003
+            else:
+                _gather(before, parents, level, first, last, size * left, gathered)
+                _add_product(now, into, gathered, 0, left, 1, core, matrix, rows, wide, left, False)  # noqa: FBT003
+            first = last
         size *= columns
 
 
@@ -161,14 +248,16 @@ def multiply(
     """
     levels, dim = len(shapes), found.shape[1]
     at_once = max(min(at_once, last - first), 1)
-    counts = np.zeros(levels, np.int64)
-    digits, parents, order = np.empty((3, levels, at_once), np.int64)
-    products, flat = _products(shapes, at_once), found.reshape(-1)
+    counts, row_of = np.zeros(levels, np.int64), np.empty(at_once, np.int64)
+    matrices, parents = np.empty((2, levels, at_once), np.int64)
+    products, gathered = _room(shapes, at_once), _room_for_parents(shapes, at_once)
     for start in range(first, last, at_once):
         stop = min(start + at_once, last)
-        _levels(shapes, ids[start:stop], counts, digits, parents, order)
-        products[levels] = flat[start * dim : stop * dim]
-        _multiply(shapes, cores, counts, digits, parents, order, products, levels)
+        _levels(shapes, ids[start:stop], counts, matrices, parents, row_of)
+        _multiply(shapes, cores, counts, matrices, parents, products, gathered, levels)
+        rows = products[levels]
+        for place in range(stop - start):
+            found[start + row_of[place]] = rows[place * dim : (place + 1) * dim]
 
 
 @numba.njit(nogil=True, cache=True)
@@ -178,36 +267,42 @@ def multiply_back(
     """Add the gradients of rows, [n, dim], to those of the cores; other arguments are those of `multiply`."""
     levels, dim = len(shapes), arriving.shape[1]
     at_once = max(min(at_once, len(ids)), 1)
-    counts = np.zeros(levels, np.int64)
-    digits, parents, order = np.empty((3, levels, at_once), np.int64)
-    products, backward = _products(shapes, at_once), _products(shapes, at_once)
-    largest = 1
+    counts, row_of = np.zeros(levels, np.int64), np.empty(at_once, np.int64)
+    matrices, parents = np.empty((2, levels, at_once), np.int64)
+    products, backward = _room(shapes, at_once), _room(shapes, at_once)
+    gathered, largest = _room_for_parents(shapes, at_once), 1
     for level in range(levels):
         largest = max(largest, shapes[level, 1] * shapes[level, 2] * shapes[level, 3])
-    turned, flat = np.empty(largest, np.float32), arriving.reshape(-1)
+    turned = np.empty(largest, np.float32)
     for start in range(0, len(ids), at_once):
         stop = min(start + at_once, len(ids))
-        _levels(shapes, ids[start:stop], counts, digits, parents, order)
-        _multiply(shapes, cores, counts, digits, parents, order, products, levels - 1)
-        backward[levels] = flat[start * dim : stop * dim]
-        size = dim
+        _levels(shapes, ids[start:stop], counts, matrices, parents, row_of)
+        _multiply(shapes, cores, counts, matrices, parents, products, gathered, levels - 1)
+        last_level, size = backward[levels], dim
+        for place in range(stop - start):
+            last_level[place * dim : (place + 1) * dim] = arriving[start + row_of[place]]
         for level in range(levels - 1, -1, -1):
             _, columns, left, right = shapes[level]
             wide, size = columns * right, size // columns
             before, of_before, now = products[level], backward[level], backward[level + 1]
             core, gradient = cores[level], gradients[level]
-            of_before[: (counts[level - 1] if level else 1) * size * left] = 0
-            last = -1
-            for number in order[level, : counts[level]]:
-                one, digit = parents[level, number] * size * left, digits[level, number]
-                matrix, came = digit * left * wide, number * size * wide
-                # one.T @ arriving, and arriving @ matrix.T; the first level has nothing before it.
-                _add_product(gradient, matrix, before, one, 1, left, now, came, left, wide, size, True)  # noqa: FBT003
-                if not level:
-                    continue
-                if digit != last:
-                    for row in range(left):
-                        for column in range(wide):
-                            turned[column * left + row] = core[matrix + row * wide + column]
-                    last = digit
-                _add_product(of_before, one, now, came, wide, 1, turned, 0, size, left, wide, True)  # noqa: FBT003
+            each, first, is_turned = size * left, 0, -1
+            of_before[: counts[level - 1] * each if level else 1] = 0
+            while first < counts[level]:
+                last = _end_of_group(matrices, level, first, counts[level], size)
+                came, matrix, rows = first * size * wide, matrices[level, first] * left * wide, (last - first) * size
+                # parents.T @ arriving, and arriving @ matrix.T; the first level has nothing before it.
+                if level and matrix != is_turned:
+                    _turn(core, matrix, left, wide, turned)
+                    is_turned = matrix
+                if last - first == 1:
+                    one = parents[level, first] * each
+                    _add_product(gradient, matrix, before, one, 1, left, now, came, left, wide, rows, True)  # noqa: FBT003
+                    if level:
+                        _add_product(of_before, one, now, came, wide, 1, turned, 0, rows, left, wide, True)  # noqa: FBT003
+                else:
+                    _gather(before, parents, level, first, last, each, gathered)
+                    _add_product(gradient, matrix, gathered, 0, 1, left, now, came, left, wide, rows, True)  # noqa: FBT003
+                    _add_product(gathered, 0, now, came, wide, 1, turned, 0, rows, left, wide, False)  # noqa: FBT003
+                    _scatter(gathered, parents, level, first, last, each, of_before)
+                first = last

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.comm.inline_kernels import SIGNED, add_signed, high_product, tile
+from windrow.comm.inline_kernels import SIGNED, TURNED, add_signed, high_product, tile, turn
 
 WORDS = st.integers(0, 2**64 - 1)
 
@@ -60,3 +60,18 @@ def test_a_tile_is_a_product(rows, columns, inner, turned, adds):
             expected[place] = total + (c[place] if adds else 0)
     run(c, a, a_row, a_inner, b)
     np.testing.assert_allclose(c, expected, rtol=1e-5, atol=1e-5)
+
+
+@numba.njit
+def turned(target, i, target_row, source, j, source_row):
+    turn(target, i, target_row, source, j, source_row)
+
+
+def test_a_block_is_turned():
+    source, target = np.arange(200, dtype=np.float32), np.full(200, -1, np.float32)
+    expected = target.copy()
+    for row in range(TURNED):
+        for column in range(TURNED):
+            expected[2 + 9 * column + row] = source[3 + 11 * row + column]
+    turned(target, 2, 9, source, 3, 11)
+    np.testing.assert_array_equal(target, expected)
