@@ -96,12 +96,12 @@ class Codes(Form):
         del stored
         self._is_learnt, self._steps = False, 0
 
-    def step(self, stored: Sequence[Tensor], world: "World | None") -> None:
+    def step(self, stored: Sequence[Tensor], world: "World | None") -> Sequence[tuple[int, Tensor]]:
         """See `Form.step`. All ranks cluster alike, without messages. Cost: rows x entries x columns, now and then."""
         del world
         self._steps += 1
         if not self._every or self._steps % self._every:
-            return
+            return ()
         with torch.no_grad():
             now = [values.detach().cpu().clone() for values in stored]
             before = self.codes.clone() if self._is_learnt else None
@@ -115,6 +115,7 @@ class Codes(Form):
             self._is_learnt = True
             stored[0].copy_(torch.cat(books))
             stored[1].zero_()
+        return ()
 
     def index_bytes(self) -> int:
         """See `Form.index_bytes`: of codes that are no hashes."""

@@ -187,7 +187,8 @@ class CompressedTables:
         if self.batch.replicated:
             self.batch.sum_row_gradients(world, stage=f"{stage}: hot rows")
         self.batch.step()
-        self.form.step(tuple(self.batch.parameters()), world if self.batch.replicated else None)
+        for member, rows in self.form.step(tuple(self.batch.parameters()), world if self.batch.replicated else None):
+            self.batch.forget(member, rows)
         found, computed = self.form.take_found()
         if world.meter is not None and found + computed:
             world.meter.record_found(f"{stage}: rows of compressed tables", local=computed, cached=found, remote=0)

@@ -122,6 +122,13 @@ class DenseGradientTableBatch(TableBatch):
                 all_rows[None], all_values, parameter.shape, check_invariants=False
             )
 
+    def forget(self, member: int, rows: Tensor) -> None:
+        """Zero what the optimiser keeps of some rows [n] of a member."""
+        _, *kept = self._stored(member).values()
+        for state in kept:
+            if state.ndim:
+                state[rows] = 0
+
     def set_learning_rate(self, learning_rate: float) -> None:
         """See `TableBatch.set_learning_rate`."""
         for optimizer in self._optimizers:

@@ -153,11 +153,16 @@ class Form(ABC):
     def start(self, stored: Sequence[Tensor]) -> None:  # noqa: B027  # most forms have nothing but stored tables
         """Be told that the stored tables have their first values, which may be changed."""
 
-    def step(self, stored: Sequence[Tensor], world: "World | None") -> None:  # noqa: B027
+    def step(self, stored: Sequence[Tensor], world: "World | None") -> Sequence[tuple[int, Tensor]]:
         """Be told that the stored tables have learnt, and change them, or what they mean.
 
         Collective over the ranks of a world, those that hold the stored tables; None: this one alone does.
+
+        Returns:
+            Stored tables, and rows of them of which the optimiser is to forget what it keeps.
         """
+        del stored, world
+        return ()
 
     def take_found(self) -> tuple[int, int]:
         """Lookups since the last call of rows that are stored as they are, and of others; (0, 0) if none can be."""

@@ -8,11 +8,16 @@ computes all of them again from the cores when it fills the cache anew: what the
 is taken in starts with the vector that the form gives it, and stays: no lookup changes, and nothing is lost. Places are
 given away over the run, half of those that are left each time, so that rows that become hot later find some.
 
+Or rows may leave, once others are wanted more (`hot_leave`); counts are halved each time. With hashed rows and
+gradients counted in place of lookups this is CAFE (Zhang et al., SIGMOD 2024), but for its sketch: counts here are of
+the rows that are wanted most, of all ranks.
+
 Ids of a prepared log are in the order of how often they occur, so that hot rows are the first ones: nothing is counted
 then, and they are there from the start.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +37,8 @@ __all__ = ["WithHotRows", "hot_rows_of"]
 
 COUNTED = 8
 """One step of so many is counted, more where rows are taken in sooner."""
+UNITS = 256
+"""What a gradient of the mean length counts."""
 ROOM = 4
 """Rows that are counted for each place that is left."""
 
@@ -47,7 +54,8 @@ class WithHotRows(Form):
 
     Args:
         cold: the form of all other rows.
-        options: of each table ``hot_share`` or ``hot_bytes``; ``hot_counted``, with ``hot_every``.
+        options: of each table ``hot_share`` or ``hot_bytes``; ``hot_counted`` with ``hot_by``,
+            ``hot_leave`` and ``hot_every``.
     """
 
     def __init__(self, cold: Form, options: Sequence[TableOptions]) -> None:
@@ -61,6 +69,8 @@ class WithHotRows(Form):
         super().__init__(cold.tables, (*cold.stored, *self.hot), (*cold.scales, *(0.0 for _ in self.hot)))
         self.by_row = () if options[0].moves_every_row else range(len(cold.stored), len(self.stored))
         self._every = [own.hot_every for own in options]
+        self._leave = [own.hot_leave for own in options]
+        self._by_gradient = [own.hot_by == "gradients" for own in options]
         self._steps = 0
         self._has_places = [number > 0 for number in places]
         self.rows_of = [torch.full((table.num_rows,), -1, dtype=torch.int64) for table in self.hot]
@@ -116,23 +126,33 @@ class WithHotRows(Form):
         if torch.is_grad_enabled():
             hits, lookups = int(times[:hot].sum()), len(ids)
             self._hits, self._misses = self._hits + hits, self._misses + lookups - hits
-            if self.counted[table] is not None and self._counts(table):
-                hot_ids = self.rows_of[table][found[:hot].cpu()]
-                self._seen.append((table, torch.cat([hot_ids, cold_ids.cpu()]).numpy(), times.cpu().numpy()))
-        vectors = (
-            embedding(found[:hot], stored[len(self.cold.stored) + table], sparse=bool(self.by_row)),
-            self.cold.rows(table, cold_ids, stored[: len(self.cold.stored)]),
-        )
-        return torch.cat(vectors), inverse
+        hot_vectors = embedding(found[:hot], stored[len(self.cold.stored) + table], sparse=bool(self.by_row))
+        cold_vectors = self.cold.rows(table, cold_ids, stored[: len(self.cold.stored)])
+        vectors = torch.cat([hot_vectors, cold_vectors])
+        if torch.is_grad_enabled() and self.counted[table] is not None and self._counts(table):
+            distinct_ids = torch.cat([self.rows_of[table][found[:hot].cpu()], cold_ids.cpu()]).numpy()
+            if self._by_gradient[table]:
+                vectors.register_hook(partial(self._see_gradients, table, distinct_ids))
+            else:
+                self._seen.append((table, distinct_ids, times.cpu().numpy()))
+        return vectors, inverse
 
-    def step(self, stored: Sequence[Tensor], world: "World | None") -> None:
+    def _see_gradients(self, table: int, ids: Longs, gradient: Tensor) -> None:
+        lengths = gradient.norm(dim=1)
+        units = (UNITS * lengths / lengths.mean().clamp_min(torch.finfo(torch.float32).tiny)).round().long()
+        self._seen.append((table, ids, units.cpu().numpy()))
+
+    def step(self, stored: Sequence[Tensor], world: "World | None") -> Sequence[tuple[int, Tensor]]:
         """Count a step, and every ``hot_every`` of them take rows in. Collective over the ranks of a world.
 
         Args:
             stored: values of the stored tables.
             world: the ranks that hold them, whose counts are added up; None: this one alone.
+
+        Returns:
+            See `Form.step`: places that have another row.
         """
-        self.cold.step(stored[: len(self.cold.stored)], world)
+        renewed = [*self.cold.step(stored[: len(self.cold.stored)], world)]
         tables = [(number, counted) for number, counted in enumerate(self.counted) if counted is not None]
         if any(self._counts(number) for number, _ in tables):
             # All ranks count what all of them looked up, so that they choose alike, and as one rank would.
@@ -148,12 +168,36 @@ class WithHotRows(Form):
         for number, counted in due:
             rows = self.rows_of[number]
             ids, totals = counted.counts()
-            is_new = ~np.isin(ids, rows.numpy())
-            ids, totals = ids[is_new], totals[is_new]
-            free = int((rows < 0).sum())
-            self._take_in(number, ids[most_wanted(ids, totals, -(-free // 2))], stored)
+            if self._leave[number]:
+                left, ids = self._exchange(number, ids, totals)
+                renewed.append((len(self.cold.stored) + number, left))
+                counted.halve()
+            else:
+                free, is_new = int((rows < 0).sum()), ~np.isin(ids, rows.numpy())
+                ids = ids[is_new][most_wanted(ids[is_new], totals[is_new], -(-free // 2))]
+            self._take_in(number, ids, stored)
         if due:
             self._index()
+        return renewed
+
+    def _exchange(self, number: int, ids: Longs, totals: Longs) -> tuple[Tensor, Longs]:
+        """Free the places of rows that are wanted less than others: these places, and the rows that come.
+
+        Args:
+            number: of the table.
+            ids: [n] rows that are counted, ascending.
+            totals: [n] how often.
+        """
+        rows = self.rows_of[number]
+        hot = np.sort(rows[rows >= 0].numpy())
+        uncounted = np.setdiff1d(hot, ids)
+        candidates = np.concatenate([ids, uncounted])
+        wanted = np.concatenate([totals, np.zeros_like(uncounted)])
+        # A row that is wanted as much as a hot one does not replace it.
+        best = candidates[most_wanted(candidates, 2 * wanted + np.isin(candidates, hot), len(rows))]
+        leaves = (rows >= 0) & torch.from_numpy(~np.isin(rows.numpy(), best))
+        rows[leaves] = -1
+        return leaves.nonzero()[:, 0], np.setdiff1d(best, hot)
 
     def take_found(self) -> tuple[int, int]:
         """See `Form.take_found`."""

@@ -197,6 +197,8 @@ def _check_unsupported(table: TableConfig) -> None:
 Optimizer = Literal["rowwise_adagrad", "adagrad", "sgd", "adam"]
 Precision = Literal["fp32", "fp16"]
 FormName = Literal["dense", "hashed", "quotient_remainder", "narrow", "robe", "tensor_train", "codes"]
+HotBy = Literal["lookups", "gradients"]
+FirstCores = Literal["sampled_gaussian", "gaussian", "uniform", "published_code"]
 Compression = Annotated[float, Field(gt=1)]
 Cores = Annotated[int, Field(ge=2, le=4)]
 
@@ -233,8 +235,8 @@ class TableOverrides:
     """tensor_train only: cores."""
     tt_rank: PositiveInt | None = None
     """tensor_train only: rank of all bonds."""
-    tt_published_scale: bool | None = None
-    """tensor_train only: first values as in the published code."""
+    tt_first_values: FirstCores | None = None
+    """tensor_train only: what first values of cores are drawn from."""
     code_parts: PositiveInt | None = None
     """codes only: parts of a vector."""
     code_every: NonNegativeInt | None = None
@@ -245,6 +247,10 @@ class TableOverrides:
     """The same in bytes."""
     hot_counted: bool | None = None
     """Whether hot rows are found by counting."""
+    hot_by: HotBy | None = None
+    """What is counted."""
+    hot_leave: bool | None = None
+    """Whether hot rows give their places up to others."""
     hot_every: PositiveInt | None = None
     """Steps between taking rows in."""
 
@@ -295,9 +301,10 @@ class TableOptions:
     """tensor_train only: matrices that are multiplied for a row."""
     tt_rank: PositiveInt | None = None
     """tensor_train only: rank of all bonds between cores; "none" for the largest that `compression` allows."""
-    tt_published_scale: bool = False
-    """tensor_train only: first values of the size that the published code gives them, thousands of times the variance
-    of a dense table's."""
+    tt_first_values: FirstCores = "sampled_gaussian"
+    """tensor_train only: what first values of cores are drawn from: a normal distribution without its middle, all of
+    it, or a uniform one, each so wide that vectors have the variance of a dense table's; published_code: the first of
+    these as wide as the paper's authors published it, thousands of times that."""
     code_parts: PositiveInt = 4
     """codes only: parts of a vector, which must divide dim; each row has a code for each."""
     code_every: NonNegativeInt = 0
@@ -311,8 +318,13 @@ class TableOptions:
     hot_counted: bool = False
     """Which rows are hot. false: the first ones, which in a prepared log are those that occur most often; true: those
     that are looked up most in the run, in any order of ids."""
+    hot_by: HotBy = "lookups"
+    """With hot_counted, what is counted of rows: lookups, or gradients, their lengths over the mean (as in CAFE)."""
+    hot_leave: bool = False
+    """With hot_counted, whether rows give their places up to others that are wanted more by now (as in CAFE): what
+    they have learnt alone is lost. false: rows stay, and half of the places that are left are given away each time."""
     hot_every: PositiveInt = 500
-    """With hot_counted, steps after which half of the free places are given to the rows that were looked up most."""
+    """With hot_counted, steps after which rows are taken in."""
     per_table: Sections[TableOverrides] = field(default_factory=dict)
     """What differs for single tables, by name; in a recipe the sections [tables.NAME]."""
 
@@ -333,6 +345,11 @@ class TableOptions:
                 f'tables.form = "{self.form}" does not go with precision = "fp16": stored numbers have dense fp32 '
                 'gradients. Take precision = "fp32", and a larger compression'
             )
+        if self.keeps_hot_rows and not self.hot_counted and (self.hot_leave or self.hot_by != "lookups"):
+            raise RecipeError(
+                f"tables.hot_counted = false does not go with hot_leave = {str(self.hot_leave).lower()} and hot_by = "
+                f'"{self.hot_by}": the first rows are hot, and stay. Set hot_counted = true'
+            )
         self._check_overrides()
 
     def _check_overrides(self) -> None:
@@ -351,7 +368,9 @@ class TableOptions:
     def of_one_batch(self, table: str) -> "TableOptions":
         """What tables have in common that one call can look up; equal for those that can."""
         own = replace(self.of(table), dim=1, initial_scale=None, pretrained={})
-        return replace(own, hot_share=0.0, hot_bytes=0, hot_counted=False, hot_every=1)
+        return replace(
+            own, hot_share=0.0, hot_bytes=0, hot_counted=False, hot_by="lookups", hot_leave=False, hot_every=1
+        )
 
     def as_dense(self) -> "TableOptions":
         """The same without compression."""

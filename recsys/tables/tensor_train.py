@@ -33,7 +33,7 @@ from torch.autograd.function import once_differentiable
 
 from windrow.comm.threads import in_parallel
 from windrow.recsys.tables.forms import Form, refuse_unless_smaller, scale_of, whole_table
-from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.options import FirstCores, TableOptions
 from windrow.recsys.tables.table import table_key
 from windrow.training.shard_files import LocalTable
 
@@ -56,7 +56,7 @@ class TensorTrain(Form):
     Args:
         table: all of it.
         options: ``tt_cores``; ``tt_rank`` of all bonds, None for the largest that ``compression`` allows;
-            ``tt_published_scale``.
+            ``tt_first_values``.
 
     Raises:
         RecipeError: the cores would not be smaller than the table.
@@ -81,15 +81,16 @@ class TensorTrain(Form):
         refuse_unless_smaller(table, stored, "tensor_train")
         super().__init__([table], stored)
         self._deviation = scale_of(options, table) / math.sqrt(3)
-        self._published_scale = options.tt_published_scale
+        self._first_values = options.tt_first_values
 
     def first_values(self, seed: int) -> list[Tensor]:
-        """See `Form.first_values`: sampled Gaussians."""
-        number = len(self.stored)
-        scale = (self._deviation / math.sqrt(math.prod(self.ranks))) ** (1 / number) / math.sqrt(TAIL_VARIANCE)
-        if self._published_scale:
+        """See `Form.first_values`."""
+        kind, number = self._first_values, len(self.stored)
+        variance = {"gaussian": 1.0, "uniform": 1 / 3}.get(kind, TAIL_VARIANCE)
+        scale = (self._deviation / math.sqrt(math.prod(self.ranks))) ** (1 / number) / math.sqrt(variance)
+        if kind == "published_code":
             scale = float((3 * self.tables[0].num_rows) ** (-1 / 6))
-        return [scale * _tail_normal(core, seed) for core in self.stored]
+        return [scale * _drawn(kind, core, seed) for core in self.stored]
 
     def nearest(self, tables: Sequence[Tensor]) -> list[Tensor]:
         """See `Form.nearest` and `decompose`."""
@@ -196,12 +197,16 @@ def _largest_useful_ranks(rows: Sequence[int], columns: Sequence[int]) -> list[i
     return [min(one, other) for one, other in zip(before[:-1], behind[1:], strict=True)]
 
 
-def _tail_normal(core: LocalTable, seed: int) -> Tensor:
-    """Normal numbers with |z| >= `TAIL`, by the inverse of their distribution."""
+def _drawn(kind: FirstCores, core: LocalTable, seed: int) -> Tensor:
+    """Numbers of [-1, 1), normal ones, or normal ones with |z| >= `TAIL`."""
     generator = torch.Generator().manual_seed(table_key(core.name, seed))
-    # Of (-1, 1), without zero: the sign is that of the number, the size is its place in the tail.
+    # Of (-1, 1], without zero: the sign is that of the number, the size is its place in its half.
     drawn = 1 - 2 * torch.rand(core.num_rows, core.dim, generator=generator, dtype=torch.float64)
-    size = -torch.special.ndtri(drawn.abs().clamp_min(1e-15) * _BEYOND)
+    if kind == "uniform":
+        return drawn.float()
+    # By the inverse of the distribution.
+    beyond = 0.5 if kind == "gaussian" else _BEYOND
+    size = -torch.special.ndtri(drawn.abs().clamp_min(1e-15) * beyond)
     return torch.copysign(size, drawn).float()
 
 

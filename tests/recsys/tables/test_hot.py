@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from windrow.comm.errors import RecipeError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
@@ -85,6 +86,50 @@ def test_taking_rows_in_changes_no_lookup_and_loses_nothing(form):
     assert sorted(row for row in form_of_a.rows_of[0].tolist() if row >= 0) == [7, 101, 103, 105, 107, 200]
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad", "adam"])
+def test_rows_leave_once_others_are_wanted_more(optimizer):
+    collection = make("hashed", hot_counted=True, hot_leave=True, hot_every=1, hot_share=0.01, optimizer=optimizer)
+    (hot, _) = (compressed.form for compressed in collection._compressed)
+    (values, *kept) = collection._compressed[0].batch._stored(1).values()
+    learn(collection, bags([5, 5, 6, 7], [1, 1, 1, 1]))
+    assert hot.rows_of[0].tolist() == [5, 6, 7]
+    for _ in range(2):
+        learn(collection, bags([5, 6, 7, 7], [1, 1, 1, 1]))
+    stayed = values[[0, 2]].clone()
+    assert all(bool(state[1].any()) for state in kept if state.ndim)
+    learn(collection, bags([200, 200, 200, 200], [1, 1, 1, 1]))
+    # Row 6 was wanted as much as 5, of which both have a place; the larger number leaves.
+    assert hot.rows_of[0].tolist() == [5, 200, 7]
+    # Only the optimiser's state of the place is anew, and the row that came starts as the form has it.
+    assert all(not bool(state[1].any()) for state in kept if state.ndim)
+    assert all(bool(state[0].any()) for state in kept if state.ndim)
+    with torch.no_grad():
+        cold = hot.cold.rows(0, torch.tensor([200]), tuple(collection._compressed[0].batch.parameters())[:1])
+    assert torch.equal(values[1], cold[0])
+    assert optimizer == "adam" or torch.equal(values[[0, 2]], stayed)
+
+
+def test_gradients_are_counted():
+    collection = make("hashed", hot_counted=True, hot_by="gradients", hot_every=1, hot_bytes=32, hot_share=0)
+    upstream = torch.ones(4, 16)
+    upstream[1] = 30
+    collection(bags([3, 9, 3, 3], [1, 2, 3, 4])).values().backward(upstream)
+    collection.step()
+    # Row 9 occurs once, but with a gradient ten times as long as the three of row 3 together.
+    (hot, _) = (compressed.form for compressed in collection._compressed)
+    assert hot.rows_of[0].tolist() == [9]
+    ids, lengths = hot.counted[0].counts()
+    assert ids.tolist() == [3, 9]
+    assert lengths.tolist() == [round(256 * 3 / 16.5), round(256 * 30 / 16.5)]
+
+
+def test_the_first_rows_cannot_leave():
+    with pytest.raises(RecipeError, match="hot_counted = true"):
+        options("hashed", hot_leave=True)
+    with pytest.raises(RecipeError, match='hot_by = "gradients"'):
+        options("hashed", hot_by="gradients")
+
+
 def test_ranks_take_the_same_rows_in():
     def body(world):
         collection = make("tensor_train", world, hot_counted=True, hot_every=1, hot_bytes=64, hot_share=0)
@@ -97,12 +142,13 @@ def test_ranks_take_the_same_rows_in():
     assert one == other == [[9, 7], [1, 2]]
 
 
-def test_ranks_choose_as_one_would():
+@pytest.mark.parametrize("leave", [False, True])
+def test_ranks_choose_as_one_would(leave):
     draw = torch.Generator().manual_seed(1)
     batches = [torch.randint(0, 40, (2, 2, 6), generator=draw) for _ in range(24)]
 
     def body(world):
-        collection = make("hashed", world, hot_counted=True, hot_every=8)
+        collection = make("hashed", world, hot_counted=True, hot_leave=leave, hot_every=8)
         for ids in batches:
             mine = ids.unbind(0) if world.size == 1 else [ids[world.rank]]
             values = [collection(bags(*of_rank.tolist())).values() for of_rank in mine]
@@ -147,9 +193,10 @@ def test_hits_are_counted():
     assert (found.cached, found.local) == (4, 2)
 
 
-def test_a_run_goes_on_as_if_it_had_not_been_stopped():
+@pytest.mark.parametrize("changes", [{}, {"hot_by": "gradients", "hot_leave": True, "hot_share": 0.01}])
+def test_a_run_goes_on_as_if_it_had_not_been_stopped(changes):
     def compressed() -> CompressedTables:
-        chosen = options("tensor_train", hot_counted=True, hot_every=3)
+        chosen = options("tensor_train", hot_counted=True, hot_every=3, **changes)
         (form, _) = make_forms(TABLES, chosen)
         return CompressedTables(form, chosen, replicated=False, device=None, seed=1)
 
