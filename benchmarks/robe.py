@@ -1,4 +1,4 @@
-"""ROBE against dense tables: lookups and steps of one process, same ids.
+"""ROBE against dense tables: lookups and steps of one process, and a whole DLRM on 4 emulated hosts, same ids.
 
 26 tables of D columns, 8 GB together, looked up by FBGEMM, one id each for 2,048 samples; and the same tables in one
 ROBE array that a cache of the last level holds (8 MB) or not (100 MB), in blocks of 8, 32 and D numbers, by our loop
@@ -8,12 +8,17 @@ array.
 
 The floor of a lookup reads every number once and writes it once, at the speed of a copy in memory.
 
+On the hosts the tables of 64 columns are spread over the ranks, each on one of them, or every rank has the array and
+sums its gradient with all others: a DLRM (bottom 128-64, top 256-128-1) trains on 2,048 samples a rank, or only
+computes its outputs, at 1 and at 10 Gbit/s.
+
 Published: 3.1 times the dense model's inference throughput, on a GPU (ROBE, MLSys 2022).
 
     python benchmarks/robe.py [--short]
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,35 +26,87 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness.compare import compare
+from benchmarks.harness.dlrm import ModelOnTables
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
 from benchmarks.harness.zipf import zipf_ids
+from windrow.comm.connect import connect
 from windrow.launch.rank_process import keep_freed_memory
+from windrow.recsys.batches.jagged import keyed
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.fbgemm import FBGEMMTableBatch
 from windrow.recsys.tables.forms import Segment, whole_table
-from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
 from windrow.recsys.tables.robe import Robe
 
 TABLES, SAMPLES = 26, 2048
 DENSE_BYTES = {False: 8 << 30, True: 1 << 30}
 ARRAY_NUMBERS = {"8 MB": 2_000_000, "100 MB": 25_000_000}
 IDS = ("uniform", "zipf")
+HOSTS, HOSTS_DIM, RATES = 4, 64, ("1gbit", "10gbit")
 SEED, LEARNING_RATE = 5, 0.01
 DENSE, OURS, PLAIN = "FBGEMM, dense", "ROBE", "ROBE in plain PyTorch"
 AIM_DENSE, AIM_PLAIN = 1.5, 5.0
 
 
-def draw(kind: str, rows: int) -> Tensor:
+def draw(kind: str, rows: int, seed: int = SEED) -> Tensor:
     """Ids of all tables, table after table."""
     if kind == "uniform":
-        return torch.randint(0, rows, (TABLES * SAMPLES,), generator=torch.Generator().manual_seed(SEED))
-    return zipf_ids(rows, TABLES * SAMPLES, exponent=1.05, seed=SEED)
+        return torch.randint(0, rows, (TABLES * SAMPLES,), generator=torch.Generator().manual_seed(seed))
+    return zipf_ids(rows, TABLES * SAMPLES, exponent=1.05, seed=seed)
 
 
-def work(task: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Time every setting of one width."""
+def on_hosts(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Be one of the hosts: train a DLRM, and compute its outputs, with either kind of tables."""
+    dim, rows = HOSTS_DIM, task["dense_bytes"] // (4 * HOSTS_DIM * TABLES)
+    configs = [
+        EmbeddingBagConfig(name=f"t{number}", num_embeddings=rows, embedding_dim=dim) for number in range(TABLES)
+    ]
+    dense = TableOptions(optimizer="sgd", learning_rate=LEARNING_RATE)
+    options = {DENSE: dense} | {
+        f"{OURS}, {size}": replace(dense, form="robe", compression=rows * dim * TABLES / numbers)
+        for size, numbers in ARRAY_NUMBERS.items()
+    }
+    with connect("mpi", deadline_s=600) as world:
+        ids = [
+            keyed(
+                [config.name for config in configs],
+                draw(kind, rows, seed=SEED + world.rank),
+                torch.ones(TABLES * SAMPLES, dtype=torch.int64),
+                num_samples=SAMPLES,
+            )
+            for kind in IDS
+        ]
+        models = {
+            name: ModelOnTables(
+                EmbeddingBagCollection(configs, world=world, optimizer=own, seed=SEED),
+                dim,
+                SAMPLES,
+                bottom=(128,),
+                top=(256, 128),
+                world=world,
+                seed=SEED,
+            )
+            for name, own in options.items()
+        }
+        found = {}
+        for kind, given in zip(IDS, ids, strict=True):
+            for what in ("train", "infer"):
+                each = {name: partial(getattr(model, what), given) for name, model in models.items()}
+                timed = compare(each, baseline=DENSE, repeats=task["repeats"], world=world)
+                found[f"{what}, {kind}"] = comparison_to_json(timed)
+        return found
+
+
+def work(task: Mapping[str, Any]) -> Any:
+    """Do what the task says."""
     keep_freed_memory()
     torch.set_num_threads(1)
+    return on_hosts(task) if task["do"] == "hosts" else of_one_width(task)
+
+
+def of_one_width(task: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Time every setting of one width."""
     dim = task["dim"]
     rows = task["dense_bytes"] // (4 * dim * TABLES)
     tables = [whole_table(f"t{number}", rows, dim) for number in range(TABLES)]
@@ -99,9 +156,11 @@ def work(task: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def measure(program: Program) -> Findings:
-    """Time everything, one width after another."""
+    """Time everything, one width after another, then on hosts."""
     task = {"dense_bytes": DENSE_BYTES[program.short], "repeats": 5 if program.short else 15}
-    found = [one for dim in (32, 64, 128) for one in program.in_process(task | {"dim": dim}, threads=1)]
+    widths = [{**task, "do": "one width", "dim": dim} for dim in (32, 64, 128)]
+    found = [one for of_width in widths for one in program.in_process(of_width, threads=1)]
+    hosts = {rate: program.on_ranks(HOSTS, {**task, "do": "hosts"}, rate=rate, deadline_s=1800) for rate in RATES}
     rows, figures, comparisons = [], dict[str, float](), dict[str, Comparison]()
     for one in found:
         timed = comparison_from_json(one["timed"])
@@ -127,8 +186,26 @@ def measure(program: Program) -> Findings:
             min(row["over plain"] for row in rows if row["what"] == "lookup") >= AIM_PLAIN,
         ),
     }
-    return Findings(figures=figures, aims=aims, comparisons=comparisons, tables={"ROBE": Table.from_rows(rows)})
+    of_hosts: list[dict[str, object]] = []
+    for rate, timings in hosts.items():
+        for what, one in timings.items():
+            timed = comparisons[f"{HOSTS} hosts at {rate}, {what}"] = comparison_from_json(one)
+            for name in timed.variants:
+                ratio = timed.ratio(name).median
+                of_hosts.append(
+                    {
+                        "rate": rate,
+                        "step": what,
+                        "tables": name,
+                        "ms": 1e3 * timed.variants[name].median_s,
+                        "over dense": ratio,
+                    }
+                )
+                if name != DENSE:
+                    figures[f"hosts_{rate}_{what}_{name}_over_dense_ratio".replace(", ", "_").replace(" ", "_")] = ratio
+    tables = {"ROBE": Table.from_rows(rows), "On hosts": Table.from_rows(of_hosts)}
+    return Findings(figures=figures, aims=aims, comparisons=comparisons, tables=tables)
 
 
 if __name__ == "__main__":
-    run_benchmark(__file__, __doc__, measure, work=work)
+    run_benchmark(__file__, __doc__, measure, work=work, ranks=True)

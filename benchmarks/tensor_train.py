@@ -23,17 +23,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from benchmarks.harness.compare import compare
+from benchmarks.harness.dlrm import ModelOnTables
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
 from benchmarks.harness.zipf import zipf_ids
 from windrow.launch.rank_process import keep_freed_memory
 from windrow.recsys.batches.jagged import keyed
-from windrow.recsys.embeddings import Embeddings
-from windrow.recsys.models.build import build_model
-from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.forms import Segment, whole_table
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions, TableOverrides
@@ -47,6 +44,7 @@ KAGGLE = (
 """Rows of the 26 tables of Criteo Kaggle, those that TT-Rec compresses first."""
 COMPRESSED = 7
 RANK, HOT_SHARE = 32, 0.01
+BOTTOM, TOP = (512, 256, 64), (512, 256)
 SEED = 3
 PLAIN, OURS = "torch.bmm", "windrow"
 DENSE, COLD, HOT = "dense", "tensor trains", "tensor trains, hot rows"
@@ -103,33 +101,9 @@ def step_of_tables(collection: EmbeddingBagCollection, upstream: Tensor, batches
     collection.step()
 
 
-class Model:
-    """A DLRM on all tables.
-
-    Args:
-        collection: the tables.
-        dim: their columns.
-        samples: of a batch.
-    """
-
-    def __init__(self, collection: EmbeddingBagCollection, dim: int, samples: int) -> None:
-        self._collection = collection
-        self._dims = {f"t{number}": dim for number in range(len(KAGGLE))}
-        shape = ModelOptions(kind="dlrm", bottom=(512, 256, 64), top=(512, 256))
-        self._dlrm = build_model(shape, num_dense=13, pooled_dims=self._dims, seed=SEED)
-        self._optimizer = torch.optim.SGD(self._dlrm.parameters(), lr=0.01)
-        draw_numbers = torch.Generator().manual_seed(SEED)
-        self._dense = torch.rand(samples, 13, generator=draw_numbers)
-        self._labels = torch.randint(0, 2, (samples,), generator=draw_numbers).float()
-
-    def step(self, batches: Iterator[Any]) -> None:
-        """Train on the next batch."""
-        begun = self._dlrm.begin(self._dense)
-        outputs = self._dlrm.finish(begun, Embeddings.of(self._collection(next(batches)).values(), self._dims))
-        self._optimizer.zero_grad()
-        binary_cross_entropy_with_logits(outputs, self._labels).backward()
-        self._optimizer.step()
-        self._collection.step()
+def train_next(model: ModelOnTables, batches: Iterator[Any]) -> None:
+    """A step of a whole DLRM."""
+    model.train(next(batches))
 
 
 def steps(task: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -158,7 +132,8 @@ def steps(task: Mapping[str, Any]) -> list[dict[str, Any]]:
             options = TableOptions(optimizer="sgd", learning_rate=0.01, per_table=per_table)
             collection = EmbeddingBagCollection(configs, optimizer=options, seed=SEED)
             of_tables[name] = partial(step_of_tables, collection, upstream, cycle(batches))
-            of_model[name] = partial(Model(collection, dim, count).step, cycle(batches))
+            model = ModelOnTables(collection, dim, count, bottom=BOTTOM, top=TOP, seed=SEED)
+            of_model[name] = partial(train_next, model, cycle(batches))
         for what, one_each in (("tables", of_tables), ("DLRM", of_model)):
             timed = compare(one_each, baseline=DENSE, repeats=task["repeats"])
             found.append({"of": what, "D": dim, "samples": count, "ids": kind, "timed": comparison_to_json(timed)})

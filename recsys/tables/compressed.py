@@ -139,6 +139,8 @@ class CompressedTables:
         self.options = options.of(form.tables[0].name)
         self.batch = _StoredTables(form, self.options, replicated=replicated, device=device)
         """The stored tables, their optimiser, and their state."""
+        on_cpu = next(self.batch.parameters()).device.type == "cpu"
+        form.learns_alone = form.can_learn_alone and on_cpu and not (replicated or self.options.moves_every_row)
         self.initialise(seed=seed)
 
     @staticmethod
@@ -186,6 +188,8 @@ class CompressedTables:
         """Learn, then let the form change. Collective over the ranks of the world, where they are replicated."""
         if self.batch.replicated:
             self.batch.sum_row_gradients(world, stage=f"{stage}: hot rows")
+        if self.form.learns_alone:
+            self.batch.learn_alone()
         self.batch.step()
         for member, rows in self.form.step(tuple(self.batch.parameters()), world if self.batch.replicated else None):
             self.batch.forget(member, rows)
@@ -200,7 +204,13 @@ class _StoredTables(DenseGradientTableBatch):
     def __init__(self, form: Form, options: TableOptions, *, replicated: bool, device: torch.device | None) -> None:
         lookups = tuple(range(len(form.stored)))
         super().__init__(form.stored, lookups, options, replicated=replicated, by_row=form.by_row, device=device)
-        self._form = form
+        self._form, self._eps = form, options.eps
+
+    def learn_alone(self) -> None:
+        """Have the form change what it can."""
+        states = [list(self._stored(member).values()) for member in range(len(self.members))]
+        values, kept = [state[0].detach() for state in states], [state[1] for state in states if len(state) > 1]
+        self._form.learn(values, kept, self.learning_rate, self._eps)
 
     def state(self) -> list[StateTensor]:
         """See `TableBatch.state`."""

@@ -129,6 +129,11 @@ class DenseGradientTableBatch(TableBatch):
             if state.ndim:
                 state[rows] = 0
 
+    @property
+    def learning_rate(self) -> float:
+        """Of the next step."""
+        return float(self._optimizers[0].param_groups[0]["lr"])
+
     def set_learning_rate(self, learning_rate: float) -> None:
         """See `TableBatch.set_learning_rate`."""
         for optimizer in self._optimizers:

@@ -79,6 +79,10 @@ class Form(ABC):
         scales: of each stored table, half the width of its first values' interval around 0.
     """
 
+    can_learn_alone = False
+    """Whether `learn` is there."""
+    learns_alone = False
+    """Whether stored tables get no gradients: the form keeps those of the vectors for `learn`."""
     by_row: Sequence[int] = ()
     """Stored tables that learn by row, since a step looks few of theirs up: their gradients are sparse."""
 
@@ -152,6 +156,18 @@ class Form(ABC):
 
     def start(self, stored: Sequence[Tensor]) -> None:  # noqa: B027  # most forms have nothing but stored tables
         """Be told that the stored tables have their first values, which may be changed."""
+
+    def learn(self, stored: Sequence[Tensor], kept: Sequence[Tensor], learning_rate: float, eps: float) -> None:
+        """Change the stored tables by the gradients of all lookups since the last call.
+
+        Args:
+            stored: values of the stored tables.
+            kept: what the optimiser keeps of each: [rows] for row-wise Adagrad, [rows, columns] for Adagrad; empty for
+                SGD. Formulas in `windrow.recsys.tables.fbgemm`.
+            learning_rate: of this step.
+            eps: keeps the divisor from zero.
+        """
+        raise NotImplementedError
 
     def step(self, stored: Sequence[Tensor], world: "World | None") -> Sequence[tuple[int, Tensor]]:
         """Be told that the stored tables have learnt, and change them, or what they mean.

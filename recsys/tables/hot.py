@@ -86,6 +86,25 @@ class WithHotRows(Form):
         self._hits, self._misses = 0, 0
         self._seen: list[tuple[int, Longs, Longs]] = []
 
+    @property
+    def can_learn_alone(self) -> bool:  # type: ignore[override]  # of the form that it is about
+        """See `Form.can_learn_alone`; hot rows learn by row."""
+        return self.cold.can_learn_alone
+
+    @property
+    def learns_alone(self) -> bool:
+        """See `Form.learns_alone`."""
+        return self.cold.learns_alone
+
+    @learns_alone.setter
+    def learns_alone(self, learns: bool) -> None:
+        self.cold.learns_alone = learns
+
+    def learn(self, stored: Sequence[Tensor], kept: Sequence[Tensor], learning_rate: float, eps: float) -> None:
+        """See `Form.learn`."""
+        number = len(self.cold.stored)
+        self.cold.learn(stored[:number], kept[:number], learning_rate, eps)
+
     def first_values(self, seed: int) -> list[Tensor] | None:
         """See `Form.first_values`."""
         given = self.cold.first_values(seed)

@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from windrow.comm.threads import in_parallel
-from windrow.recsys.tables.forms import Form, refuse_unless_smaller, scale_of, whole_table
+from windrow.recsys.tables.forms import Form, distinct, refuse_unless_smaller, scale_of, whole_table
 from windrow.recsys.tables.options import FirstCores, TableOptions
 from windrow.recsys.tables.table import table_key
 from windrow.training.shard_files import LocalTable
@@ -53,6 +53,8 @@ WORTH_A_THREAD = 256
 class TensorTrain(Form):
     """One table in cores.
 
+    Where one rank has them, on CPUs, each matrix learns as soon as its gradient is there, which then is not kept.
+
     Args:
         table: all of it.
         options: ``tt_cores``; ``tt_rank`` of all bonds, None for the largest that ``compression`` allows;
@@ -61,6 +63,8 @@ class TensorTrain(Form):
     Raises:
         RecipeError: the cores would not be smaller than the table.
     """
+
+    can_learn_alone = True
 
     def __init__(self, table: LocalTable, options: TableOptions) -> None:
         self.rows_of = row_factors(table.num_rows, options.tt_cores)
@@ -82,6 +86,8 @@ class TensorTrain(Form):
         super().__init__([table], stored)
         self._deviation = scale_of(options, table) / math.sqrt(3)
         self._first_values = options.tt_first_values
+        self.waiting: list[tuple[Tensor, Tensor]] = []
+        """Rows [n] of lookups and their gradients [n, dim], from which `learn` has not learnt yet."""
 
     def first_values(self, seed: int) -> list[Tensor]:
         """See `Form.first_values`."""
@@ -103,6 +109,23 @@ class TensorTrain(Form):
             found: Tensor = _Rows.apply(self, ids, *stored)  # type: ignore[no-untyped-call]
             return found
         return self.reference_rows(ids, stored)
+
+    def learn(self, stored: Sequence[Tensor], kept: Sequence[Tensor], learning_rate: float, eps: float) -> None:
+        """See `Form.learn`: each matrix is read and written once, and there is no gradient of all of them."""
+        from windrow.recsys.tables.tensor_train_kernels import multiply_back
+
+        if not self.waiting:
+            return
+        (ids, arriving), *others = self.waiting
+        if others:
+            ids, places, _ = distinct(torch.cat([ids for ids, _ in self.waiting]), self.tables[0].num_rows)
+            of_lookups = torch.cat([gradients for _, gradients in self.waiting])
+            arriving = of_lookups.new_zeros(len(ids), of_lookups.shape[1]).index_add_(0, places, of_lookups)
+        self.waiting.clear()
+        arguments, cores = _numbers(self, ids, stored), _matrices(stored)
+        squares = _matrices(kept) if kept else tuple(np.empty(0, np.float32) for _ in stored)
+        numbers = np.array([learning_rate, eps], np.float32)
+        multiply_back(*arguments, arriving.contiguous().numpy(), cores, squares, numbers)
 
     def reference_rows(self, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
         """The formula by batched products, on any device; what is computed is kept for the backward pass."""
@@ -230,9 +253,12 @@ class _Rows(torch.autograd.Function):
         from windrow.recsys.tables.tensor_train_kernels import multiply_back
 
         ids, *cores = context.saved_tensors
+        if context.form.learns_alone:
+            context.form.waiting.append((ids, arriving))
+            return None, None, *(None for _ in cores)
         gradients = [torch.zeros_like(core) for core in cores]
         arguments = _numbers(context.form, ids, cores)
-        multiply_back(*arguments, arriving.contiguous().numpy(), _matrices(gradients))
+        multiply_back(*arguments, arriving.contiguous().numpy(), _matrices(gradients), None, np.zeros(2, np.float32))
         return None, None, *gradients
 
 

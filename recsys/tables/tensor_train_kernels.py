@@ -260,20 +260,60 @@ def multiply(
             found[start + row_of[place]] = rows[place * dim : (place + 1) * dim]
 
 
+@numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _learn(
+    core: Floats, at: int, squares: Floats, row: int, kept: int, gradient: Floats, size: int, numbers: Floats
+) -> None:
+    """Change a matrix, which is a row of its stored table; see `multiply_back`."""
+    rate, eps = numbers
+    if kept > 1:
+        for n in range(size):
+            squares[at + n] += gradient[n] * gradient[n]
+            core[at + n] -= rate * gradient[n] / (np.sqrt(squares[at + n]) + eps)
+        return
+    if kept == 1:
+        square = np.float32(0)
+        for n in range(size):
+            square += gradient[n] * gradient[n]
+        squares[row] += square / np.float32(size)
+        rate /= np.sqrt(squares[row]) + eps
+    for n in range(size):
+        core[at + n] -= rate * gradient[n]
+
+
 @numba.njit(nogil=True, cache=True)
 def multiply_back(
-    shapes: Ints, at_once: int, ids: Ints, cores: tuple[Floats, ...], arriving: Floats, gradients: tuple[Floats, ...]
+    shapes: Ints,
+    at_once: int,
+    ids: Ints,
+    cores: tuple[Floats, ...],
+    arriving: Floats,
+    gradients: tuple[Floats, ...],
+    squares: tuple[Floats, ...] | None,
+    numbers: Floats,
 ) -> None:
-    """Add the gradients of rows, [n, dim], to those of the cores; other arguments are those of `multiply`."""
+    """Give the cores the gradients of rows, or have them learn from these, matrix by matrix.
+
+    Args:
+        shapes: those of `multiply`.
+        at_once: likewise; to learn, all rows are done at once.
+        ids: likewise.
+        cores: likewise.
+        arriving: [n, dim] gradients.
+        gradients: of each core, added to. To learn, the cores.
+        squares: to learn, what the optimiser keeps of each core: nothing, a number for each row of the stored table,
+            or as many as this has; formulas in `windrow.recsys.tables.fbgemm`.
+        numbers: learning rate and eps.
+    """
     levels, dim = len(shapes), arriving.shape[1]
-    at_once = max(min(at_once, len(ids)), 1)
+    at_once = max(len(ids) if squares is not None else min(at_once, len(ids)), 1)
     counts, row_of = np.zeros(levels, np.int64), np.empty(at_once, np.int64)
     matrices, parents = np.empty((2, levels, at_once), np.int64)
     products, backward = _room(shapes, at_once), _room(shapes, at_once)
     gathered, largest = _room_for_parents(shapes, at_once), 1
     for level in range(levels):
         largest = max(largest, shapes[level, 1] * shapes[level, 2] * shapes[level, 3])
-    turned = np.empty(largest, np.float32)
+    turned, total = np.empty((2, largest), np.float32)
     for start in range(0, len(ids), at_once):
         stop = min(start + at_once, len(ids))
         _levels(shapes, ids[start:stop], counts, matrices, parents, row_of)
@@ -285,24 +325,31 @@ def multiply_back(
             _, columns, left, right = shapes[level]
             wide, size = columns * right, size // columns
             before, of_before, now = products[level], backward[level], backward[level + 1]
-            core, gradient = cores[level], gradients[level]
-            each, first, is_turned = size * left, 0, -1
+            core, gradient, each, first = cores[level], gradients[level], size * left, 0
             of_before[: counts[level - 1] * each if level else 1] = 0
             while first < counts[level]:
-                last = _end_of_group(matrices, level, first, counts[level], size)
-                came, matrix, rows = first * size * wide, matrices[level, first] * left * wide, (last - first) * size
-                # parents.T @ arriving, and arriving @ matrix.T; the first level has nothing before it.
-                if level and matrix != is_turned:
+                last, row = _end_of_group(matrices, level, first, counts[level], size), matrices[level, first]
+                is_first = first == 0 or matrices[level, first - 1] != row
+                came, matrix, rows = first * size * wide, row * left * wide, (last - first) * size
+                if level and is_first:
                     _turn(core, matrix, left, wide, turned)
-                    is_turned = matrix
+                # parents.T @ arriving, and arriving @ matrix.T; the first level has nothing before it.
                 if last - first == 1:
                     one = parents[level, first] * each
-                    _add_product(gradient, matrix, before, one, 1, left, now, came, left, wide, rows, True)  # noqa: FBT003
+                    _add_product(total, 0, before, one, 1, left, now, came, left, wide, rows, not is_first)
                     if level:
                         _add_product(of_before, one, now, came, wide, 1, turned, 0, rows, left, wide, True)  # noqa: FBT003
                 else:
                     _gather(before, parents, level, first, last, each, gathered)
-                    _add_product(gradient, matrix, gathered, 0, 1, left, now, came, left, wide, rows, True)  # noqa: FBT003
+                    _add_product(total, 0, gathered, 0, 1, left, now, came, left, wide, rows, not is_first)
                     _add_product(gathered, 0, now, came, wide, 1, turned, 0, rows, left, wide, False)  # noqa: FBT003
                     _scatter(gathered, parents, level, first, last, each, of_before)
                 first = last
+                if first < counts[level] and matrices[level, first] == row:
+                    continue
+                if squares is None:
+                    for n in range(left * wide):
+                        gradient[matrix + n] += total[n]
+                else:
+                    kept = len(squares[level]) // shapes[level, 0]
+                    _learn(core, matrix, squares[level], row, kept, total, left * wide, numbers)

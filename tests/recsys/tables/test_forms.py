@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError
+from windrow.comm.loopback import Loopback
 from windrow.comm.random import GOLDEN, MASK, mix64
 from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm, make_forms
 from windrow.recsys.tables.forms import Form, Hashed, Narrow, QuotientRemainder, Segment, mixed, whole_table
@@ -41,9 +42,9 @@ CASES = {
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
-def compressed(options: TableOptions) -> list[CompressedTables]:
+def compressed(options: TableOptions, *, replicated: bool = True) -> list[CompressedTables]:
     forms = make_forms(TABLES, options)
-    return [CompressedTables(form, options, replicated=False, device=None, seed=1) for form in forms]
+    return [CompressedTables(form, options, replicated=replicated, device=None, seed=1) for form in forms]
 
 
 def random_bags(rows: int, lookups: int, samples: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -111,6 +112,28 @@ def test_learns_as_the_stored_tables_do(case):
         found.batch.step()
         for parameter, old, gradient in zip(found.batch.parameters(), before, moved, strict=True):
             torch.testing.assert_close(parameter.detach(), old - 0.1 * gradient.sign(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad", "adam"])
+@pytest.mark.parametrize("hot", [0.0, 0.1])
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("tensor_train")])
+def test_matrices_learn_alone_as_from_gradients(case, optimizer, hot):
+    options = TableOptions(compression=4, optimizer=optimizer, learning_rate=0.1, hot_share=hot, **CASES[case])
+    found = []
+    for replicated in (False, True):
+        (tables, _) = compressed(options, replicated=replicated)
+        assert tables.form.learns_alone == (not replicated and optimizer != "adam")
+        batch = LookupThroughForm(tables.form.tables, (0, 0), tables, pooled=True)
+        tables.batch.set_learning_rate(0.05)
+        for step in range(3):
+            # The sum of the gradients of all lookups counts, also where rows are in several.
+            for lookup in range(step):
+                values, offsets, _ = random_bags(500, 2, 40, 2 * step + lookup)
+                batch(values, offsets).square().sum().backward()
+            tables.step(Loopback.single(), stage="tables")
+        found.append([state.tensor for state in tables.batch.state()])
+    for alone, by_gradient in zip(*found, strict=True):
+        torch.testing.assert_close(alone, by_gradient, rtol=1e-4, atol=1e-6)
 
 
 @every_case

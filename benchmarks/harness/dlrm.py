@@ -1,0 +1,80 @@
+"""A DLRM whose tables are in some form or on other ranks, trained and asked step by step on ids that are given."""
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from windrow.comm.gradients import GradientReducer
+from windrow.comm.loopback import Loopback
+from windrow.comm.world import World
+from windrow.recsys.embeddings import Embeddings
+from windrow.recsys.models.build import build_model
+from windrow.recsys.models.options import ModelOptions
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+
+__all__ = ["ModelOnTables"]
+
+NUM_DENSE = 13
+LEARNING_RATE = 0.01
+
+
+class ModelOnTables:
+    """A DLRM of Criteo's shape: 13 dense values, and an id of each table. Every rank has samples of its own.
+
+    Args:
+        collection: the tables.
+        dim: columns of each.
+        samples: of a rank's batch.
+        bottom: hidden layers before the interaction, without the last, of `dim`.
+        top: hidden layers after it.
+        world: the ranks; None: this one alone.
+        seed: of weights, dense values and labels.
+    """
+
+    def __init__(
+        self,
+        collection: EmbeddingBagCollection,
+        dim: int,
+        samples: int,
+        *,
+        bottom: Sequence[int],
+        top: Sequence[int],
+        world: World | None = None,
+        seed: int,
+    ) -> None:
+        world = world or Loopback.single()
+        self._collection = collection
+        self._dims = dict.fromkeys(collection.embedding_names, dim)
+        shape = ModelOptions(kind="dlrm", bottom=tuple(bottom), top=tuple(top))
+        self._dlrm = build_model(shape, num_dense=NUM_DENSE, pooled_dims=self._dims, seed=seed)
+        self._optimizer = torch.optim.SGD(self._dlrm.parameters(), lr=LEARNING_RATE)
+        self._reducer = GradientReducer(world, [*self._dlrm.parameters(), *collection.replicated_parameters()])
+        draw = torch.Generator().manual_seed(seed + world.rank)
+        self._dense = torch.rand(samples, NUM_DENSE, generator=draw)
+        self._labels = torch.randint(0, 2, (samples,), generator=draw).float()
+        self._all_samples = samples * world.size
+
+    def outputs(self, ids: KeyedJaggedTensor) -> torch.Tensor:
+        """Of the samples that have these ids; the bottom is computed while vectors travel. Collective."""
+        lookup = self._collection.prefetch(ids)
+        lookup.start_ids()
+        lookup.start_lookup()
+        begun = self._dlrm.begin(self._dense)
+        found: torch.Tensor = self._dlrm.finish(begun, Embeddings.of(self._collection(ids).values(), self._dims))
+        return found
+
+    def infer(self, ids: KeyedJaggedTensor) -> None:
+        """Compute outputs and nothing else. Collective."""
+        with torch.no_grad():
+            self.outputs(ids)
+
+    def train(self, ids: KeyedJaggedTensor) -> None:
+        """Learn from a batch. Collective."""
+        self._reducer.start()
+        outputs = self.outputs(ids)
+        (binary_cross_entropy_with_logits(outputs, self._labels, reduction="sum") / self._all_samples).backward()
+        self._reducer.finish()
+        self._optimizer.step()
+        self._collection.step()
