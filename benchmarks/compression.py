@@ -1,10 +1,18 @@
 """Quality against bytes: every form of compressed tables, from half of the dense bytes to a thousandth.
 
 All tables together get so many bytes. Every form is given to all tables that it makes smaller; the others stay dense,
-and count. Clustered codes are chosen anew three times an epoch. "robe, hot rows" spends half of the bytes on the rows
-that occur most often (`windrow.recsys.choose_forms`). The learning rate of tables is the recipe's, tuned for dense
-ones, a third or three times of it: that of the best validation metric with the first seed, for dense tables too. Test
-metric at the best validation epoch.
+and count. Codes that are learnt, and counts of hot rows, come on top ("MB beside").
+
+    fewer columns       dense tables, and a model, of as many columns less
+    codes, clustered    codes are chosen anew three times an epoch (CCE)
+    robe, hot rows      half of the bytes for the rows that occur most often (`windrow.recsys.choose_forms`)
+    hashed, hot rows    the same, for as many rows of the tables with the largest gradients by now, chosen anew as often
+                        (CAFE)
+    tensor_train, ...   first values of cores from other distributions, at a tenth
+    served in ... bits  the dense tables as `windrow export --table-bits` writes them (Frappe alone)
+
+The learning rate of tables is the recipe's, tuned for dense ones, a third or three times of it: that of the best
+validation metric with the first seed, for dense tables too. Test metric at the best validation epoch.
 
     frappe     86,582 samples of ten fields, AUC (examples/frappe.toml)
     clicks     400,000 generated samples of 31 features, whose labels a planted model draws, AUC
@@ -18,21 +26,26 @@ Kaggle at 0.03 to 0.3 % loss; CAFE keeps 57 % of the samples per second of hashe
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
+from pyarrow import parquet
+from scipy.stats import rankdata
 
 from benchmarks.harness.compare import mean_and_standard_error
 from benchmarks.harness.data_sets import data_option
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table
+from windrow import recsys
 from windrow.comm.errors import RecipeError
 from windrow.comm.numpy_files import integer_row, load_arrays
+from windrow.launch.cli import main
 from windrow.launch.recipe import load_any_recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.settings import write_toml
@@ -52,16 +65,26 @@ from windrow.recsys.tables.options import EmbeddingConfig, TableOptions, TableOv
 
 FILES = {"frappe": "frappe", "clicks": "", "gowalla": "gowalla.npz"}
 DENSE, HOT = "dense", "robe, hot rows"
-CLUSTERED = "codes, clustered"
-FORMS = ("narrow", "hashed", "quotient_remainder", "tensor_train", "robe", "codes", CLUSTERED)
+CLUSTERED, CAFE, COLUMNS = "codes, clustered", "hashed, hot rows", "fewer columns"
+FIRST_VALUES = {f"tensor_train, {kind}": kind for kind in ("gaussian", "uniform", "published_code")}
+FORMS = (
+    *(COLUMNS, "narrow", "hashed", CAFE, "quotient_remainder", "tensor_train", *FIRST_VALUES),
+    *("robe", HOT, "codes", CLUSTERED),
+)
+RATIO_OF_FIRST_VALUES = 10
 RATIOS, RATIOS_SHORT = (2, 10, 100, 1000), (10, 100)
 RATES = (1 / 3, 1.0, 3.0)
 SEEDS = 3
+DEADLINE_S = 14_400
 LOSS = 0.003
 """Of the dense metric: the largest published loss of TT-Rec."""
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 CLICKS = {"training.epochs": 2, "training.batch_size": 1024, "training.schedule.kind": "linear", "model.dropout": 0.2}
 """As in `make demo`."""
+
+
+SERVED_BITS = (8, 4)
+"""Of dense tables, after training."""
 
 
 class Job(NamedTuple):
@@ -120,48 +143,111 @@ def options_of(job: Job, form: str, ratio: int) -> TableOptions:
     base = job.recipe.tables
     if form == DENSE:
         return base
-    if form == HOT:
+    if form in {HOT, CAFE}:
         budget = sum(4 * spec.rows * spec.dim for spec in job.specs) // ratio
-        return with_forms(base, choose_forms(job.specs, job.counts, budget, options=replace(base, optimizer="sgd")))
+        cold = "robe" if form == HOT else "hashed"
+        chosen = choose_forms(job.specs, job.counts, budget, options=replace(base, optimizer="sgd"), form=cold)  # type: ignore[arg-type]
+        return with_forms(base, chosen) if form == HOT else as_in_cafe(with_forms(base, chosen), job.steps)
+    if form == COLUMNS:
+        return replace(base, dim=max(base.dim // ratio, 1))
     per_table = dict(base.per_table)
     for spec in job.specs:
-        own = (
-            TableOverrides(form="codes", compression=ratio, code_every=job.steps)
-            if form == CLUSTERED
-            else TableOverrides(form=form, compression=ratio)  # type: ignore[arg-type]
-        )
+        own = overrides_of(form, ratio, job.steps)
         try:
             make_forms([EmbeddingConfig(spec.rows, spec.dim, spec.name)], TableOptions(per_table={spec.name: own}))
         except RecipeError:
             continue  # No smaller so.
-        per_table[spec.name] = replace(
-            base.per_table.get(spec.name, own), form=own.form, compression=own.compression, code_every=own.code_every
-        )
+        given = {entry.name: getattr(own, entry.name) for entry in fields(own)}
+        changed = {name: value for name, value in given.items() if value is not None}
+        per_table[spec.name] = replace(base.per_table.get(spec.name, own), **changed)
     return replace(base, per_table=per_table)
 
 
-def numbers_stored(job: Job, options: TableOptions) -> int:
-    """Numbers that tables consist of."""
+def as_in_cafe(options: TableOptions, steps: int) -> TableOptions:
+    """The same, but that hot rows are found in the run, and leave."""
+    changed = {
+        name: replace(own, hot_counted=True, hot_by="gradients", hot_leave=True, hot_every=steps)
+        for name, own in options.per_table.items()
+        if own.hot_bytes
+    }
+    return replace(options, per_table={**options.per_table, **changed})
+
+
+def overrides_of(form: str, ratio: int, steps: int) -> TableOverrides:
+    """One table in a form."""
+    if form == CLUSTERED:
+        return TableOverrides(form="codes", compression=ratio, code_every=steps)
+    if form in FIRST_VALUES:
+        return TableOverrides(form="tensor_train", compression=ratio, tt_first_values=FIRST_VALUES[form])  # type: ignore[arg-type]
+    return TableOverrides(form=form, compression=ratio)  # type: ignore[arg-type]
+
+
+def stored(job: Job, options: TableOptions) -> tuple[int, int]:
+    """Numbers that tables consist of, and bytes of what is needed beside them."""
     forms = make_forms([EmbeddingConfig(spec.rows, spec.dim, spec.name) for spec in job.specs], options)
     compressed = {table.name for form in forms for table in form.tables}
-    dense = sum(spec.rows * spec.dim for spec in job.specs if spec.name not in compressed)
-    return dense + sum(table.num_rows * table.dim for form in forms for table in form.stored)
+    # All of one model's tables have fewer columns, or none.
+    share = options.dim / job.recipe.tables.dim
+    dense = sum(round(spec.rows * spec.dim * share) for spec in job.specs if spec.name not in compressed)
+    numbers = dense + sum(table.num_rows * table.dim for form in forms for table in form.stored)
+    return numbers, sum(form.index_bytes() for form in forms)
+
+
+def ratios_of(form: str, ratios: Sequence[int], job: Job) -> Sequence[int]:
+    """How many times smaller a form is tried."""
+    if form == DENSE:
+        return (1,)
+    if form in FIRST_VALUES:
+        return (RATIO_OF_FIRST_VALUES,)
+    return [ratio for ratio in ratios if form != COLUMNS or ratio <= job.recipe.tables.dim]
+
+
+def served_auc(recipe: RecommendationRecipe, run_folder: Path, bits: int) -> float:
+    """AUC of the test split as the exported model scores it; every feature has one id."""
+    out, store = run_folder / f"served_{bits}", LogStore.open(recipe.store)
+    export = ["export", str(run_folder), "--format", "model", "--checkpoint", "latest", "--out", str(out)]
+    assert main([*export, "--table-bits", str(bits)]) == 0
+    rows = pa.concat_tables([parquet.read_table(file) for file in store.split("test").files])
+    ids = torch.tensor(np.stack([rows[feature.name] for feature in store.features]))
+    scores = recsys.load(out).score(torch.empty(rows.num_rows, 0), ids).numpy()
+    is_click = np.asarray(rows["label"]) > 0
+    positives, ranks = int(is_click.sum()), rankdata(scores)
+    return float((ranks[is_click].sum() - positives * (positives + 1) / 2) / (positives * (~is_click).sum()))
+
+
+def as_served(job: Job, found: Mapping[str, Any], folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """The runs of dense tables, served in few bits."""
+    rows = sum(spec.rows for spec in job.specs)
+    return [
+        {
+            **found,
+            "form": f"dense, served in {bits} bits",
+            # Each row has a scale and a zero point of 16 bits.
+            "numbers": rows + found["numbers"] * bits // 32,
+            "test": [served_auc(job.recipe, folder, bits) for folder in folders],
+        }
+        for bits in SERVED_BITS
+    ]
 
 
 def work(task: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Train every form at every size."""
+    """Train one form at every size."""
     torch.set_num_threads(2)
     found = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         job = job_of(task["part"], Path(task["data"]), folder, short=task["short"])
 
+        folders: dict[tuple[int, float], Path] = {}
+
         def run(options: TableOptions, seed: int, rate: float) -> Any:
             own = replace(options, learning_rate=options.learning_rate * rate)
             recipe = replace(job.recipe, tables=own, run=replace(job.recipe.run, seed=seed))
-            return train(recipe, run_folder=folder / f"run_{len(list(folder.iterdir()))}")
+            folders[seed, rate] = folder / f"run_{len(list(folder.iterdir()))}"
+            return train(recipe, run_folder=folders[seed, rate])
 
-        for form, ratio in [(DENSE, 1), *((form, ratio) for form in (*FORMS, HOT) for ratio in task["ratios"])]:
+        form = task["form"]
+        for ratio in ratios_of(form, task["ratios"], job):
             options = options_of(job, form, ratio)
             first = {rate: run(options, 0, rate) for rate in task["rates"]}
 
@@ -170,17 +256,20 @@ def work(task: Mapping[str, Any]) -> list[dict[str, Any]]:
 
             best = max(first, key=value)
             runs = [first[best], *(run(options, seed, best) for seed in range(1, task["seeds"]))]
-            found.append(
-                {
-                    "form": form,
-                    "ratio": ratio,
-                    "numbers": numbers_stored(job, options),
-                    "rate": best,
-                    "test": [result.test for result in runs],
-                    "seconds": [result.seconds for result in runs],
-                    "epochs": [result.best_epoch or result.epochs for result in runs],
-                }
-            )
+            numbers, beside = stored(job, options)
+            of_form = {
+                "form": form,
+                "ratio": ratio,
+                "numbers": numbers,
+                "beside": beside,
+                "rate": best,
+                "test": [result.test for result in runs],
+                "seconds": [result.seconds for result in runs],
+                "epochs": [result.best_epoch or result.epochs for result in runs],
+            }
+            found.append(of_form)
+            if form == DENSE and task["part"] == "frappe":
+                found += as_served(job, of_form, [folders[seed, best] for seed in range(task["seeds"])])
     return found
 
 
@@ -199,7 +288,11 @@ def measure(program: Program) -> Findings:
             "rates": RATES[1:2] if program.short else RATES,
             "seeds": 1 if program.short else SEEDS,
         }
-        found = program.in_process(task, threads=2)
+        found = [
+            one
+            for form in (DENSE, *FORMS)
+            for one in program.in_process({**task, "form": form}, threads=2, deadline_s=DEADLINE_S)
+        ]
         dense = found[0]
         kept: dict[str, float] = {}
         for one in found:
@@ -214,11 +307,13 @@ def measure(program: Program) -> Findings:
                     "form": one["form"],
                     "times smaller": smaller,
                     "numbers": one["numbers"],
+                    "MB beside": one["beside"] / 1e6,
                     "test metric": fmean(one["test"]),
                     "less dense": mean,
                     "standard error": error,
                     "of the dense rate": one["rate"],
                     "seconds": fmean(one["seconds"]),
+                    "over dense": fmean(dense["seconds"]) / fmean(one["seconds"]),
                     "best epoch": fmean(one["epochs"]),
                 }
             )

@@ -4,13 +4,15 @@ A DLRM of 26 tables is exported by `recsys.export` and opened by `recsys.load`. 
 `nn.EmbeddingBag` for each table, `nn.Linear` layers and a batched product, with the same weights, in inference mode.
 Both answer the same requests in turn, of one sample and of 1,024, given dense values and one id for each feature, or a
 list of 0 to 8 ids for each, the peer with the offsets that it wants; all use one thread. The same requests as rows of
-a log, from values to probability, are timed beside them, and their outputs compared.
+a log, from values to probability, are timed beside them, and their outputs compared; and those with ids to the model
+whose tables are in 8 or 4 bits.
 
     python benchmarks/serving.py [--short]
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from benchmarks.harness.result import Aim, Comparison, Findings
 from windrow import recsys
 from windrow.comm.loopback import Loopback
 from windrow.recsys.models.options import ModelOptions
+from windrow.recsys.serving import TableBits
 
 NUM_DENSE, NUM_TABLES, DIM, ROWS, SAMPLES = 13, 26, 64, 20_000, 2048
 BOTTOM, TOP = (256,), (256, 128)
@@ -35,7 +38,9 @@ MOST_IDS = 8
 AIM = 1.1
 OURS, PEER, OF_ROWS = "recsys.load, ids", "plain torch, ids", "recsys.load, rows of a log"
 OURS_LISTS, PEER_LISTS = "recsys.load, lists of ids", "plain torch, lists of ids"
-KEYS = {OURS: "served", PEER: "torch", OF_ROWS: "served_rows", OURS_LISTS: "served_lists", PEER_LISTS: "torch_lists"}
+BITS: dict[str, TableBits] = {OURS: 32, f"{OURS}, 8 bits": 8, f"{OURS}, 4 bits": 4}
+KEYS = {name: "served" if bits == 32 else f"served_{bits}_bits" for name, bits in BITS.items()}
+KEYS |= {PEER: "torch", OF_ROWS: "served_rows", OURS_LISTS: "served_lists", PEER_LISTS: "torch_lists"}
 
 
 class PlainDLRM(nn.Module):
@@ -66,8 +71,8 @@ def _layers(sizes: tuple[int, ...]) -> list[nn.Module]:
     return [layer for columns, width in pairwise(sizes) for layer in (nn.Linear(columns, width), nn.ReLU())]
 
 
-def make_models(folder: Path) -> tuple[recsys.ServedModel, PlainDLRM, Any]:
-    """The exported model, opened; the peer with its weights; and the log that both know."""
+def make_models(folder: Path) -> tuple[dict[str, recsys.ServedModel], PlainDLRM, Any]:
+    """The exported model, opened, in each number of bits; the peer with its weights; and the log that all know."""
     chance = np.random.default_rng(0)
     columns: dict[str, Any] = {f"x{place}": chance.normal(size=SAMPLES) for place in range(NUM_DENSE)}
     columns |= {f"f{place}": chance.integers(0, ROWS, SAMPLES) for place in range(NUM_TABLES)}
@@ -84,7 +89,10 @@ def make_models(folder: Path) -> tuple[recsys.ServedModel, PlainDLRM, Any]:
     options = ModelOptions(bottom=BOTTOM, top=TOP)
     model = recsys.build_model(options, num_dense=NUM_DENSE, pooled_dims=dims, seed=0)
     recommender = recsys.Recommender(bags, None, model)
-    recsys.export(recommender, log, folder / "model")
+    served = {}
+    for name, bits in BITS.items():
+        recsys.export(recommender, log, folder / f"model_{bits}", table_bits=bits)
+        served[name] = recsys.load(folder / f"model_{bits}")
     peer = PlainDLRM().eval()
     layers = [layer for part in (peer.bottom, peer.top) for layer in part if isinstance(layer, nn.Linear)]
     theirs = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
@@ -95,13 +103,14 @@ def make_models(folder: Path) -> tuple[recsys.ServedModel, PlainDLRM, Any]:
         for name, table in zip(bags.embedding_bags, peer.tables, strict=True):
             assert isinstance(table, nn.EmbeddingBag)
             table.weight.copy_(bags.embedding_bags[name].weight)
-    return recsys.load(folder / "model"), peer, rows
+    return served, peer, rows
 
 
 def time_requests(
-    served: recsys.ServedModel, peer: PlainDLRM, rows: Any, size: int, repeats: int
+    models: Mapping[str, recsys.ServedModel], peer: PlainDLRM, rows: Any, size: int, repeats: int
 ) -> tuple[Comparison, Comparison]:
     """Time requests of one size: of one id for each feature, and of lists."""
+    served = models[OURS]
     request = rows.slice(0, size).drop_columns(["label"])
     dense = torch.tensor(np.column_stack([request[f"x{place}"] for place in range(NUM_DENSE)]), dtype=torch.float32)
     ids = torch.tensor(np.stack([request[f"f{place}"] for place in range(NUM_TABLES)]))
@@ -122,7 +131,7 @@ def time_requests(
     torch.testing.assert_close(served.score(dense, listed, lengths), ask_peer(lists), rtol=1e-5, atol=1e-6)
     variants = {
         PEER: Variant(run=lambda: ask_peer(one_each), rows=size),
-        OURS: Variant(run=lambda: served.score(dense, ids), rows=size),
+        **{name: Variant(run=partial(model.score, dense, ids), rows=size) for name, model in models.items()},
         OF_ROWS: Variant(run=lambda: served.predict(request), rows=size),
     }
     of_lists = {
