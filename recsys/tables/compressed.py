@@ -85,6 +85,7 @@ def make_form(tables: Sequence[LocalTable], options: Sequence[TableOptions]) -> 
         RecipeError: it would not be smaller.
     """
     from windrow.recsys.tables.codes import Codes
+    from windrow.recsys.tables.quantised import QuantisedRows
     from windrow.recsys.tables.robe import Robe
     from windrow.recsys.tables.tensor_train import TensorTrain
 
@@ -94,6 +95,8 @@ def make_form(tables: Sequence[LocalTable], options: Sequence[TableOptions]) -> 
         "narrow": Narrow,
         "tensor_train": TensorTrain,
         "codes": Codes,
+        "int8": QuantisedRows,
+        "int4": QuantisedRows,
     }
     own = options[0]
     form = Robe(tables, own) if own.form == "robe" else kinds[own.form](tables[0], own)
@@ -140,7 +143,9 @@ class CompressedTables:
         self.batch = _StoredTables(form, self.options, replicated=replicated, device=device)
         """The stored tables, their optimiser, and their state."""
         on_cpu = next(self.batch.parameters()).device.type == "cpu"
-        form.learns_alone = form.can_learn_alone and on_cpu and not (replicated or self.options.moves_every_row)
+        form.learns_alone = form.needs_to_learn_alone or (
+            form.can_learn_alone and on_cpu and not (replicated or self.options.moves_every_row)
+        )
         self.initialise(seed=seed)
 
     @staticmethod
@@ -189,6 +194,8 @@ class CompressedTables:
         if self.batch.replicated:
             self.batch.sum_row_gradients(world, stage=f"{stage}: hot rows")
         if self.form.learns_alone:
+            if self.batch.replicated:
+                self.form.gather(world, stage=f"{stage}: rows")
             self.batch.learn_alone()
         self.batch.step()
         for member, rows in self.form.step(tuple(self.batch.parameters()), world if self.batch.replicated else None):
@@ -203,7 +210,11 @@ class _StoredTables(DenseGradientTableBatch):
 
     def __init__(self, form: Form, options: TableOptions, *, replicated: bool, device: torch.device | None) -> None:
         lookups = tuple(range(len(form.stored)))
-        super().__init__(form.stored, lookups, options, replicated=replicated, by_row=form.by_row, device=device)
+        of_form = len(form.cold.stored if isinstance(form, WithHotRows) else form.stored)
+        elsewhere = range(of_form) if form.needs_to_learn_alone else ()
+        super().__init__(
+            form.stored, lookups, options, replicated=replicated, by_row=form.by_row, elsewhere=elsewhere, device=device
+        )
         self._form, self._eps = form, options.eps
 
     def learn_alone(self) -> None:

@@ -52,6 +52,7 @@ class DenseGradientTableBatch(TableBatch):
         members, lookups, pooled, replicated: see `TableBatch`.
         options: optimiser and its settings; precision must be fp32.
         by_row: members that learn by row, which `forward` does not look up; none where options move every row.
+        elsewhere: those of them that someone else changes, with the state that is kept here.
         device: of everything. The batch cannot move later: the optimiser state would stay behind.
     """
 
@@ -64,6 +65,7 @@ class DenseGradientTableBatch(TableBatch):
         pooled: bool = True,
         replicated: bool = False,
         by_row: Collection[int] = (),
+        elsewhere: Collection[int] = (),
         device: torch.device | None = None,
     ) -> None:
         super().__init__(members, lookups, pooled=pooled, replicated=replicated)
@@ -77,11 +79,11 @@ class DenseGradientTableBatch(TableBatch):
         self._moves_every_row = options.moves_every_row
         self.dense_parameters = [part for n, part in enumerate(self._parameters_in_order) if n not in by_row]
         """Those with a dense gradient, which ranks that hold copies sum before `step`."""
-        self.row_parameters = [self._parameters_in_order[n] for n in sorted(by_row)]
-        """Those that learn by row."""
-        self._optimizers = [_make_optimizer(self.dense_parameters, options)]
+        self.row_parameters = [self._parameters_in_order[n] for n in sorted(set(by_row) - set(elsewhere))]
+        """Those that learn by row, here."""
+        self._optimizers = [_make_optimizer(self.dense_parameters, options)] if self.dense_parameters else []
         if by_row:
-            self._optimizers.append(_ByRow(self.row_parameters, options))
+            self._optimizers.append(_ByRow([self._parameters_in_order[n] for n in sorted(by_row)], options))
 
     def forward(self, values: Tensor, offsets: Tensor, per_sample_weights: Tensor | None = None) -> Tensor:
         """See `TableBatch.forward`."""
@@ -103,7 +105,8 @@ class DenseGradientTableBatch(TableBatch):
             optimizer.step()
         # Copies keep theirs, which may be views into the bucket in which ranks sum them; others would be filled with
         # zeros only to be added to.
-        self._optimizers[0].zero_grad(set_to_none=not self.replicated)
+        if self.dense_parameters:
+            self._optimizers[0].zero_grad(set_to_none=not self.replicated)
         for parameter in self.row_parameters:
             parameter.grad = None
 

@@ -11,6 +11,7 @@ n rows and D columns, compressed c times::
     robe                one array for all tables           `windrow.recsys.tables.robe`
     tensor_train        2 to 4 cores                       `windrow.recsys.tables.tensor_train`
     codes               a codebook for each part of rows   `windrow.recsys.tables.codes`
+    int8, int4          rows of scale, low and codes       `windrow.recsys.tables.quantised`
 
 Hashing: Weinberger et al., Feature Hashing for Large Scale Multitask Learning, ICML 2009. Quotients and remainders:
 Shi et al., Compositional Embeddings Using Complementary Partitions, KDD 2020. Narrow rows: Ginart et al., Mixed
@@ -80,7 +81,9 @@ class Form(ABC):
     """
 
     can_learn_alone = False
-    """Whether `learn` is there."""
+    """Whether `learn` is there: on CPUs of a rank that alone has the stored tables."""
+    needs_to_learn_alone = False
+    """Whether there is nothing else: everywhere then, with `gather`."""
     learns_alone = False
     """Whether stored tables get no gradients: the form keeps those of the vectors for `learn`."""
     by_row: Sequence[int] = ()
@@ -156,6 +159,10 @@ class Form(ABC):
 
     def start(self, stored: Sequence[Tensor]) -> None:  # noqa: B027  # most forms have nothing but stored tables
         """Be told that the stored tables have their first values, which may be changed."""
+
+    def gather(self, world: "World", *, stage: str) -> None:
+        """Have the gradients that `learn` waits for from all ranks, in their order. Collective."""
+        raise NotImplementedError
 
     def learn(self, stored: Sequence[Tensor], kept: Sequence[Tensor], learning_rate: float, eps: float) -> None:
         """Change the stored tables by the gradients of all lookups since the last call.

@@ -67,7 +67,8 @@ class WithHotRows(Form):
         ]
         """The stored tables of hot rows, one for each table."""
         super().__init__(cold.tables, (*cold.stored, *self.hot), (*cold.scales, *(0.0 for _ in self.hot)))
-        self.by_row = () if options[0].moves_every_row else range(len(cold.stored), len(self.stored))
+        hot = () if options[0].moves_every_row else range(len(cold.stored), len(self.stored))
+        self.by_row = (*cold.by_row, *hot)
         self._every = [own.hot_every for own in options]
         self._leave = [own.hot_leave for own in options]
         self._by_gradient = [own.hot_by == "gradients" for own in options]
@@ -92,6 +93,11 @@ class WithHotRows(Form):
         return self.cold.can_learn_alone
 
     @property
+    def needs_to_learn_alone(self) -> bool:  # type: ignore[override]
+        """See `Form.needs_to_learn_alone`."""
+        return self.cold.needs_to_learn_alone
+
+    @property
     def learns_alone(self) -> bool:
         """See `Form.learns_alone`."""
         return self.cold.learns_alone
@@ -99,6 +105,10 @@ class WithHotRows(Form):
     @learns_alone.setter
     def learns_alone(self, learns: bool) -> None:
         self.cold.learns_alone = learns
+
+    def gather(self, world: "World", *, stage: str) -> None:
+        """See `Form.gather`."""
+        self.cold.gather(world, stage=stage)
 
     def learn(self, stored: Sequence[Tensor], kept: Sequence[Tensor], learning_rate: float, eps: float) -> None:
         """See `Form.learn`."""
@@ -145,7 +155,9 @@ class WithHotRows(Form):
         if torch.is_grad_enabled():
             hits, lookups = int(times[:hot].sum()), len(ids)
             self._hits, self._misses = self._hits + hits, self._misses + lookups - hits
-        hot_vectors = embedding(found[:hot], stored[len(self.cold.stored) + table], sparse=bool(self.by_row))
+        hot_vectors = embedding(
+            found[:hot], stored[len(self.cold.stored) + table], sparse=len(self.cold.stored) + table in self.by_row
+        )
         cold_vectors = self.cold.rows(table, cold_ids, stored[: len(self.cold.stored)])
         vectors = torch.cat([hot_vectors, cold_vectors])
         if torch.is_grad_enabled() and self.counted[table] is not None and self._counts(table):

@@ -196,7 +196,7 @@ def _check_unsupported(table: TableConfig) -> None:
 
 Optimizer = Literal["rowwise_adagrad", "adagrad", "sgd", "adam"]
 Precision = Literal["fp32", "fp16"]
-FormName = Literal["dense", "hashed", "quotient_remainder", "narrow", "robe", "tensor_train", "codes"]
+FormName = Literal["dense", "hashed", "quotient_remainder", "narrow", "robe", "tensor_train", "codes", "int8", "int4"]
 HotBy = Literal["lookups", "gradients"]
 FirstCores = Literal["sampled_gaussian", "gaussian", "uniform", "published_code"]
 Compression = Annotated[float, Field(gt=1)]
@@ -289,9 +289,10 @@ class TableOptions:
     """How vectors are stored. dense: a row for each id. In fewer numbers: robe, blocks at hashed places of one array
     that all such tables share; tensor_train, the product of 2 to 4 cores; hashed, rows that ids share by a hash;
     quotient_remainder, the product of two rows that others share; narrow, fewer columns and a matrix that widens
-    them; codes, parts that are chosen from codebooks. See docs/compression.md."""
+    them; codes, parts that are chosen from codebooks; int8 and int4, a row for each id in so many bits a number, with
+    rowwise_adagrad or sgd. See docs/compression.md."""
     compression: Compression = 100.0
-    """Of all forms but dense: numbers of the dense table for each that is stored."""
+    """Of all forms but dense, int8 and int4: numbers of the dense table for each that is stored."""
     robe_block: PositiveInt = 32
     """robe only: numbers that are read in one piece (Z). Best a divisor of dim; a cache line holds 16."""
     robe_published_code: bool = False

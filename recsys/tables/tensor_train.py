@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from windrow.comm.threads import in_parallel
-from windrow.recsys.tables.forms import Form, distinct, refuse_unless_smaller, scale_of, whole_table
+from windrow.recsys.tables.forms import Form, refuse_unless_smaller, scale_of, whole_table
 from windrow.recsys.tables.options import FirstCores, TableOptions
 from windrow.recsys.tables.table import table_key
 from windrow.training.shard_files import LocalTable
@@ -116,16 +116,12 @@ class TensorTrain(Form):
 
         if not self.waiting:
             return
-        (ids, arriving), *others = self.waiting
-        if others:
-            ids, places, _ = distinct(torch.cat([ids for ids, _ in self.waiting]), self.tables[0].num_rows)
-            of_lookups = torch.cat([gradients for _, gradients in self.waiting])
-            arriving = of_lookups.new_zeros(len(ids), of_lookups.shape[1]).index_add_(0, places, of_lookups)
+        ids, arriving = (torch.cat(parts) for parts in zip(*self.waiting, strict=True))
         self.waiting.clear()
         arguments, cores = _numbers(self, ids, stored), _matrices(stored)
         squares = _matrices(kept) if kept else tuple(np.empty(0, np.float32) for _ in stored)
         numbers = np.array([learning_rate, eps], np.float32)
-        multiply_back(*arguments, arriving.contiguous().numpy(), cores, squares, numbers)
+        multiply_back(*arguments, arriving.numpy(), cores, squares, numbers)
 
     def reference_rows(self, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
         """The formula by batched products, on any device; what is computed is kept for the backward pass."""

@@ -124,8 +124,11 @@ COMPRESSED: dict[str, Any] = {
 }
 
 
-def test_compressed_tables_go_on_are_evaluated_and_served(folder: Path, click_recipe: Make) -> None:
-    recipe = click_recipe(folder, tables=COMPRESSED, run={"checkpoint_every_steps": 2})
+@pytest.mark.parametrize("tables", [COMPRESSED, {"form": "int8"}], ids=["robe", "int8"])
+def test_compressed_tables_go_on_are_evaluated_and_served(
+    folder: Path, click_recipe: Make, tables: dict[str, Any]
+) -> None:
+    recipe = click_recipe(folder, tables=tables, run={"checkpoint_every_steps": 2})
     result = train(recipe, run_folder=folder / "whole")
     assert (result.test or 0) > 0.7
     run = killed_run(folder, recipe, epoch=1, step=3)

@@ -106,6 +106,7 @@ MODELS = {
     "robe": kind_of_recommender(ROBE, bottom=(8,)),
     "robe sequence": kind_of_recommender(ROBE, bottom=(8,), sequences=("past",), sequence_query="item"),
     "tensor_train": kind_of_recommender(TRAIN, bottom=(8,)),
+    "int8": kind_of_recommender(TableOptions(form="int8"), bottom=(8,)),
     "one hashed": kind_of_recommender(PER_TABLE, bottom=(8,)),
     "sequence": kind_of_recommender(bottom=(8,), sequences=("past",), sequence_query="item"),
 }

@@ -1,0 +1,194 @@
+"""Rows in 8 or 4 bits a number, in training: what a row learns is rounded up or down by chance, right on average.
+
+    stored row      scale, low, codes: 8 or 4 bits each, packed into 32-bit words           8 + D bits / 8 bytes
+    vector          low + scale * code
+
+A change is mostly far smaller than the step between two codes: rounded to nearest it would be lost. So a number between
+two codes becomes the upper one with the chance that its distance from the lower says (stochastic rounding; Gupta et
+al., Deep Learning with Limited Numerical Precision, ICML 2015). Chance depends on step, row and column alone, so that
+copies on several ranks stay equal. Scale and low are of the row after each change.
+
+Words are stored as float32 numbers with the same bits, so that they are saved, sent and served as those of other forms.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from windrow.comm.errors import RecipeError
+from windrow.comm.random import GOLDEN
+from windrow.recsys.tables.forms import Form, distinct, mixed, refuse_unless_smaller, scale_of, signed, whole_table
+from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.table import table_key
+from windrow.training.shard_files import LocalTable, StateTensor
+
+if TYPE_CHECKING:
+    from windrow.comm.world import World
+
+__all__ = ["QuantisedRows", "pack", "unpack"]
+
+HEAD = 2
+"""Words before the codes: scale and low."""
+CHANCE_BITS = 24
+"""Of a random number; float32 holds as many."""
+ROWS_AT_ONCE = 1 << 14
+
+
+class QuantisedRows(Form):
+    """One table with a row for each id, in few bits.
+
+    Args:
+        table: all of it.
+        options: ``form``, "int8" or "int4"; ``optimizer``, whose state is float32.
+
+    Raises:
+        RecipeError: it would be no smaller; or the optimiser moves rows that were not looked up, or keeps as many
+            numbers as the table has.
+    """
+
+    can_learn_alone = needs_to_learn_alone = True
+    by_row = (0,)
+
+    def __init__(self, table: LocalTable, options: TableOptions) -> None:
+        self._bits = {"int8": 8, "int4": 4}[options.form]
+        if options.moves_every_row or options.optimizer == "adagrad":
+            raise RecipeError(
+                f'table {table.name!r}: form = "{options.form}" does not go with optimizer = "{options.optimizer}" and '
+                f"weight_decay = {options.weight_decay:g}: rows in few bits learn when they are looked up, with one "
+                "number of optimiser state at most. Take rowwise_adagrad or sgd without weight_decay"
+            )
+        stored = whole_table(f"{table.name}.{options.form}", table.num_rows, HEAD + -(-table.dim * self._bits // 32))
+        refuse_unless_smaller(table, [stored], options.form)
+        super().__init__([table], [stored])
+        self._kind = options.optimizer
+        self._scale = scale_of(options, table)
+        self._key = signed(table_key(stored.name, 0))
+        self._steps = 0
+        self.waiting: list[tuple[Tensor, Tensor]] = []
+        """Rows [n] of lookups and their gradients [n, dim], from which `learn` has not learnt yet."""
+
+    def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
+        """See `Form.rows`. Gradients wait for `learn`."""
+        del table
+        found: Tensor = _Rows.apply(self, ids, stored[0])  # type: ignore[no-untyped-call]
+        return found
+
+    def unpacked(self, words: Tensor) -> Tensor:
+        """Vectors [n, dim] of stored rows [n, words]."""
+        return unpack(words, self.tables[0].dim, self._bits)
+
+    def first_values(self, seed: int) -> list[Tensor]:
+        """See `Form.first_values`: those of the dense table, to nearest."""
+        from windrow.recsys.tables.table_kernels import fill_uniform
+
+        (table,), key = self.tables, np.uint64(table_key(self.tables[0].name, seed))
+        found = torch.empty(table.num_rows, self.stored[0].dim)
+        for start in range(0, table.num_rows, ROWS_AT_ONCE):
+            values = np.empty((min(ROWS_AT_ONCE, table.num_rows - start), table.dim), np.float32)
+            fill_uniform(values, key, start, 0, np.float32(self._scale))
+            found[start : start + len(values)] = pack(torch.from_numpy(values), self._bits)
+        return [found]
+
+    def nearest(self, tables: Sequence[Tensor]) -> list[Tensor]:
+        """See `Form.nearest`."""
+        return [torch.cat([pack(values, self._bits) for values in tables[0].split(ROWS_AT_ONCE)])]
+
+    def start(self, stored: Sequence[Tensor]) -> None:
+        """See `Form.start`."""
+        del stored
+        self._steps = 0
+
+    def gather(self, world: "World", *, stage: str) -> None:
+        """See `Form.gather`."""
+        (table,) = self.tables
+        nothing = (torch.empty(0, dtype=torch.int64), torch.empty(0, table.dim))
+        mine = [torch.cat(parts) for parts in zip(nothing, *self.waiting, strict=True)]
+        ids, gradients = (torch.cat(world.all_gather(part, stage=stage)) for part in mine)
+        self.waiting = [(ids, gradients)]
+
+    def learn(self, stored: Sequence[Tensor], kept: Sequence[Tensor], learning_rate: float, eps: float) -> None:
+        """See `Form.learn`."""
+        self._steps += 1
+        if not self.waiting:
+            return
+        ids, arriving = (torch.cat(parts) for parts in zip(*self.waiting, strict=True))
+        self.waiting = []
+        found, places, _ = distinct(ids, self.tables[0].num_rows)
+        change = arriving.new_zeros(len(found), arriving.shape[1]).index_add_(0, places, arriving)
+        if self._kind == "rowwise_adagrad":
+            kept[0][found] += change.square().mean(1)
+            change = change / (kept[0][found].sqrt() + eps)[:, None]
+        learnt = self.unpacked(stored[0][found]).sub_(change, alpha=learning_rate)
+        stored[0][found] = pack(learnt, self._bits, self._chance(found))
+
+    def state(self, *, replicated: bool) -> list[StateTensor]:
+        """See `Form.state`: the steps, on which chance depends."""
+        steps = torch.tensor(self._steps)
+        return [StateTensor(piece=self.stored[0], name="steps", tensor=steps, axes=(), replicated=replicated)]
+
+    def load(self, part: StateTensor) -> bool:
+        """See `Form.load`."""
+        if part.piece != self.stored[0] or part.name != "steps":
+            return False
+        self._steps = int(part.tensor)
+        return True
+
+    def _chance(self, ids: Tensor) -> Tensor:
+        """[n, dim] numbers of [0, 1)."""
+        of_rows = mixed(self._key ^ mixed(mixed(ids + signed(GOLDEN)) + self._steps))
+        columns = torch.arange(self.tables[0].dim, device=ids.device)
+        words = mixed(of_rows[:, None] + columns * signed(GOLDEN))
+        return (words & ((1 << CHANCE_BITS) - 1)).float() / (1 << CHANCE_BITS)
+
+
+def pack(values: Tensor, bits: int, chance: Tensor | None = None) -> Tensor:
+    """Stored rows of vectors.
+
+    Args:
+        values: [n, dim] float32, finite.
+        bits: of each code.
+        chance: [n, dim] in [0, 1), above which a number between two codes becomes the lower; None: to nearest.
+
+    Returns:
+        [n, 2 + dim bits / 32] float32: scale, low, and bits of words, the first code lowest.
+    """
+    low, high = values.aminmax(dim=1, keepdim=True)
+    scale = (high - low) / ((1 << bits) - 1)
+    steps = (values - low) / torch.where(scale > 0, scale, 1)
+    codes = (steps + (0.5 if chance is None else chance)).floor().clamp_(0, (1 << bits) - 1).long()
+    in_a_word = 32 // bits
+    words = math.ceil(codes.shape[1] / in_a_word)
+    padded = codes.new_zeros(len(codes), words * in_a_word)
+    padded[:, : codes.shape[1]] = codes
+    shifts = torch.arange(in_a_word, device=values.device) * bits
+    packed = (padded.view(len(codes), words, in_a_word) << shifts).sum(2)
+    # Upper halves of 64-bit numbers are zero: the lower ones have the bits.
+    lower = packed.contiguous().view(torch.int32)[:, ::2] if words else packed.int()
+    return torch.cat([scale, low, lower.contiguous().view(torch.float32)], 1)
+
+
+def unpack(words: Tensor, dim: int, bits: int) -> Tensor:
+    """Vectors [n, dim] float32 of what `pack` gave."""
+    shifts = torch.arange(32 // bits, device=words.device, dtype=torch.int32) * bits
+    codes = (words[:, HEAD:].contiguous().view(torch.int32)[:, :, None] >> shifts) & ((1 << bits) - 1)
+    return words[:, 1:HEAD] + words[:, :1] * codes.flatten(1)[:, :dim]
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, form: QuantisedRows, ids: Tensor, words: Tensor) -> Tensor:
+        context.form = form
+        context.save_for_backward(ids)
+        return form.unpacked(words.detach()[ids])
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, arriving: Tensor) -> tuple[None, None, None]:
+        (ids,) = context.saved_tensors
+        context.form.waiting.append((ids, arriving))
+        return None, None, None
