@@ -4,11 +4,12 @@ All tables together get so many bytes. Every form is given to all tables that it
 and count. Codes that are learnt, and counts of hot rows, come on top ("MB beside").
 
     fewer columns       dense tables, and a model, of as many columns less
-    codes, clustered    codes are chosen anew three times an epoch (CCE)
+    codes, clustered    codes are chosen anew after each three quarters of an epoch (CCE)
     robe, hot rows      half of the bytes for the rows that occur most often (`windrow.recsys.choose_forms`)
-    hashed, hot rows    the same, for as many rows of the tables with the largest gradients by now, chosen anew as often
-                        (CAFE)
+    hashed, hot rows    the same, for as many rows of the tables with the largest gradients by now (CAFE)
     tensor_train, ...   first values of cores from other distributions, at a tenth
+    int8, int4          rows in few bits, which learn by row-wise Adagrad without weight decay
+    dense, row-wise     dense tables that learn so
     served in ... bits  the dense tables as `windrow export --table-bits` writes them (Frappe alone)
 
 The learning rate of tables is the recipe's, tuned for dense ones, a third or three times of it: that of the best
@@ -67,11 +68,14 @@ FILES = {"frappe": "frappe", "clicks": "", "gowalla": "gowalla.npz"}
 DENSE, HOT = "dense", "robe, hot rows"
 CLUSTERED, CAFE, COLUMNS = "codes, clustered", "hashed, hot rows", "fewer columns"
 FIRST_VALUES = {f"tensor_train, {kind}": kind for kind in ("gaussian", "uniform", "published_code")}
+FEW_BITS, ROW_WISE = ("int8", "int4"), "dense, row-wise"
 FORMS = (
+    *(ROW_WISE, *FEW_BITS),
     *(COLUMNS, "narrow", "hashed", CAFE, "quotient_remainder", "tensor_train", *FIRST_VALUES),
     *("robe", HOT, "codes", CLUSTERED),
 )
 RATIO_OF_FIRST_VALUES = 10
+AS_IN_CAFE = {"hot_by": "gradients", "hot_leave": True}
 RATIOS, RATIOS_SHORT = (2, 10, 100, 1000), (10, 100)
 RATES = (1 / 3, 1.0, 3.0)
 SEEDS = 3
@@ -94,7 +98,7 @@ class Job(NamedTuple):
     specs: Sequence[TableSpec]
     counts: Mapping[str, npt.NDArray[np.int64]]
     steps: int
-    """Of a third of an epoch or so."""
+    """Of three quarters of an epoch: what is chosen anew learns for a while before the end."""
 
 
 def clicks_recipe(folder: Path, *, samples: int) -> RecommendationRecipe:
@@ -125,7 +129,7 @@ def job_of(part: str, data: Path, folder: Path, *, short: bool) -> Job:
         offsets, items = integer_row(path, arrays, "train_indptr"), integer_row(path, arrays, "train_items")
         counts = {"user": np.diff(offsets), "item": np.bincount(items)}
         tables = two_tower_tables(len(counts["user"]), len(counts["item"]), recipe.tables.dim)
-        steps = len(items) // recipe.training.batch_size // 3
+        steps = 3 * len(items) // recipe.training.batch_size // 4
         return Job(recipe, table_specs(tables, recipe.tables), counts, steps)
     if part == "frappe":
         files = [str(data / "frappe" / f"frappe.{name}.libfm*") for name in ("validation", "test")]
@@ -134,7 +138,7 @@ def job_of(part: str, data: Path, folder: Path, *, short: bool) -> Job:
     else:
         recipe = clicks_recipe(folder, samples=60_000 if short else 400_000)
     store = prepare_log(recipe.store, recipe.log, recipe.split, shard=recipe.deduplication.shard)
-    steps = store.split("train").rows // recipe.training.batch_size // 3
+    steps = 3 * store.split("train").rows // recipe.training.batch_size // 4
     return Job(recipe, log_table_specs(recipe, store), count_table_rows(LogStore.open(store.path)), steps)
 
 
@@ -147,7 +151,9 @@ def options_of(job: Job, form: str, ratio: int) -> TableOptions:
         budget = sum(4 * spec.rows * spec.dim for spec in job.specs) // ratio
         cold = "robe" if form == HOT else "hashed"
         chosen = choose_forms(job.specs, job.counts, budget, options=replace(base, optimizer="sgd"), form=cold)  # type: ignore[arg-type]
-        return with_forms(base, chosen) if form == HOT else as_in_cafe(with_forms(base, chosen), job.steps)
+        return with_counted(with_forms(base, chosen), job.steps, **(AS_IN_CAFE if form == CAFE else {}))
+    if form == ROW_WISE:
+        return replace(base, optimizer="rowwise_adagrad", weight_decay=0.0)
     if form == COLUMNS:
         return replace(base, dim=max(base.dim // ratio, 1))
     per_table = dict(base.per_table)
@@ -163,13 +169,10 @@ def options_of(job: Job, form: str, ratio: int) -> TableOptions:
     return replace(base, per_table=per_table)
 
 
-def as_in_cafe(options: TableOptions, steps: int) -> TableOptions:
-    """The same, but that hot rows are found in the run, and leave."""
-    changed = {
-        name: replace(own, hot_counted=True, hot_by="gradients", hot_leave=True, hot_every=steps)
-        for name, own in options.per_table.items()
-        if own.hot_bytes
-    }
+def with_counted(options: TableOptions, steps: int, **how: Any) -> TableOptions:
+    """The same, but that hot rows are found in the run, twenty times in so many steps."""
+    counted = {"hot_counted": True, "hot_every": max(steps // 20, 1), **how}
+    changed = {name: replace(own, **counted) for name, own in options.per_table.items() if own.hot_bytes}
     return replace(options, per_table={**options.per_table, **changed})
 
 
@@ -177,6 +180,8 @@ def overrides_of(form: str, ratio: int, steps: int) -> TableOverrides:
     """One table in a form."""
     if form == CLUSTERED:
         return TableOverrides(form="codes", compression=ratio, code_every=steps)
+    if form in FEW_BITS:
+        return TableOverrides(form=form, optimizer="rowwise_adagrad", weight_decay=0.0)  # type: ignore[arg-type]
     if form in FIRST_VALUES:
         return TableOverrides(form="tensor_train", compression=ratio, tt_first_values=FIRST_VALUES[form])  # type: ignore[arg-type]
     return TableOverrides(form=form, compression=ratio)  # type: ignore[arg-type]
@@ -195,7 +200,7 @@ def stored(job: Job, options: TableOptions) -> tuple[int, int]:
 
 def ratios_of(form: str, ratios: Sequence[int], job: Job) -> Sequence[int]:
     """How many times smaller a form is tried."""
-    if form == DENSE:
+    if form in {DENSE, ROW_WISE, *FEW_BITS}:
         return (1,)
     if form in FIRST_VALUES:
         return (RATIO_OF_FIRST_VALUES,)

@@ -43,9 +43,10 @@ class HotRows:
         self.state.fill_(-1)
         self.state[:, : len(rows)] = torch.from_numpy(np.stack([rows, counts]))
 
-    def halve(self) -> None:
-        """Let what was counted until now count half."""
-        self.state[1] = self.state[1].clamp(min=0) // 2
+    def fade(self) -> None:
+        """Let what was counted until now count a sixteenth less; count in large units then."""
+        counts = self.state[1]
+        counts -= counts.clamp(min=0) // 16
 
     def counts(self) -> tuple[Longs, Longs]:
         """Rows in ascending order, and how often each was wanted since it is counted."""

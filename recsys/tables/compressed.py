@@ -140,6 +140,7 @@ class CompressedTables:
     ) -> None:
         self.form = form
         self.options = options.of(form.tables[0].name)
+        self._num_cold = len(form.cold.stored if isinstance(form, WithHotRows) else form.stored)
         self.batch = _StoredTables(form, self.options, replicated=replicated, device=device)
         """The stored tables, their optimiser, and their state."""
         on_cpu = next(self.batch.parameters()).device.type == "cpu"
@@ -199,7 +200,7 @@ class CompressedTables:
             self.batch.learn_alone()
         self.batch.step()
         for member, rows in self.form.step(tuple(self.batch.parameters()), world if self.batch.replicated else None):
-            self.batch.forget(member, rows)
+            self.batch.renew(member, rows, range(self._num_cold))
         found, computed = self.form.take_found()
         if world.meter is not None and found + computed:
             world.meter.record_found(f"{stage}: rows of compressed tables", local=computed, cached=found, remote=0)

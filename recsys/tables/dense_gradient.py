@@ -125,12 +125,19 @@ class DenseGradientTableBatch(TableBatch):
                 all_rows[None], all_values, parameter.shape, check_invariants=False
             )
 
-    def forget(self, member: int, rows: Tensor) -> None:
-        """Zero what the optimiser keeps of some rows [n] of a member."""
-        _, *kept = self._stored(member).values()
-        for state in kept:
-            if state.ndim:
-                state[rows] = 0
+    def renew(self, member: int, rows: Tensor, like: Sequence[int]) -> None:
+        """Have rows [n] of a member go on from values of their own at the pace of other members.
+
+        Squares of gradients that the optimiser keeps of them become the mean of those of the others: with none, Adagrad
+        would move each number by the whole learning rate. What else it keeps becomes zero.
+        """
+        for name, state in self._stored(member).items():
+            if name == "weight" or not state.ndim:
+                continue
+            others = [self._stored(other)[name] for other in like]
+            is_square = name != "first_moment"
+            mean = sum(float(other.sum()) for other in others) / sum(other.numel() for other in others)
+            state[rows] = mean if is_square else 0
 
     @property
     def learning_rate(self) -> float:

@@ -182,7 +182,7 @@ class Form(ABC):
         Collective over the ranks of a world, those that hold the stored tables; None: this one alone does.
 
         Returns:
-            Stored tables, and rows of them of which the optimiser is to forget what it keeps.
+            Stored tables, and rows of them that stand for something else from now on.
         """
         del stored, world
         return ()

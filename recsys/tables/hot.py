@@ -8,7 +8,7 @@ computes all of them again from the cores when it fills the cache anew: what the
 is taken in starts with the vector that the form gives it, and stays: no lookup changes, and nothing is lost. Places are
 given away over the run, half of those that are left each time, so that rows that become hot later find some.
 
-Or rows may leave, once others are wanted more (`hot_leave`); counts are halved each time. With hashed rows and
+Or rows may leave, once others are wanted more (`hot_leave`); counts fade by a sixteenth each time. With hashed rows and
 gradients counted in place of lookups this is CAFE (Zhang et al., SIGMOD 2024), but for its sketch: counts here are of
 the rows that are wanted most, of all ranks.
 
@@ -38,7 +38,7 @@ __all__ = ["WithHotRows", "hot_rows_of"]
 COUNTED = 8
 """One step of so many is counted, more where rows are taken in sooner."""
 UNITS = 256
-"""What a gradient of the mean length counts."""
+"""What a lookup counts, or a gradient of the mean length: enough to fade."""
 ROOM = 4
 """Rows that are counted for each place that is left."""
 
@@ -165,7 +165,7 @@ class WithHotRows(Form):
             if self._by_gradient[table]:
                 vectors.register_hook(partial(self._see_gradients, table, distinct_ids))
             else:
-                self._seen.append((table, distinct_ids, times.cpu().numpy()))
+                self._seen.append((table, distinct_ids, UNITS * times.cpu().numpy()))
         return vectors, inverse
 
     def _see_gradients(self, table: int, ids: Longs, gradient: Tensor) -> None:
@@ -200,19 +200,18 @@ class WithHotRows(Form):
             rows = self.rows_of[number]
             ids, totals = counted.counts()
             if self._leave[number]:
-                left, ids = self._exchange(number, ids, totals)
-                renewed.append((len(self.cold.stored) + number, left))
-                counted.halve()
+                ids = self._exchange(number, ids, totals)
+                counted.fade()
             else:
                 free, is_new = int((rows < 0).sum()), ~np.isin(ids, rows.numpy())
                 ids = ids[is_new][most_wanted(ids[is_new], totals[is_new], -(-free // 2))]
-            self._take_in(number, ids, stored)
+            renewed.append((len(self.cold.stored) + number, self._take_in(number, ids, stored)))
         if due:
             self._index()
         return renewed
 
-    def _exchange(self, number: int, ids: Longs, totals: Longs) -> tuple[Tensor, Longs]:
-        """Free the places of rows that are wanted less than others: these places, and the rows that come.
+    def _exchange(self, number: int, ids: Longs, totals: Longs) -> Longs:
+        """Free the places of rows that are wanted less than others: the rows that come.
 
         Args:
             number: of the table.
@@ -228,7 +227,7 @@ class WithHotRows(Form):
         best = candidates[most_wanted(candidates, 2 * wanted + np.isin(candidates, hot), len(rows))]
         leaves = (rows >= 0) & torch.from_numpy(~np.isin(rows.numpy(), best))
         rows[leaves] = -1
-        return leaves.nonzero()[:, 0], np.setdiff1d(best, hot)
+        return np.setdiff1d(best, hot)
 
     def take_found(self) -> tuple[int, int]:
         """See `Form.take_found`."""
@@ -285,8 +284,8 @@ class WithHotRows(Form):
         there = torch.searchsorted(rows, ids).clamp_max(len(rows) - 1)
         return torch.where(rows[there] == ids, places[there], behind)
 
-    def _take_in(self, number: int, ids: np.ndarray, stored: Sequence[Tensor]) -> None:
-        """Give rows that are not hot free places, and the vectors that they have."""
+    def _take_in(self, number: int, ids: Longs, stored: Sequence[Tensor]) -> Tensor:
+        """Give rows that are not hot free places, and the vectors that they have: the places."""
         rows, hot = self.rows_of[number], stored[len(self.cold.stored) + number]
         free = (rows < 0).nonzero()[: len(ids), 0]
         given = torch.from_numpy(np.sort(ids))
@@ -294,6 +293,7 @@ class WithHotRows(Form):
         with torch.no_grad():
             place = given.to(hot.device)
             hot[free.to(hot.device)] = self.cold.rows(number, place, stored[: len(self.cold.stored)])
+        return free
 
     def _index(self) -> None:
         self._index_of = []

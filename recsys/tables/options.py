@@ -324,7 +324,7 @@ class TableOptions:
     hot_leave: bool = False
     """With hot_counted, whether rows give their places up to others that are wanted more by now (as in CAFE): what
     they have learnt alone is lost. false: rows stay, and half of the places that are left are given away each time."""
-    hot_every: PositiveInt = 500
+    hot_every: PositiveInt = 100
     """With hot_counted, steps after which rows are taken in."""
     per_table: Sections[TableOverrides] = field(default_factory=dict)
     """What differs for single tables, by name; in a recipe the sections [tables.NAME]."""
