@@ -68,7 +68,7 @@ class QuantisedRows(Form):
         self._kind = options.optimizer
         self._scale = scale_of(options, table)
         self._key = signed(table_key(stored.name, 0))
-        self._steps = 0
+        self._steps, self._device = 0, torch.device("cpu")
         self.waiting: list[tuple[Tensor, Tensor]] = []
         """Rows [n] of lookups and their gradients [n, dim], from which `learn` has not learnt yet."""
 
@@ -100,13 +100,12 @@ class QuantisedRows(Form):
 
     def start(self, stored: Sequence[Tensor]) -> None:
         """See `Form.start`."""
-        del stored
-        self._steps = 0
+        self._steps, self._device = 0, stored[0].device
 
     def gather(self, world: "World", *, stage: str) -> None:
         """See `Form.gather`."""
-        (table,) = self.tables
-        nothing = (torch.empty(0, dtype=torch.int64), torch.empty(0, table.dim))
+        device, (table,) = self._device, self.tables
+        nothing = (torch.empty(0, dtype=torch.int64, device=device), torch.empty(0, table.dim, device=device))
         mine = [torch.cat(parts) for parts in zip(nothing, *self.waiting, strict=True)]
         ids, gradients = (torch.cat(world.all_gather(part, stage=stage)) for part in mine)
         self.waiting = [(ids, gradients)]
