@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--table-form",
-        choices=("robe", "tensor_train", "hashed"),
+        choices=("robe", "tensor_train", "hashed", "quotient_remainder", "narrow", "codes"),
         help="with --table-bytes: form of the tables that are not dense (robe)",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the curves (*.png)")

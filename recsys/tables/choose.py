@@ -102,7 +102,8 @@ def choose_forms(
 
     def choice(spec: TableSpec, number: int) -> ChosenForm:
         found = counts.get(spec.name)
-        is_dense = number >= spec.rows
+        is_dense = number >= spec.rows or not _can_be_smaller(spec, replace(base, form=form, compression=MOST))
+        number = spec.rows if is_dense else number
         return ChosenForm(
             table=spec.name,
             form="dense" if is_dense else form,
@@ -154,6 +155,17 @@ def choose_forms(
         middle = (low * high) ** 0.5
         low, high = (low, middle) if fits(chosen, middle) else (middle, high)
     return at(chosen, high)
+
+
+def _can_be_smaller(spec: TableSpec, options: TableOptions) -> bool:
+    """Whether a table alone can be stored in this form; in an array of ROBE, which many share, every table can."""
+    if options.form == "robe":
+        return True
+    try:
+        make_forms([EmbeddingConfig(spec.rows, spec.dim, spec.name)], options)
+    except RecipeError:
+        return False
+    return True
 
 
 def with_forms(options: TableOptions, chosen: Sequence[ChosenForm]) -> TableOptions:

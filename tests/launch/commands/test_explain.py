@@ -154,6 +154,11 @@ def test_tables_in_a_budget(
     loaded = load_recommendation_recipe(changed)
     specs = log_table_specs(loaded, LogStore.open(loaded.store))
     assert [spec.num_bytes for spec in specs] == [one["num_bytes"] for one in chosen]
+    for form in ("hashed", "codes"):
+        assert explain_with(recipe, "--table-bytes", 3_000_000, "--table-form", form, "--json", out) == 0
+        chosen = json.loads(out.read_text())
+        assert form in {one["form"] for one in chosen}
+        assert sum(one["num_bytes"] for one in chosen) <= 3_000_000
     with pytest.raises(RecipeError, match="--table-bytes 0: expected at least 1"):
         explain_with(recipe, "--table-bytes", 0)
     with pytest.raises(RecipeError, match="--table-form says nothing without --table-bytes"):

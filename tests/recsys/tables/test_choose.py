@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError
+from windrow.partition.tables.plan import TableSpec
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.tables.choose import choose_forms, form_rows, with_forms
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
@@ -105,3 +106,12 @@ def test_rows_for_people():
         "hot rows": "0",
         "lookups of rows as they are": "100.0%",
     }
+
+
+def test_tables_that_a_form_cannot_make_smaller_stay_dense():
+    rows = {"large": 10_000, "three": 3}
+    tables = [TableSpec(name=name, rows=count, dim=16, features=(name,)) for name, count in rows.items()]
+    counts = {"large": np.ones(10_000, np.int64), "three": np.zeros(3, np.int64)}
+    chosen = choose_forms(tables, counts, 200_000, form="quotient_remainder", kept_share=0.0)
+    assert [one.form for one in chosen] == ["quotient_remainder", "dense"]
+    assert sum(one.num_bytes for one in chosen) <= 200_000
