@@ -140,7 +140,6 @@ class CompressedTables:
     ) -> None:
         self.form = form
         self.options = options.of(form.tables[0].name)
-        self._num_cold = len(form.cold.stored if isinstance(form, WithHotRows) else form.stored)
         self.batch = _StoredTables(form, self.options, replicated=replicated, device=device)
         """The stored tables, their optimiser, and their state."""
         on_cpu = next(self.batch.parameters()).device.type == "cpu"
@@ -200,7 +199,7 @@ class CompressedTables:
             self.batch.learn_alone()
         self.batch.step()
         for member, rows in self.form.step(tuple(self.batch.parameters()), world if self.batch.replicated else None):
-            self.batch.renew(member, rows, range(self._num_cold))
+            self.batch.renew(member, rows, range(self.batch.num_cold))
         found, computed = self.form.take_found()
         if world.meter is not None and found + computed:
             world.meter.record_found(f"{stage}: rows of compressed tables", local=computed, cached=found, remote=0)
@@ -211,12 +210,14 @@ class _StoredTables(DenseGradientTableBatch):
 
     def __init__(self, form: Form, options: TableOptions, *, replicated: bool, device: torch.device | None) -> None:
         lookups = tuple(range(len(form.stored)))
-        of_form = len(form.cold.stored if isinstance(form, WithHotRows) else form.stored)
-        elsewhere = range(of_form) if form.needs_to_learn_alone else ()
+        num_cold = len(form.cold.stored if isinstance(form, WithHotRows) else form.stored)
+        elsewhere = range(num_cold) if form.needs_to_learn_alone else ()
         super().__init__(
             form.stored, lookups, options, replicated=replicated, by_row=form.by_row, elsewhere=elsewhere, device=device
         )
         self._form, self._eps = form, options.eps
+        self.num_cold = num_cold
+        """Those that are not of hot rows, the first."""
 
     def learn_alone(self) -> None:
         """Have the form change what it can."""

@@ -95,6 +95,8 @@ class Form(ABC):
         self.tables = tuple(tables)
         self.stored = tuple(stored)
         self.scales = tuple(scales)
+        self.waiting: list[tuple[Tensor, Tensor]] = []
+        """Rows [n] of lookups and their gradients [n, dim], from which `learn` has not learnt yet."""
 
     @abstractmethod
     def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
@@ -159,6 +161,12 @@ class Form(ABC):
 
     def start(self, stored: Sequence[Tensor]) -> None:  # noqa: B027  # most forms have nothing but stored tables
         """Be told that the stored tables have their first values, which may be changed."""
+
+    def take_waiting(self) -> tuple[Tensor, Tensor]:
+        """All rows and gradients that wait, of which there are some; none do any more."""
+        rows, gradients = (torch.cat(parts) for parts in zip(*self.waiting, strict=True))
+        self.waiting.clear()
+        return rows, gradients
 
     def gather(self, world: "World", *, stage: str) -> None:
         """Have the gradients that `learn` waits for from all ranks, in their order. Collective."""

@@ -13,9 +13,9 @@ Words are stored as float32 numbers with the same bits, so that they are saved, 
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -24,7 +24,7 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.random import GOLDEN
 from windrow.recsys.tables.forms import Form, distinct, mixed, refuse_unless_smaller, scale_of, signed, whole_table
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.tables.table import table_key
+from windrow.recsys.tables.table import fill_slices, table_key
 from windrow.training.shard_files import LocalTable, StateTensor
 
 if TYPE_CHECKING:
@@ -69,8 +69,6 @@ class QuantisedRows(Form):
         self._scale = scale_of(options, table)
         self._key = signed(table_key(stored.name, 0))
         self._steps, self._device = 0, torch.device("cpu")
-        self.waiting: list[tuple[Tensor, Tensor]] = []
-        """Rows [n] of lookups and their gradients [n, dim], from which `learn` has not learnt yet."""
 
     def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
         """See `Form.rows`. Gradients wait for `learn`."""
@@ -84,14 +82,13 @@ class QuantisedRows(Form):
 
     def first_values(self, seed: int) -> list[Tensor]:
         """See `Form.first_values`: those of the dense table, to nearest."""
-        from windrow.recsys.tables.table_kernels import fill_uniform
-
-        (table,), key = self.tables, np.uint64(table_key(self.tables[0].name, seed))
+        (table,) = self.tables
         found = torch.empty(table.num_rows, self.stored[0].dim)
         for start in range(0, table.num_rows, ROWS_AT_ONCE):
-            values = np.empty((min(ROWS_AT_ONCE, table.num_rows - start), table.dim), np.float32)
-            fill_uniform(values, key, start, 0, np.float32(self._scale))
-            found[start : start + len(values)] = pack(torch.from_numpy(values), self._bits)
+            piece = replace(table, rows=(start, min(start + ROWS_AT_ONCE, table.num_rows)))
+            values = torch.empty(piece.num_rows, table.dim)
+            fill_slices(values, piece, self._scale, seed)
+            found[slice(*piece.rows)] = pack(values, self._bits)
         return [found]
 
     def nearest(self, tables: Sequence[Tensor]) -> list[Tensor]:
@@ -115,8 +112,7 @@ class QuantisedRows(Form):
         self._steps += 1
         if not self.waiting:
             return
-        ids, arriving = (torch.cat(parts) for parts in zip(*self.waiting, strict=True))
-        self.waiting = []
+        ids, arriving = self.take_waiting()
         found, places, _ = distinct(ids, self.tables[0].num_rows)
         change = arriving.new_zeros(len(found), arriving.shape[1]).index_add_(0, places, arriving)
         if self._kind == "rowwise_adagrad":
@@ -167,8 +163,8 @@ def pack(values: Tensor, bits: int, chance: Tensor | None = None) -> Tensor:
     shifts = torch.arange(in_a_word, device=values.device) * bits
     packed = (padded.view(len(codes), words, in_a_word) << shifts).sum(2)
     # Upper halves of 64-bit numbers are zero: the lower ones have the bits.
-    lower = packed.contiguous().view(torch.int32)[:, ::2] if words else packed.int()
-    return torch.cat([scale, low, lower.contiguous().view(torch.float32)], 1)
+    lower = packed.view(torch.int32)[:, ::2].contiguous()
+    return torch.cat([scale, low, lower.view(torch.float32)], 1)
 
 
 def unpack(words: Tensor, dim: int, bits: int) -> Tensor:

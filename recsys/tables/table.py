@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from windrow.comm.random import Stream, stream_key
 from windrow.training.shard_files import LocalTable, StateAxis, StateTensor
 
-__all__ = ["TableBatch", "table_key"]
+__all__ = ["TableBatch", "fill_slices", "table_key"]
 
 
 class TableBatch(nn.Module, ABC):
@@ -99,7 +99,7 @@ class TableBatch(nn.Module, ABC):
             scales: for each member half the width of its first values' interval around 0: uniform in [-scale, scale).
         """
         for number, (member, scale) in enumerate(zip(self.members, scales, strict=True)):
-            _fill_slices(self._stored(number)["weight"], member, scale, seed)
+            fill_slices(self._stored(number)["weight"], member, scale, seed)
 
     def state(self) -> list[StateTensor]:
         """Everything that is learnt: views of values and of what the optimiser keeps."""
@@ -131,7 +131,7 @@ _CHUNK_VALUES = 1 << 20
 """Values made at a time where they must be converted or sent to another device: 4 MB, so they stay in a cache."""
 
 
-def _fill_slices(weight: Tensor, place: LocalTable, scale: float, seed: int) -> None:
+def fill_slices(weight: Tensor, place: LocalTable, scale: float, seed: int) -> None:
     """First values of a shard; rounded from float32 where `weight` is shorter."""
     from windrow.recsys.tables.table_kernels import fill_uniform
 

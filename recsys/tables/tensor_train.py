@@ -86,8 +86,6 @@ class TensorTrain(Form):
         super().__init__([table], stored)
         self._deviation = scale_of(options, table) / math.sqrt(3)
         self._first_values = options.tt_first_values
-        self.waiting: list[tuple[Tensor, Tensor]] = []
-        """Rows [n] of lookups and their gradients [n, dim], from which `learn` has not learnt yet."""
 
     def first_values(self, seed: int) -> list[Tensor]:
         """See `Form.first_values`."""
@@ -116,8 +114,7 @@ class TensorTrain(Form):
 
         if not self.waiting:
             return
-        ids, arriving = (torch.cat(parts) for parts in zip(*self.waiting, strict=True))
-        self.waiting.clear()
+        ids, arriving = self.take_waiting()
         arguments, cores = _numbers(self, ids, stored), _matrices(stored)
         squares = _matrices(kept) if kept else tuple(np.empty(0, np.float32) for _ in stored)
         numbers = np.array([learning_rate, eps], np.float32)
