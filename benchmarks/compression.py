@@ -56,8 +56,7 @@ from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.log.synthetic.generate import generate_log, session_log_recipe
 from windrow.recsys.log.synthetic.options import recd
-from windrow.recsys.log_survey import count_table_rows
-from windrow.recsys.log_tables import log_table_specs
+from windrow.recsys.log_tables import count_table_rows, log_table_specs
 from windrow.recsys.models.retrieval import two_tower_tables
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.tables.choose import choose_forms, with_forms

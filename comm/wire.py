@@ -38,6 +38,7 @@ __all__ = [
     "Wire",
     "WireOptions",
     "make_codec",
+    "number_bytes",
 ]
 
 StorageName = Literal["fp32", "fp16", "bf16"]
@@ -57,6 +58,14 @@ SHORTER: dict[str, torch.dtype | None] = {"fp32": None, "fp16": torch.float16, "
 
 ROWS_CHECKED_AT_ONCE = 1 << 16
 """`Codec.check` copies this many rows at a time, so that it never needs a second copy of the matrix."""
+
+
+def number_bytes(name: CodecName) -> float:
+    """Bytes of a float32 number on the wire under a codec, without what is sent once a row."""
+    if name in FEW_BITS:
+        return FEW_BITS[name] / 8
+    shorter = SHORTER[name]
+    return float(torch.float32.itemsize if shorter is None else shorter.itemsize)
 
 
 class Codec:

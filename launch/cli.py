@@ -27,8 +27,8 @@ examples:
   windrow train --help
 """
 COMMANDS = (
-    *("init", "partition", "cluster-log", "prepare", "generate-log", "groups", "plan", "explain", "train"),
-    *("profile", "predict", "recommend", "evaluate", "export", "network", "report", "doctor", "completion"),
+    *("init", "partition", "cluster-log", "prepare", "generate-log", "groups", "plan", "pretrain-cost", "explain"),
+    *("train", "profile", "predict", "recommend", "evaluate", "export", "network", "report", "doctor", "completion"),
 )
 """In the order in which the help shows them; each is a module of `windrow.launch.commands`."""
 

@@ -76,7 +76,9 @@ def make_trainer(world: World, recipe: AnyRecipe, device: torch.device) -> Train
     else:
         from windrow.recsys.recommendation import recommendation
 
-        model, task = recommendation(world, recipe, device, seed=recipe.run.seed)
+        asks = recipe.plan.file is None and recipe.plan.planner == "neuroshard"
+        links = kept_links(world, gather_hosts(world), device) if asks else None
+        model, task = recommendation(world, recipe, device, seed=recipe.run.seed, links=links)
     return Trainer(
         world,
         model,

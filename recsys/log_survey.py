@@ -2,11 +2,7 @@
 
 from collections.abc import Mapping
 
-import numpy as np
-import numpy.typing as npt
-
 from windrow.comm.errors import RecipeError, from_here
-from windrow.recsys.batches.arrow_columns import filled_in
 from windrow.recsys.batches.deduplication.propose_groups import propose_groups, row_bytes
 from windrow.recsys.batches.deduplication.survey import SAMPLE_ROWS, LogSurvey, survey_log
 from windrow.recsys.log.store import LogStore
@@ -14,7 +10,7 @@ from windrow.recsys.log_tables import check_store, log_transforms
 from windrow.recsys.recipe_sections import RecommendationSections
 from windrow.training.terminal import byte_size, table
 
-__all__ = ["count_table_rows", "groups_for", "log_summary", "open_and_survey"]
+__all__ = ["groups_for", "log_summary", "open_and_survey"]
 
 
 def open_and_survey(
@@ -57,28 +53,6 @@ def groups_for(recipe: RecommendationSections, found: LogSurvey) -> tuple[tuple[
     return propose_groups(found, row_bytes(found, dims, sequences=recipe.model.sequences))
 
 
-TRAIN = "train"
-
-
-def count_table_rows(store: LogStore) -> dict[str, npt.NDArray[np.int64]]:
-    """How often each row of each table is named in the training split: [rows] by table, one pass over its files.
-
-    Tables of features that are made while the log is read are left out.
-    """
-    from pyarrow import compute, parquet
-
-    counts = {table: np.zeros(rows, np.int64) for table, rows in store.table_rows().items()}
-    names = [feature.name for feature in store.features]
-    for path in store.split(TRAIN).files:
-        file = parquet.ParquetFile(path)
-        for group in range(file.num_row_groups):
-            columns = filled_in(file.read_row_group(group, columns=names))
-            for feature in store.features:
-                ids = compute.list_flatten(columns[feature.name]) if feature.multi_hot else columns[feature.name]
-                counts[feature.table] += np.bincount(ids.to_numpy(), minlength=feature.rows)
-    return counts
-
-
 def log_summary(store: LogStore) -> list[str]:
     """Describe a prepared log in lines.
 
@@ -105,7 +79,7 @@ def log_summary(store: LogStore) -> list[str]:
             "distinct": f"{distinct[feature.table]:,}" if feature.ids == "vocabulary" else "-",
             "missing": f"{_total(feature.counts, 'missing'):,}",
             "unseen": f"{_total(feature.counts, 'unseen'):,}" if feature.ids == "vocabulary" else "-",
-            "ids per sample": f"{feature.mean_ids(TRAIN, manifest.splits[TRAIN].rows):.2f}",
+            "ids per sample": f"{feature.mean_ids('train', manifest.splits['train'].rows):.2f}",
         }
         for feature in store.features
     ]

@@ -5,9 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from windrow.comm.errors import StoreError
+from windrow.comm.wire import number_bytes
+from windrow.partition.tables.access import is_frequent_first, octave_shares
+from windrow.partition.tables.costs import Workload
 from windrow.partition.tables.plan import Plan, TableSpec
 from windrow.partition.tables.planners import make_plan
+from windrow.recsys.batches.arrow_columns import filled_in
+from windrow.recsys.batches.deduplication.survey import SAMPLE_ROWS, survey_log
 from windrow.recsys.batches.transforms import Transforms
 from windrow.recsys.log.store import LogStore, plain_settings
 from windrow.recsys.recipe_sections import RecommendationSections
@@ -16,16 +24,20 @@ from windrow.recsys.tables.import_export import load_pretrained
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, check_names
 
 if TYPE_CHECKING:
+    from windrow.comm.links import Links
     from windrow.recsys.tables.table import TableBatch
 
 __all__ = [
     "check_store",
+    "count_table_rows",
     "log_table_specs",
     "log_transforms",
     "plan_of",
     "plan_tables",
+    "plan_workload",
     "sequence_tables",
     "set_first_values",
+    "surveyed_table_specs",
     "table_configs",
 ]
 
@@ -118,13 +130,101 @@ def log_table_specs(recipe: RecommendationSections, store: LogStore) -> list[Tab
     return [replace(spec, lookups_per_sample=sum(mean_ids.get(name, 1.0) for name in spec.features)) for spec in specs]
 
 
-def plan_tables(recipe: RecommendationSections, store: LogStore, world_size: int) -> Plan:
+def surveyed_table_specs(recipe: RecommendationSections, store: LogStore, world_size: int) -> list[TableSpec]:
+    """`log_table_specs`, and of each table which rows are looked up how often, and which lists are looked up once.
+
+    Rows are counted in `SAMPLE_ROWS` samples of the training split, equal lists in batches as so many ranks would have
+    them. One pass over that part of the log.
+    """
+    counts = count_table_rows(store, SAMPLE_ROWS)
+    groups, lists, ids = recipe.deduplication.looked_up_groups(), dict[str, float](), dict[str, float]()
+    if groups:
+        found = survey_log(
+            store,
+            batch_size=recipe.training.batch_size,
+            reader_shards=recipe.training.reader_shards,
+            size=world_size,
+            transforms=log_transforms(recipe, store),
+        )
+        samples = found.counted_samples()
+        for group in groups:
+            rows, of_features = found.distinct(group)
+            lists |= dict.fromkeys(group, rows / samples)
+            ids |= {name: number / samples for name, number in of_features.items()}
+    specs = []
+    for spec in log_table_specs(recipe, store):
+        table = spec.name.removesuffix(OWN_COPY) if spec.name not in counts else spec.name
+        looked_up = counts.get(table)
+        per_feature = spec.lookups_per_sample / len(spec.features)
+        specs.append(
+            replace(
+                spec,
+                access=() if looked_up is None else octave_shares(looked_up),
+                frequent_first=looked_up is None or is_frequent_first(looked_up),
+                lists_per_sample=float(np.mean([lists.get(name, 1.0) for name in spec.features])),
+                lookups_per_sample=sum(ids.get(name, per_feature) for name in spec.features),
+            )
+        )
+    return specs
+
+
+def count_table_rows(store: LogStore, most_samples: int | None = None) -> dict[str, npt.NDArray[np.int64]]:
+    """How often each row of each table is named in the training split: [rows] by table, one pass over its files.
+
+    Tables of features that are made while the log is read are left out.
+
+    Args:
+        store: prepared log.
+        most_samples: about as many samples, in row groups all over the split; None for all.
+    """
+    from pyarrow import compute, parquet
+
+    counts = {table: np.zeros(rows, np.int64) for table, rows in store.table_rows().items()}
+    names = [feature.name for feature in store.features]
+    split = store.split("train")
+    every = 1 if most_samples is None else max(split.rows // most_samples, 1)
+    place = 0
+    for path in split.files:
+        file = parquet.ParquetFile(path)
+        for group in range(file.num_row_groups):
+            place += 1
+            if (place - 1) % every:
+                continue
+            columns = filled_in(file.read_row_group(group, columns=names))
+            for feature in store.features:
+                ids = compute.list_flatten(columns[feature.name]) if feature.multi_hot else columns[feature.name]
+                counts[feature.table] += np.bincount(ids.to_numpy(), minlength=feature.rows)
+    return counts
+
+
+def plan_workload(recipe: RecommendationSections, links: "Links | None") -> Workload:
+    """What a step of a recipe does with its tables, on some links."""
+    wire = recipe.wire
+    return Workload(
+        batch_size=recipe.training.batch_size,
+        links=links,
+        vector_bytes=number_bytes(wire.vectors),
+        gradient_bytes=number_bytes(wire.gradients),
+    )
+
+
+def plan_tables(recipe: RecommendationSections, store: LogStore, world_size: int, links: "Links | None" = None) -> Plan:
     """Where the tables live, as the recipe's section [plan] says.
+
+    Args:
+        recipe: of a prepared log.
+        store: that log.
+        world_size: number of ranks.
+        links: between these, for planners that ask what travelling costs; None: nothing.
 
     Raises:
         PlanError: the plan's file is not right, or the tables do not fit into the ranks' memory.
+        StoreError: there is no such cost model.
     """
-    return make_plan(recipe.plan, log_table_specs(recipe, store), world_size)
+    options = recipe.plan
+    asks_costs = options.file is None and (options.planner == "neuroshard" or ":" in options.planner)
+    specs = surveyed_table_specs(recipe, store, world_size) if asks_costs else log_table_specs(recipe, store)
+    return make_plan(options, specs, world_size, plan_workload(recipe, links))
 
 
 def plan_of(plan: Plan, tables: set[str]) -> Plan:

@@ -1,7 +1,7 @@
 """A recommendation model by recipe: its tables, model, minibatches and evaluation."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -35,6 +35,9 @@ from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import TableConfig, embedding_names
 from windrow.recsys.task import ClickTask, RecommendationTask
 
+if TYPE_CHECKING:
+    from windrow.comm.links import Links
+
 __all__ = ["make_click_model", "recommendation"]
 
 FIGURES = {
@@ -45,7 +48,7 @@ SPEED = {"samples per second": "samples/s"}
 
 
 def recommendation(
-    world: World, recipe: RecommendationSections, device: torch.device, *, seed: int
+    world: World, recipe: RecommendationSections, device: torch.device, *, seed: int, links: "Links | None" = None
 ) -> tuple[Recommender, RecommendationTask]:
     """Model and task of a recipe. Collective.
 
@@ -54,6 +57,7 @@ def recommendation(
         recipe: the same on all of them.
         device: where tables and model are.
         seed: of everything random.
+        links: between the ranks, for planners that ask; those of rank 0 count.
 
     Raises:
         WindrowError: the data, the plan or the recipe does not fit.
@@ -74,7 +78,7 @@ def recommendation(
         transforms=recipe.transforms,
         shown_figures=figures | SPEED,
     )
-    return _click_recommender(world, recipe, store, device, seed), task
+    return _click_recommender(world, recipe, store, device, seed, links), task
 
 
 def _two_tower(
@@ -145,10 +149,17 @@ def _two_tower(
 
 
 def _click_recommender(
-    world: World, recipe: RecommendationSections, store: LogStore, device: torch.device, seed: int
+    world: World,
+    recipe: RecommendationSections,
+    store: LogStore,
+    device: torch.device,
+    seed: int,
+    links: "Links | None",
 ) -> Recommender:
     """Tables and model with first values. Collective."""
-    plan = plan_tables(recipe, store, world.size)
+    # One rank plans for all: processors of several kinds may round predicted costs differently.
+    made = plan_tables(recipe, store, world.size, links) if world.rank == 0 else None
+    plan = world.broadcast_object(made, root=0, stage="plan")
     bag_tables, sequence_tables = table_configs(recipe, store)
 
     def options(tables: Sequence[TableConfig]) -> dict[str, Any]:

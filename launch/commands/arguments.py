@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from windrow.comm.errors import StoreError
+from windrow.comm.errors import RecipeError, StoreError
 from windrow.launch.recipe_file import read_recipe
 
 if TYPE_CHECKING:
+    from windrow.comm.links import Links
     from windrow.launch.recipe import AnyRecipe
     from windrow.launch.recommendation_recipe import RecommendationRecipe
 
 __all__ = [
     "add_log",
+    "add_network",
     "add_overrides",
     "add_recipe",
     "add_run",
     "byte_count",
     "load_log_recipe",
+    "network_of",
     "recipe_to_compute",
     "write_json",
     "writing",
@@ -45,6 +48,17 @@ def add_recipe(parser: argparse.ArgumentParser, text: str, *, example: str) -> N
     """Declare a recipe of which the help says this, and ``--set``."""
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help=f"recipe (*.toml) {text}")
     add_overrides(parser, example=example)
+
+
+def add_network(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--network``, for `network_of`."""
+    parser.add_argument(
+        "--network",
+        type=Path,
+        metavar="FILE",
+        help="network to predict times for: a description (*.toml, see windrow network --help), or links that windrow "
+        "network --out wrote (*.json); else that of this machine, where windrow network has measured it",
+    )
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -115,3 +129,22 @@ def writing(path: Path, option: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}. Choose another {option}.") from error
+
+
+def network_of(file: Path | None, parts: int) -> "tuple[Links | None, str]":
+    """The links between so many ranks, of a file or as measured on this machine; and what they are of.
+
+    Raises:
+        RecipeError: the file is of another number of ranks.
+    """
+    from windrow.launch.known_links import kept_links_of_this_machine, read_network
+
+    if file is None:
+        return kept_links_of_this_machine(parts), f"{parts} ranks on this machine"
+    links = read_network(file)
+    if links.size != parts:
+        raise RecipeError(
+            f"{file} is a network of {links.size} ranks, but {parts} would train: give a network of {parts} ranks; or "
+            f"partition the graph into {links.size} parts, or say --ranks {links.size} of a log"
+        )
+    return links, str(file)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.commands.arguments import add_recipe, write_json, writing
+from windrow.launch.commands.arguments import add_network, add_recipe, network_of, write_json, writing
 from windrow.launch.recipe_file import read_recipe
 
 if TYPE_CHECKING:
@@ -52,13 +52,7 @@ OF_LOGS = ("ranks", "rows", "table_bytes", "table_form")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its arguments."""
     add_recipe(parser, "whose graph was partitioned, or whose log was prepared", example="cache.policy=degree")
-    parser.add_argument(
-        "--network",
-        type=Path,
-        metavar="FILE",
-        help="network to predict times for: a description (*.toml, see windrow network --help), or links that windrow "
-        "network --out wrote (*.json); else that of this machine, where windrow network has measured it",
-    )
+    add_network(parser)
     parser.add_argument(
         "--ranks-per-machine",
         type=int,
@@ -106,8 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _explain_forms(recipe: "RecommendationRecipe", arguments: argparse.Namespace) -> int:
     from windrow.recsys.log.store import LogStore
-    from windrow.recsys.log_survey import count_table_rows
-    from windrow.recsys.log_tables import check_store, log_table_specs
+    from windrow.recsys.log_tables import check_store, count_table_rows, log_table_specs
     from windrow.recsys.tables.choose import choose_forms, form_rows
     from windrow.training.terminal import table
 
@@ -138,7 +131,7 @@ def _explain_deduplication(recipe: "RecommendationRecipe", arguments: argparse.N
     store, found = open_and_survey(recipe, ranks=ranks, max_rows=arguments.rows)
     explained = explain_deduplication(recipe, store, found, ranks=ranks)
     print(f"{recipe.name}: {describe_deduplication(explained, found, recipe)}")
-    links, network = _network(arguments.network, ranks) if ranks > 1 else (None, "")
+    links, network = network_of(arguments.network, ranks) if ranks > 1 else (None, "")
     formats = [] if links is None else explain_formats(recipe, store, explained, links)
     if formats:
         rows = saving_rows(formats, recipe.wire)
@@ -159,7 +152,7 @@ def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
             "will be ranks, as in windrow partition RECIPE --parts 4"
         )
     graph = PartitionedGraph.open(recipe.store, rank=0, size=parts, read_features=False)
-    links, network = _network(arguments.network, parts)
+    links, network = network_of(arguments.network, parts)
     if recipe.full_graph.enabled:
         return _explain_full_graph(recipe, arguments, graph, links, network)
     work, computed = None, ""
@@ -203,21 +196,6 @@ def _refuse_options(arguments: argparse.Namespace, names: tuple[str, ...], recip
             raise RecipeError(
                 f"--{name.replace('_', '-')} says nothing about {recipe}, {arguments.recipe}: leave it out"
             )
-
-
-def _network(file: Path | None, parts: int) -> "tuple[Links | None, str]":
-    """The links between the ranks, and what they are of."""
-    from windrow.launch.known_links import kept_links_of_this_machine, read_network
-
-    if file is None:
-        return kept_links_of_this_machine(parts), f"{parts} ranks on this machine"
-    links = read_network(file)
-    if links.size != parts:
-        raise RecipeError(
-            f"{file} is a network of {links.size} ranks, but {parts} would train: give a network of {parts} ranks; or "
-            f"partition the graph into {links.size} parts, or say --ranks {links.size} of a log"
-        )
-    return links, str(file)
 
 
 def _work(

@@ -1,21 +1,15 @@
 """``windrow plan``: show and write where embedding tables live.
 
 Place the embedding tables of a prepared log on ranks, as the recipe's section [plan] says, and print what each rank
-holds. The file that --out writes can be changed by hand and named as plan.file. One process does this: start it without
-mpirun.
+holds, and what a step is predicted to cost it. The file that --out writes can be changed by hand and named as
+plan.file. One process does this: start it without mpirun.
 """
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.commands.arguments import add_recipe, load_log_recipe, writing
-from windrow.training.terminal import table
-
-if TYPE_CHECKING:
-    from windrow.partition.tables.plan import Plan, TableSpec
+from windrow.launch.commands.arguments import add_network, add_recipe, load_log_recipe, network_of, writing
 
 __all__ = ["add_arguments", "run"]
 
@@ -24,6 +18,8 @@ examples:
   windrow plan examples/open_bandit.toml --ranks 2
   windrow plan examples/open_bandit.toml --ranks 4 --out plan.toml --set plan.planner=row_wise
   mpirun -n 4 windrow train examples/open_bandit.toml --set plan.file=plan.toml
+  windrow plan examples/open_bandit.toml --ranks 4 --compare --network examples/network.toml
+  windrow plan examples/open_bandit.toml --ranks 4 --set plan.planner=neuroshard --picture plan.png
 """
 
 
@@ -32,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser, "whose log was prepared", example="plan.planner=greedy_dim")
     parser.add_argument("--ranks", type=int, required=True, metavar="N", help="how many ranks will train")
     parser.add_argument("--out", type=Path, metavar="FILE", help="plan to write (*.toml)")
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="bars of each rank's time and memory to draw (*.png)"
+    )
+    parser.add_argument("--compare", action="store_true", help="what a step would cost under every other planner")
+    add_network(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -39,9 +40,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ranks < 1:
         raise RecipeError(f"--ranks {arguments.ranks}: expected at least 1")
     recipe = load_log_recipe(arguments)
+    from windrow.partition.tables.cost_model import ComputeModel
+    from windrow.partition.tables.costs import TableCosts
     from windrow.partition.tables.plan_file import write_plan
+    from windrow.partition.tables.planners import SHIPPED_MODEL
     from windrow.recsys.log.store import LogStore
-    from windrow.recsys.log_tables import check_store, log_table_specs, plan_tables
+    from windrow.recsys.log_tables import check_store, plan_tables, plan_workload, surveyed_table_specs
+    from windrow.recsys.plan_report import compare_planners, describe_costs, describe_plan, draw_plan
 
     if recipe.log.format == "interactions":
         raise RecipeError(
@@ -50,47 +55,23 @@ def run(arguments: argparse.Namespace) -> int:
         )
     store = LogStore.open(recipe.store)
     check_store(recipe, store)
-    specs = log_table_specs(recipe, store)
-    plan = plan_tables(recipe, store, arguments.ranks)
-    print(_described(plan, specs, arguments.ranks))
+    links, where = network_of(arguments.network, arguments.ranks)
+    specs = surveyed_table_specs(recipe, store, arguments.ranks)
+    plan = plan_tables(recipe, store, arguments.ranks, links)
+    model = ComputeModel.load(recipe.plan.cost_model or SHIPPED_MODEL)
+    costs = TableCosts(specs, arguments.ranks, plan_workload(recipe, links), model)
+    memory = float(recipe.plan.rank_memory_bytes or "inf")
+    print(describe_plan(plan, specs, arguments.ranks))
+    network = where if links is not None else "on no network: give --network, or measure it by windrow network"
+    print(f"\npredicted, {network}:\n\n{describe_costs(plan, costs, memory)}")
+    if arguments.compare:
+        print(f"\n{compare_planners(costs, recipe.plan)}")
+    if arguments.picture is not None:
+        with writing(arguments.picture, "--picture"):
+            draw_plan(costs.of_plan(plan), arguments.picture, memory)
+        print(f"\nwrote {arguments.picture}")
     if arguments.out is not None:
         with writing(arguments.out, "--out"):
             write_plan(arguments.out, plan, specs)
         print(f"\nwrote {arguments.out}")
     return 0
-
-
-MOST_RANKS_SHOWN = 8
-
-
-def _described(plan: "Plan", specs: Sequence["TableSpec"], world_size: int) -> str:
-    """What is where, by table and by rank.
-
-    By rank: pieces, also replicated ones, their bytes, and the lookups to expect per sample of the whole minibatch (of
-    what is replicated: its share).
-    """
-    from windrow.partition.tables.plan import rank_bytes
-
-    def lookups(name: str, num_rows: int) -> float:
-        spec = next(spec for spec in specs if spec.name == name)
-        return spec.lookups_per_sample * num_rows / spec.rows
-
-    def ranks_of(name: str) -> str:
-        ranks = sorted({shard.rank for shard in plan.shards_of(name)})
-        shown = ", ".join(map(str, ranks[:MOST_RANKS_SHOWN]))
-        if plan.replicas_of(name):
-            return "all"
-        return shown if len(ranks) <= MOST_RANKS_SHOWN else f"{shown}, ... ({len(ranks)})"
-
-    by_table = [
-        {"table": s.name, "rows": s.rows, "dim": s.dim, "bytes": s.num_bytes}
-        | {"plan": plan.kind_of(s.name), "ranks": ranks_of(s.name)}
-        for s in specs
-    ]
-    everywhere = sum(lookups(copy.table, copy.rows[1] - copy.rows[0]) for copy in plan.replicated) / world_size
-    by_rank = [
-        {"rank": rank, "pieces": len(plan.shards_on(rank)) + len(plan.replicated), "bytes": num_bytes}
-        | {"lookups/sample": everywhere + sum(lookups(shard.table, shard.num_rows) for shard in plan.shards_on(rank))}
-        for rank, num_bytes in enumerate(rank_bytes(plan, specs, world_size))
-    ]
-    return f"{table(by_table)}\n\n{table(by_rank)}"

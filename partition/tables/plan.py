@@ -56,6 +56,14 @@ class TableSpec:
     """Optimiser state of a whole row: 0 for SGD, 4 for row-wise Adagrad, 4 x dim for Adagrad, 8 x dim for Adam."""
     lookups_per_sample: float = 1.0
     """Expected ids per sample, over all its features together."""
+    access: tuple[float, ...] = ()
+    """Shares of the lookups that go to the most frequent row, the next 2, 4, 8, ... rows, the last ones together
+    (`windrow.partition.tables.access`); empty: all rows alike."""
+    frequent_first: bool = True
+    """Whether rows are in the order of `access`, as those of a prepared log are, or in any order."""
+    lists_per_sample: float = 1.0
+    """Lists of ids that are looked up, and vectors that travel, for each sample and feature: below 1 where equal lists
+    are looked up once (RecD). ``lookups_per_sample`` counts the ids of these alone."""
     compressed_bytes: int | None = None
     """Memory of what its vectors are computed from, weights and optimiser state, on each rank that holds any piece of
     it, and its share of what several tables have in common; None: a row is stored for each id."""
@@ -66,9 +74,15 @@ class TableSpec:
         for key in ("rows", "dim", "bytes_per_value"):
             if getattr(self, key) < 1:
                 raise PlanError(f"table {self.name!r}: {key} = {getattr(self, key)}: expected at least 1")
-        for key in ("optimizer_bytes_per_row", "lookups_per_sample"):
+        for key in ("optimizer_bytes_per_row", "lookups_per_sample", "lists_per_sample"):
             if not 0 <= getattr(self, key) < float("inf"):
                 raise PlanError(f"table {self.name!r}: {key} = {getattr(self, key)}: expected 0 or more")
+        octaves = self.rows.bit_length()
+        if self.access and (len(self.access) != octaves or min(self.access) < 0 or not sum(self.access) > 0):
+            raise PlanError(
+                f"table {self.name!r}: access = {self.access}: expected {octaves} shares of 0 or more for octaves of "
+                f"{self.rows} rows"
+            )
 
     @property
     def num_bytes(self) -> int:

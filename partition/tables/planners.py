@@ -1,4 +1,6 @@
-"""Planners without a search, with their recipe section: pure functions from tables and ranks to a plan.
+"""Planners, with their recipe section: pure functions from tables and ranks to a plan.
+
+`plan_by_search` asks predicted costs (`windrow.partition.tables.search`); the others do without.
 
 Placing whole tables, the costliest first, each on the rank that has least so far, is longest processing time first
 (Graham: Bounds on Multiprocessing Timing Anomalies, SIAM J. Appl. Math. 17, 1969): with nothing but costs to
@@ -7,14 +9,19 @@ embedding tables (as compared in Zha et al.: DreamShard, NeurIPS 2022).
 """
 
 import importlib
+import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import TypeAlias
 
 from windrow.comm.errors import PlanError, RecipeError
 from windrow.comm.options import NonNegativeInt, PathOption, checked_dataclass
 from windrow.comm.rows import near_equal_split
+from windrow.partition.tables.cost_model import ComputeModel
+from windrow.partition.tables.costs import TableCosts, Workload
 from windrow.partition.tables.plan import (
     COLUMN_MULTIPLE,
     Plan,
@@ -26,12 +33,14 @@ from windrow.partition.tables.plan import (
     rank_bytes,
 )
 from windrow.partition.tables.plan_file import read_plan
+from windrow.partition.tables.search import SearchOptions, search_plan
 
-__all__ = ["PLANNERS", "PlanOptions", "Planner", "make_plan", "plan_with_planner", "register_planner"]
+__all__ = ["PLANNERS", "PlanOptions", "Planner", "make_plan", "plan_by_search", "plan_with_planner", "register_planner"]
 
-Planner: TypeAlias = Callable[[Sequence[TableSpec], int, float], Plan]
-"""``planner(specs, world_size, memory)``: a plan that covers these tables once, a pure function of its arguments.
-``memory`` is what each rank has for them in bytes, ``inf`` for no limit; a planner may leave it to `check_plan`."""
+Planner: TypeAlias = Callable[[Sequence[TableSpec], int, float, Workload], Plan]
+"""``planner(specs, world_size, memory, workload)``: a plan that covers these tables once, a pure function of its
+arguments. ``memory`` is what each rank has for them in bytes, ``inf`` for no limit; a planner may leave it to
+`check_plan`. ``workload`` is what a step does with them: samples, links, bytes on the wire."""
 
 PLANNERS: dict[str, Planner] = {}
 """Every planner that `PlanOptions.planner` may name, by name."""
@@ -51,9 +60,15 @@ class PlanOptions:
 
     planner: str = "greedy"
     """round_robin, greedy, greedy_*: whole tables, to one rank after another, or the costliest first, each to the rank
-    that has least of size (greedy is greedy_size), dim, lookups x dim, or size x lookups x dim. row_wise, column_wise:
-    every table is cut into one piece for each rank. replicated: every rank holds everything. Or one of your own, by
+    that has least of size (greedy is greedy_size), dim, lookups x dim, or lookups x dim x log of rows. row_wise,
+    column_wise: every table is cut into one piece for each rank. replicated: every rank holds everything. neuroshard:
+    what a search finds to be fastest by predicted costs, tables cut and replicated as need be. Or one of your own, by
     the name it was registered under or as "package.module:function"."""
+    search: SearchOptions = field(default_factory=SearchOptions)
+    """neuroshard only: how long and how wide it searches."""
+    cost_model: PathOption | None = None
+    """neuroshard only: predicts how long tables take, as ``windrow pretrain-cost`` wrote it for your machines; "none"
+    for one that comes with windrow."""
     file: PathOption | None = None
     """A plan written by hand or by ``windrow plan``; then no planner is asked."""
     rank_memory_bytes: NonNegativeInt = 0
@@ -69,17 +84,29 @@ class PlanOptions:
         _find_planner(self.planner)
 
 
-def make_plan(options: PlanOptions, specs: Sequence[TableSpec], world_size: int) -> Plan:
-    """The plan that a recipe's section [plan] asks for, checked. Every rank that asks gets the same one.
+def make_plan(
+    options: PlanOptions, specs: Sequence[TableSpec], world_size: int, workload: Workload | None = None
+) -> Plan:
+    """The plan that a recipe's section [plan] asks for, checked.
+
+    Every rank that asks gets the same one, unless ``search.seconds`` has an end: then one asks for all.
 
     Raises:
         PlanError: the file is not right, or the tables do not fit into the ranks' memory.
+        StoreError: there is no such cost model.
     """
     memory = options.rank_memory_bytes or None
     if options.file is None:
-        small = options.replicate_below_bytes
+        planner = _find_planner(options.planner)
+        if planner is plan_by_search:
+            planner = partial(plan_by_search, search=options.search, cost_model=options.cost_model)
         plan = plan_with_planner(
-            options.planner, specs, world_size, rank_memory_bytes=memory, replicate_below_bytes=small
+            planner,
+            specs,
+            world_size,
+            rank_memory_bytes=memory,
+            replicate_below_bytes=options.replicate_below_bytes,
+            workload=workload,
         )
     else:
         plan = read_plan(options.file, specs)
@@ -92,14 +119,15 @@ def make_plan(options: PlanOptions, specs: Sequence[TableSpec], world_size: int)
 
 
 def plan_with_planner(
-    planner: str,
+    planner: str | Planner,
     specs: Sequence[TableSpec],
     world_size: int,
     *,
     rank_memory_bytes: int | None = None,
     replicate_below_bytes: int = 0,
+    workload: Workload | None = None,
 ) -> Plan:
-    """Ask one planner, by its name (see `PlanOptions.planner`), for a plan that covers every table once.
+    """Ask one planner, or one by its name (see `PlanOptions.planner`), for a plan that covers every table once.
 
     Planners of whole tables respect `rank_memory_bytes`, None for no limit; it is not checked where every table is cut
     or replicated: there is nothing to choose. Where there are several ranks, compressed tables are replicated, and
@@ -121,11 +149,13 @@ def plan_with_planner(
             )
         )
     ]
-    copies = _replicate(small, world_size).replicated
+    copies = _replicate(small).replicated
     memory = float("inf")
     if rank_memory_bytes is not None:
         memory = rank_memory_bytes - rank_bytes(Plan((), copies), specs, 1)[0]
-    plan = _find_planner(planner)([spec for spec in specs if spec not in small], world_size, memory)
+    found = _find_planner(planner) if isinstance(planner, str) else planner
+    others = [spec for spec in specs if spec not in small]
+    plan = found(others, world_size, memory, workload or Workload()) if others else Plan(())
     order = {spec.name: number for number, spec in enumerate(specs)}
     everywhere = sorted((*copies, *plan.replicated), key=lambda replica: (order[replica.table], replica.rows))
     return Plan(plan.shards, tuple(everywhere))
@@ -149,13 +179,35 @@ def _find_planner(name: str) -> Planner:
     return found
 
 
-def _replicate(specs: Sequence[TableSpec], world_size: int, memory: float = float("inf")) -> Plan:
-    del world_size, memory  # The same whatever they are.
+def plan_by_search(
+    specs: Sequence[TableSpec],
+    world_size: int,
+    memory: float,
+    workload: Workload,
+    *,
+    search: SearchOptions | None = None,
+    cost_model: Path | None = None,
+) -> Plan:
+    """The planner ``neuroshard``: what `windrow.partition.tables.search.search_plan` finds.
+
+    Raises:
+        PlanError: the tables do not fit.
+        StoreError: there is no such cost model.
+    """
+    costs = TableCosts(specs, world_size, workload, ComputeModel.load(cost_model or SHIPPED_MODEL))
+    return search_plan(costs, memory, search)[0]
+
+
+SHIPPED_MODEL = Path(__file__).with_name("cost_model_cpu.npz")
+"""Trained on one thread of a server's processor; it says on which."""
+
+
+def _replicate(specs: Sequence[TableSpec], *_: object) -> Plan:
     return Plan((), tuple(Replica(spec.name, (0, spec.rows)) for spec in specs))
 
 
 def _place(
-    weigh: Callable[[TableSpec], float] | None, specs: Sequence[TableSpec], world_size: int, memory: float
+    weigh: Callable[[TableSpec], float] | None, specs: Sequence[TableSpec], world_size: int, memory: float, _: Workload
 ) -> Plan:
     """Whole tables, each to the preferred rank among those with room; the plan keeps the tables' order."""
     loads, taken = [0.0] * world_size, [0] * world_size
@@ -187,10 +239,9 @@ def _cut(
     pieces: Callable[[TableSpec, int], Iterable[tuple[Range, Range]]],
     specs: Sequence[TableSpec],
     world_size: int,
-    memory: float,
+    *_: object,
 ) -> Plan:
     """One piece of every table for each rank; the first rank moves on so that odd pieces spread over all of them."""
-    del memory  # There is nothing to choose.
     shards = []
     for first, spec in enumerate(specs):
         for number, (rows, columns) in enumerate(pieces(spec, world_size)):
@@ -220,8 +271,9 @@ PLANNERS |= {
     "greedy_size": partial(_place, lambda spec: spec.num_bytes),
     "greedy_dim": partial(_place, lambda spec: spec.dim * len(spec.features)),
     "greedy_lookups": partial(_place, _lookup_bytes),
-    "greedy_size_lookups": partial(_place, lambda spec: spec.num_bytes * _lookup_bytes(spec)),
+    "greedy_size_lookups": partial(_place, lambda spec: _lookup_bytes(spec) * math.log10(max(spec.rows, 10))),
     "row_wise": partial(_cut, _row_pieces),
     "column_wise": partial(_cut, _column_pieces),
     "replicated": _replicate,
+    "neuroshard": plan_by_search,
 }

@@ -11,7 +11,8 @@ from windrow.comm.errors import RecipeError, StoreError
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
 from windrow.recsys.log.prepare import prepare_log
-from windrow.recsys.log_survey import count_table_rows, groups_for, log_summary, open_and_survey
+from windrow.recsys.log_survey import groups_for, log_summary, open_and_survey
+from windrow.recsys.log_tables import count_table_rows
 
 
 @pytest.fixture

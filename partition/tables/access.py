@@ -1,0 +1,143 @@
+"""How often rows of a table are looked up: shares of its lookups, by octaves of rows from the most frequent down.
+
+    rows by frequency    0 | 1 2 | 3 4 5 6 | 7 ... 14 | ...        octave k has 2**k rows, the last one what is left
+    shares               .3   .2     .1        ...                 of all lookups; within an octave all rows are alike
+
+Some forty numbers say how many different rows a minibatch of any size looks up, how often it comes back to them, and
+what part of the lookups a range of rows has. With s rows in an octave of share a, and n lookups, a row is expected
+n a / s times; how often it is, follows Poisson's law.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.partition.tables.plan import Range, TableSpec
+
+__all__ = [
+    "REUSE_BINS",
+    "draw_rows",
+    "expected_distinct",
+    "expected_reuse",
+    "is_frequent_first",
+    "octave_shares",
+    "steps_of",
+    "zipf_shares",
+]
+
+Floats = npt.NDArray[np.float64]
+
+RANKED = 0.9
+
+REUSE_BINS = 17
+"""Bins of `expected_reuse`, as NeuroShard has them."""
+
+
+def octave_bounds(rows: int) -> npt.NDArray[np.int64]:
+    """Where octaves of so many rows begin, and where the last one ends: 0, 1, 3, 7, ..., rows."""
+    octaves = (rows + 1).bit_length() - 1
+    starts = (1 << np.arange(octaves + 1, dtype=np.int64)) - 1
+    return starts if starts[-1] == rows else np.append(starts, rows)
+
+
+def octave_shares(counts: npt.ArrayLike) -> tuple[float, ...]:
+    """Shares of lookups by octave, from how often each row [rows] was looked up, in any order. No lookup: uniform."""
+    ordered = np.sort(np.asarray(counts, np.float64))[::-1]
+    if not ordered.any():
+        return ()
+    shares = np.add.reduceat(ordered, octave_bounds(len(ordered))[:-1]) / ordered.sum()
+    return tuple(shares.tolist())
+
+
+def is_frequent_first(counts: npt.ArrayLike) -> bool:
+    """Whether rows are nearly in the order of how often they were looked up, [rows].
+
+    The first 1, 3, 7, ... rows have at least nine tenths of what as many of the most frequent ones have.
+    """
+    found = np.asarray(counts, np.float64)
+    ends = octave_bounds(len(found))[1:] - 1
+    have, most = np.cumsum(found)[ends], np.cumsum(np.sort(found)[::-1])[ends]
+    return bool((have >= RANKED * most).all())
+
+
+def zipf_shares(rows: int, exponent: float, offset: float = 0.0) -> tuple[float, ...]:
+    """Shares of lookups by octave where row k is looked up in proportion to ``(k + 1 + offset) ** -exponent``.
+
+    By the integral over each octave (Zipf and Mandelbrot), so that a table of any size costs the same.
+    """
+    edges = octave_bounds(rows) + 0.5 + offset
+    powers = np.log(edges) if exponent == 1 else edges ** (1 - exponent) / (1 - exponent)
+    shares = np.diff(powers)
+    return tuple((shares / shares.sum()).tolist())
+
+
+def steps_of(spec: TableSpec, rows: Range | None = None) -> tuple[Floats, Floats]:
+    """Rows of a range that are looked up equally often: how many [k], and the share of the table's lookups [k].
+
+    Args:
+        spec: of the table.
+        rows: the range; None for all. Where ``frequent_first`` is not set, it has its part of every octave.
+    """
+    start, stop = rows or (0, spec.rows)
+    bounds = octave_bounds(spec.rows) if spec.access else np.array([0, spec.rows])
+    shares = np.array(spec.access or (1.0,))
+    sizes = np.diff(bounds).astype(np.float64)
+    if spec.frequent_first:
+        held = np.minimum(bounds[1:], stop) - np.maximum(bounds[:-1], start)
+        held = np.maximum(held, 0).astype(np.float64)
+    else:
+        held = sizes * ((stop - start) / spec.rows)
+    return held, shares * held / sizes
+
+
+def expected_distinct(steps: tuple[Floats, Floats], lookups: float) -> float:
+    """Different rows that so many lookups of the whole table find in some steps (`steps_of`)."""
+    rows, expected = _expected(steps, lookups)
+    return float((rows * -np.expm1(-expected)).sum())
+
+
+def expected_reuse(steps: tuple[Floats, Floats], lookups: float) -> Floats:
+    """How often rows are looked up again by so many lookups of the whole table.
+
+    [17] shares of the different rows that are looked up once, 2 times, 3 to 4, 5 to 8, ... up to 2**15, and more often;
+    zeros where there are none.
+
+    NeuroShard's features ``bin_0`` to ``bin_16`` (Zha et al., MLSys 2023), in expectation.
+    """
+    from scipy import special
+
+    rows, expected = _expected(steps, lookups)
+    most = 2.0 ** np.arange(REUSE_BINS - 1)
+    below = special.pdtr(most[:, None], expected[None, :])
+    none = np.exp(-expected)
+    edges = np.vstack([none, below, np.ones_like(none)])
+    found = (np.diff(edges, axis=0) * rows).sum(axis=1)
+    total = found.sum()
+    return np.asarray(found / total if total > 0 else found)
+
+
+def _expected(steps: tuple[Floats, Floats], lookups: float) -> tuple[Floats, Floats]:
+    """Rows of steps that have any, and the mean lookups of each row."""
+    rows, shares = steps
+    held = rows > 0
+    return rows[held], lookups * shares[held] / rows[held]
+
+
+def draw_rows(
+    spec: TableSpec, lookups: int, chance: np.random.Generator, rows: Range | None = None
+) -> npt.NDArray[np.int64]:
+    """Row numbers of lookups that fall into a range of rows, less its first: [lookups], by the shares of the table."""
+    held, shares = steps_of(spec, rows)
+    steps = chance.choice(len(held), lookups, p=shares / shares.sum())
+    starts = np.concatenate([[0.0], np.cumsum(held)[:-1]])
+    most = (rows[1] - rows[0] if rows else spec.rows) - 1
+    found = np.minimum(starts[steps] + chance.random(lookups) * held[steps], most).astype(np.int64)
+    # Frequent rows of a table in another order are anywhere: a step that visits each row once.
+    return found if spec.frequent_first else found * _step(most + 1) % (most + 1)
+
+
+def _step(rows: int) -> int:
+    """A number near the golden section of some rows, and prime to it."""
+    step = max(int(rows * 0.6180339887498949), 1)
+    while np.gcd(step, rows) > 1:
+        step += 1
+    return step

@@ -1,0 +1,236 @@
+"""What a step costs under a plan, rank by rank: the simulator that a search for plans asks.
+
+A step of embedding tables, on every rank::
+
+    ids to the owners | lookups, forward | vectors home | ... | gradients back | rows learn
+
+Lookups and learning are computed (`windrow.partition.tables.cost_model`). Ranks are done with that at different times,
+and vectors of the last one are waited for: with c the seconds of computing, b of gradients, and s = c + b as the time
+at which a rank starts to send its vectors (NeuroShard's simulator; Zha et al., MLSys 2023)::
+
+    cost = ids + max over ranks (c + b + forward(s - min s)) + sums of replicated tables
+
+Exchanges are those of ``comm.links``: what leaves and enters a rank takes its turn on its port.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from windrow.comm.link_model import predict_all_reduce
+from windrow.partition.tables.access import steps_of
+from windrow.partition.tables.cost_model import ComputeModel, Floats, Piece, piece_features
+from windrow.partition.tables.plan import Plan, TableSpec, rank_bytes, specs_by_name
+
+if TYPE_CHECKING:
+    from windrow.comm.links import Links
+
+__all__ = ["PlanCost", "TableCosts", "Traffic", "Workload", "exchange_seconds"]
+
+FLOAT32_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What a step does with tables, beside what their specs say."""
+
+    batch_size: int = 1024
+    """Samples of each rank."""
+    links: "Links | None" = None
+    """Between the ranks; None: next to nothing travels for free."""
+    vector_bytes: float = 4.0
+    """Of each number of a pooled vector on the wire."""
+    gradient_bytes: float = 4.0
+    """Of each number of its gradient."""
+    id_bytes: float = 4.0
+    """Of an id on the wire; a length takes as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that a piece has each rank send to its owner, or get from it, in a step."""
+
+    ids: float
+    vectors: float
+    gradients: float
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(self.ids + other.ids, self.vectors + other.vectors, self.gradients + other.gradients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanCost:
+    """Seconds of a step of embedding tables, and bytes that are stored: [ranks] each, but for sums."""
+
+    ids: Floats
+    """Until a rank has the ids of all."""
+    compute: Floats
+    """Forward and backward pass of what it holds, replicated tables too."""
+    backward: Floats
+    """Until it has the gradients of all."""
+    forward: Floats
+    """Until it has its vectors, with the wait for the slowest."""
+    sums: float
+    """Of replicated tables' gradients over ranks."""
+    memory: Floats
+    """Bytes of weights and optimiser state."""
+
+    @property
+    def total(self) -> float:
+        """Seconds of the whole step."""
+        waits = self.compute + self.backward + self.forward
+        return float(self.ids.max() + waits.max()) + self.sums
+
+
+def exchange_seconds(links: "Links", sent: Floats, starts: Floats) -> Floats:
+    """Seconds until each rank has everything of a ragged all-to-all, from its own start on: [n].
+
+    A rank sends its messages one after another from its start on, so the last of them leaves when its port is done;
+    what arrives at a port takes its turn in the order of the senders' starts::
+
+        end[q] = latency + max over k of (starts[k] + theta * bytes to q of all that start no earlier than k)
+
+    and no earlier than any sender to it, or its own port, is done. Ranks of one host share its port, as far as
+    the bytes that cross hosts go; what all ranks share holds up the last one. O(n^2 log n).
+
+    Args:
+        links: between the ranks.
+        sent: [n, n] bytes from each rank to each; the diagonal does not travel.
+        starts: [n] seconds at which each begins to send.
+    """
+    sent = sent * (1 - np.eye(links.size))
+    theta = links.seconds_per_byte
+    host = np.unique(links.hosts, return_inverse=True)[1]
+    near = host[:, None] == host[None, :]
+    seconds = sent * theta * links.all_to_all.stretch
+    latency = np.where(sent > 0, links.latency_s, 0.0) * max(links.all_to_all.latency_factor, 1.0)
+    across = np.where(near, 0.0, seconds)
+    of_host = (host[:, None] == host[None, :]).astype(np.float64)
+    # A port carries what all ranks of its host send to others; inside a host each rank has a port of its own.
+    leaving = starts + np.maximum(of_host @ across.sum(axis=1), np.where(near, seconds, 0.0).sum(axis=1))
+    order = np.argsort(-starts, kind="stable")
+    arriving = np.where(near, seconds, across @ of_host)
+    queued = np.empty_like(arriving)
+    queued[order] = np.cumsum(arriving[order], axis=0)
+    taking = (starts[:, None] + queued).max(axis=0)
+    sends = sent > 0
+    last_sender = np.where(sends, leaving[:, None] + latency, 0.0).max(axis=0)
+    ends = np.maximum.reduce([starts, leaving, taking + latency.max(axis=0), last_sender])
+    ends = np.where(sends.any(axis=0) | sends.any(axis=1), ends, starts)
+    shared = links.shared_seconds_per_byte * sent.sum() * links.all_to_all.stretch
+    ends = np.maximum(ends, (starts.min() + shared) * bool(sends.any()))
+    seconds_of_ranks: Floats = ends - starts
+    return seconds_of_ranks
+
+
+class TableCosts:
+    """Prices pieces of some tables and whole plans of them. What was priced once is kept.
+
+    Args:
+        specs: of all tables.
+        world_size: ranks.
+        workload: of a step.
+        model: of the time on a rank.
+    """
+
+    def __init__(self, specs: Sequence[TableSpec], world_size: int, workload: Workload, model: ComputeModel) -> None:
+        self.specs = specs_by_name(specs)
+        self.world_size = world_size
+        self.workload = workload
+        self.model = model
+        self._vectors: dict[tuple[Piece, bool], Floats] = {}
+        self._traffic: dict[Piece, Traffic] = {}
+
+    def vectors(self, pieces: Sequence[Piece], *, replicated: bool = False) -> Floats:
+        """What adds up over the pieces of a rank, [n, width]; see `ComputeModel.vectors`.
+
+        Of a replicated piece a rank looks up its own samples alone, else those of all. Missing ones are asked at once.
+        """
+        samples = self.workload.batch_size * (1 if replicated else self.world_size)
+        # Equal blocks of columns cost the same, whichever they are.
+        keys = [(Piece(piece.table, piece.rows, (0, piece.num_columns)), replicated) for piece in pieces]
+        missing = [key for key in dict.fromkeys(keys) if key not in self._vectors]
+        if missing:
+            features = np.stack(
+                [piece_features(self.specs[p.table], p.rows, p.num_columns, samples) for p, _ in missing]
+            )
+            self._vectors |= dict(zip(missing, self.model.vectors(features), strict=True))
+        found = [self._vectors[key] for key in keys]
+        return np.stack(found) if found else np.zeros((0, self.model.width))
+
+    def traffic(self, piece: Piece) -> Traffic:
+        """What each rank exchanges with the owner of a piece."""
+        key = Piece(piece.table, piece.rows, (0, piece.num_columns))
+        if key not in self._traffic:
+            spec, workload = self.specs[piece.table], self.workload
+            samples = workload.batch_size
+            bags = samples * spec.lists_per_sample * max(len(spec.features), 1)
+            lookups = samples * spec.lookups_per_sample * float(steps_of(spec, piece.rows)[1].sum())
+            numbers = bags * piece.num_columns
+            # A list of exactly one id has no length on the wire.
+            lengths = 0.0 if spec.lookups_per_sample == spec.lists_per_sample * len(spec.features) else bags
+            self._traffic[key] = Traffic(
+                workload.id_bytes * (lookups + lengths),
+                workload.vector_bytes * numbers,
+                workload.gradient_bytes * numbers,
+            )
+        return self._traffic[key]
+
+    def traffic_of_rank(self, pieces: Iterable[Piece]) -> Traffic:
+        """Of all pieces of a rank: ids of neighbouring columns travel once."""
+        pieces = list(pieces)
+        total = sum((self.traffic(piece) for piece in pieces), Traffic(0.0, 0.0, 0.0))
+        seen = {(piece.table, piece.rows): self.traffic(piece).ids for piece in pieces}
+        return Traffic(sum(seen.values()), total.vectors, total.gradients)
+
+    def sums(self, replicated: Iterable[tuple[str, int]]) -> float:
+        """Seconds of summing the gradients of so many rows of some tables over ranks."""
+        links = self.workload.links
+        numbers = sum(rows * self.specs[table].dim for table, rows in replicated)
+        return predict_all_reduce(links, FLOAT32_BYTES * numbers) if links is not None else 0.0
+
+    def of_ranks(self, compute: Floats, traffic: Sequence[Traffic], memory: Floats, sums: float) -> PlanCost:
+        """The cost of a plan, from what its ranks compute, exchange and hold."""
+        links, none = self.workload.links, np.zeros(self.world_size)
+        if links is None or self.world_size == 1:
+            return PlanCost(ids=none, compute=compute, backward=none, forward=none, sums=sums, memory=memory)
+        ids, vectors, gradients = (
+            np.array([getattr(of_rank, kind) for of_rank in traffic]) for kind in Traffic.__slots__
+        )
+        ones = np.ones((self.world_size, 1))
+        backward = exchange_seconds(links, ones * gradients, none)
+        starts = compute + backward
+        return PlanCost(
+            ids=exchange_seconds(links, ones * ids, none),
+            compute=compute,
+            backward=backward,
+            forward=exchange_seconds(links, (ones * vectors).T, starts - starts.min()),
+            sums=sums,
+            memory=memory,
+        )
+
+    def of_plan(self, plan: Plan) -> PlanCost:
+        """The cost of any plan of these tables."""
+        size = self.world_size
+        pieces: list[list[Piece]] = [[] for _ in range(size)]
+        for shard in plan.shards:
+            pieces[shard.rank].append(Piece(shard.table, shard.rows, shard.columns))
+        copies = [Piece(copy.table, copy.rows, (0, self.specs[copy.table].dim)) for copy in plan.replicated]
+        everywhere = self.vectors(copies, replicated=True).sum(axis=0)
+        self.vectors(list(chain.from_iterable(pieces)))
+        sums = np.stack([self.vectors(of_rank).sum(axis=0) + everywhere for of_rank in pieces])
+        return self.of_ranks(
+            self.model.seconds(sums),
+            [self.traffic_of_rank(of_rank) for of_rank in pieces],
+            np.array(rank_bytes(plan, list(self.specs.values()), size), np.float64),
+            self.sums((copy.table, copy.rows[1] - copy.rows[0]) for copy in plan.replicated),
+        )
+
+    def least_possible(self) -> float:
+        """Seconds below which no plan of these tables can go: all computing shared out evenly, nothing travels."""
+        whole = [Piece(spec.name, (0, spec.rows), (0, spec.dim)) for spec in self.specs.values()]
+        alone = float(self.model.seconds(self.vectors(whole).sum(axis=0)[None])[0])
+        return alone / self.world_size

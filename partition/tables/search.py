@@ -1,0 +1,485 @@
+"""A search for the plan whose slowest rank is fastest, by predicted costs (NeuroShard; Zha et al., MLSys 2023).
+
+An outer beam search cuts pieces of tables in two, a round at a time; an inner one places the pieces of each state::
+
+    state   pieces                                          placed, for each cap on what a rank exchanges:
+    a       item 0-63 | user 0-63 | ad 0-15                 the costliest piece first, to the rank that computes least
+    a -> b  item 0-31 | item 32-63 | user 0-63 | ad 0-15    so far; the best of all caps is the cost of the state
+    a -> c  item 0-63 | user 0-31 | user 32-63 | ad 0-15
+
+As published: candidates for a cut are the N largest and the N costliest pieces, columns are halved, caps are 1 to 1.5
+times the mean in M steps. Different:
+
+* The beam is nested: place w of it goes to the best new state that follows from places 1 to w, so that a wider beam
+  finds everything that a narrower one does. States that differ in the order of cuts are one.
+* Caps are on bytes that a rank exchanges, ids too, not on its columns.
+* Rows are halved where columns cannot be, and of pieces that take half of a rank's memory; a table may be replicated.
+* Pieces of the slowest rank are moved and swapped at the end, and neighbours on one rank become one piece.
+* Where no state fits into memory, pieces are cut by rows to fill one rank after another: what fits at all is placed.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.comm.errors import PlanError
+from windrow.comm.options import NonNegativeFloat, NonNegativeInt, PositiveInt, checked_dataclass
+from windrow.partition.tables.cost_model import Floats, Piece
+from windrow.partition.tables.costs import PlanCost, TableCosts, Traffic
+from windrow.partition.tables.plan import COLUMN_MULTIPLE, Plan, Replica, Shard, TableSpec, shard_bytes
+
+__all__ = ["SearchOptions", "search_plan"]
+
+Ints = npt.NDArray[np.int64]
+
+
+@checked_dataclass
+class SearchOptions:
+    """How long and how wide plans are searched for (planner = "neuroshard")."""
+
+    seconds: NonNegativeFloat = 0.0
+    """The best plan so far is taken after so long; 0 for no limit. With a limit plans depend on the machine."""
+    beam: PositiveInt = 3
+    """States that are kept after each round (K)."""
+    rounds: NonNegativeInt = 10
+    """Cuts one after another, at most (L)."""
+    candidates: PositiveInt = 10
+    """Pieces that are tried to be cut: so many of the largest, and so many of the costliest (N)."""
+    caps: PositiveInt = 11
+    """Caps that are tried on the bytes that a rank exchanges: 1, 1.05, 1.1, ... times the mean (M)."""
+
+
+CAP_STEP = 0.05
+TARGETS, TRIED = 8, 32
+"""Ranks that pieces of the slowest one may move to, and changes of a plan that are priced at a time."""
+LEAST_GAIN = 1e-4
+"""Of a change, as a share of the cost."""
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """Pieces, and what has to be known of each to place them."""
+
+    pieces: tuple[Piece, ...]
+    replicated: tuple[str, ...]
+    vectors: Floats
+    """[pieces, width]"""
+    seconds: Floats
+    """[pieces] of each alone."""
+    num_bytes: Ints
+    """[pieces]"""
+    traffic: Floats
+    """[pieces, 3] bytes of ids, vectors and gradients."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for states whose pieces cost the same."""
+        return (*sorted((p.table, p.rows, p.num_columns) for p in self.pieces), self.replicated)
+
+
+@dataclass(frozen=True, eq=False)
+class _Placed:
+    """A state, and where its pieces are."""
+
+    state: _State
+    ranks: Ints
+    cost: float
+    """Infinite where they do not fit: then `ranks` says nothing."""
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """What makes one better than another: its cost, and while nothing fits, small pieces."""
+        return self.cost, int(self.state.num_bytes.max(initial=0)) if self.cost == float("inf") else 0
+
+
+def search_plan(
+    costs: TableCosts,
+    memory: float,
+    options: SearchOptions | None = None,
+    progress: Callable[[int, float], None] | None = None,
+) -> tuple[Plan, PlanCost]:
+    """Search for a plan of all tables that `costs` knows.
+
+    Args:
+        costs: of what a step does with these tables on so many ranks.
+        memory: bytes of each rank for weights and optimiser state, ``inf`` for no limit; never exceeded.
+        options: how long, how wide.
+        progress: called after each round with the number of cuts and the cost so far in seconds.
+
+    Returns:
+        The best plan that was found, and what it is predicted to cost. The same for the same arguments, unless
+        ``seconds`` cut the search short. Takes about ``beam * 2 candidates * rounds * caps`` placements, each in
+        proportion to pieces times ranks.
+
+    Raises:
+        PlanError: the tables do not fit; names a table and a rank, with the shortfall.
+    """
+    options = options or SearchOptions()
+    search = _Search(costs, memory, options)
+    first = search.placed(search.first_state())
+    best, beam, seen = first, [first], {first.state.key}
+    for number in range(options.rounds):
+        successors = []
+        for parent in beam:
+            if search.is_over():
+                break
+            found = []
+            for state in search.cuts(parent.state):
+                if state.key not in seen and not search.is_over():
+                    seen.add(state.key)
+                    found.append(search.placed(state))
+            successors.append(sorted(found, key=lambda placed: placed.order))
+        beam = _nested_beam(successors, options.beam)
+        best = min([best, *beam], key=lambda placed: placed.order)
+        if progress is not None:
+            progress(number + 1, best.cost)
+        if not beam or search.is_over():
+            break
+    if best.cost == float("inf"):
+        best = search.filled(first.state)
+    plan = search.plan_of(search.refined(best))
+    return plan, costs.of_plan(plan)
+
+
+def _nested_beam(successors: Sequence[list[_Placed]], width: int) -> list[_Placed]:
+    """Of states that follow from each state of a beam, the best first: the next beam."""
+    chosen: list[_Placed] = []
+    for place in range(width):
+        reachable = [found for of_parent in successors[: place + 1] for found in of_parent if found not in chosen]
+        if reachable:
+            chosen.append(min(reachable, key=lambda placed: placed.order))
+    return chosen
+
+
+class _Search:
+    """States of one search, and their costs.
+
+    Args:
+        costs, memory, options: see `search_plan`.
+    """
+
+    def __init__(self, costs: TableCosts, memory: float, options: SearchOptions) -> None:
+        self._costs, self._memory, self._options = costs, memory, options
+        self._size = costs.world_size
+        self._deadline = time.monotonic() + options.seconds if options.seconds else float("inf")
+        # Compiled loops are loaded with the first search.
+        from windrow.partition.tables.search_kernels import head_of
+
+        self._head = head_of(costs.model)
+
+    def is_over(self) -> bool:
+        """Whether the time that was given is used up."""
+        return time.monotonic() > self._deadline
+
+    # ------------------------------------------------------------------------------------------------------- states
+
+    def first_state(self) -> _State:
+        """Whole tables, but for those that fit on no rank: these are cut until they do.
+
+        Raises:
+            PlanError: all tables together do not fit, or the smallest piece of one.
+        """
+        pieces: list[Piece] = []
+        for spec in self._costs.specs.values():
+            waiting = [Piece(spec.name, (0, spec.rows), (0, spec.dim))]
+            while waiting:
+                piece = waiting.pop()
+                if self._bytes(piece) <= self._memory:
+                    pieces.append(piece)
+                    continue
+                halves = _column_halves(piece) or _row_halves(piece)
+                if not halves or spec.compressed_bytes is not None:
+                    raise _does_not_fit(spec, 0, self._bytes(piece), int(self._memory))
+                waiting += reversed(halves)
+        needed = sum(self._bytes(piece) for piece in pieces)
+        if needed > self._memory * self._size:
+            largest = max(self._costs.specs.values(), key=lambda spec: spec.num_bytes)
+            shortfall = needed - int(self._memory) * self._size
+            raise PlanError(
+                f"the tables need {needed} bytes, the largest, {largest.name!r}, {largest.num_bytes}, and "
+                f"{self._size} rank(s) (rank 0 and on) have {int(self._memory)} each: {shortfall} bytes are missing. "
+                "Use more ranks, raise plan.rank_memory_bytes, or store large tables in a smaller form",
+                shortfall_bytes=shortfall,
+            )
+        return self._state(pieces, ())
+
+    def cuts(self, state: _State) -> Iterator[_State]:
+        """States that follow from one by one cut, or by one table more that is replicated."""
+        most = self._options.candidates
+        largest, costliest = np.argsort(-state.num_bytes, kind="stable"), np.argsort(-state.seconds, kind="stable")
+        for place in dict.fromkeys([*largest[:most].tolist(), *costliest[:most].tolist()]):
+            piece = state.pieces[place]
+            spec = self._costs.specs[piece.table]
+            if spec.compressed_bytes is not None or self._size == 1:
+                continue
+            columns, rows = _column_halves(piece), _row_halves(piece)
+            if columns:
+                yield self._replaced(state, place, columns)
+            if rows and (not columns or 2 * state.num_bytes[place] > self._memory):
+                yield self._replaced(state, place, rows)
+        yield from self._with_replicas(state)
+
+    def _with_replicas(self, state: _State) -> Iterator[_State]:
+        """Of whole tables those that exchange most for each byte that a sum over ranks would move."""
+        whole = [
+            place
+            for place, piece in enumerate(state.pieces)
+            if piece.rows == (0, (spec := self._costs.specs[piece.table]).rows)
+            and piece.num_columns == spec.dim
+            and spec.bytes_per_value == np.dtype(np.float32).itemsize
+        ]
+        if self._size == 1:
+            return
+        exchanged = state.traffic.sum(axis=1) / state.num_bytes
+        for place in sorted(whole, key=lambda place: -exchanged[place])[:1]:
+            kept = np.arange(len(state.pieces)) != place
+            yield _State(
+                tuple(piece for number, piece in enumerate(state.pieces) if number != place),
+                (*state.replicated, state.pieces[place].table),
+                *(values[kept] for values in (state.vectors, state.seconds, state.num_bytes, state.traffic)),
+            )
+
+    def _state(self, pieces: Sequence[Piece], replicated: tuple[str, ...]) -> _State:
+        vectors = self._costs.vectors(pieces)
+        traffic = [(found.ids, found.vectors, found.gradients) for found in map(self._costs.traffic, pieces)]
+        return _State(
+            tuple(pieces),
+            replicated,
+            vectors,
+            self._costs.model.seconds(vectors),
+            np.array([self._bytes(piece) for piece in pieces], np.int64),
+            np.array(traffic, np.float64).reshape(-1, 3),
+        )
+
+    def _replaced(self, state: _State, place: int, halves: Sequence[Piece]) -> _State:
+        """A state with two pieces in the place of one."""
+        own = self._state(halves, ())
+        pieces = list(state.pieces)
+        pieces[place] = halves[0]
+
+        def joined(values: npt.NDArray[np.generic], of_halves: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+            changed = np.concatenate([values, of_halves[1:]])
+            changed[place] = of_halves[0]
+            return changed
+
+        return _State(
+            (*pieces, *halves[1:]),
+            state.replicated,
+            *(
+                joined(getattr(state, name), getattr(own, name))  # type: ignore[arg-type]
+                for name in ("vectors", "seconds", "num_bytes", "traffic")
+            ),
+        )
+
+    def _bytes(self, piece: Piece) -> int:
+        return shard_bytes(self._costs.specs[piece.table], piece.rows[1] - piece.rows[0], piece.num_columns)
+
+    # ---------------------------------------------------------------------------------------------------- placement
+
+    def placed(self, state: _State) -> _Placed:
+        """The best of all caps."""
+        from windrow.partition.tables.search_kernels import place_greedily
+
+        order = np.lexsort((-state.num_bytes, -state.seconds))
+        loads = state.traffic.sum(axis=1)
+        mean = loads.sum() / self._size
+        first, memory = self._everywhere(state), self._room(state)
+        best = _Placed(state, np.zeros(0, np.int64), float("inf"))
+        tried: set[bytes] = set()
+        for number in range(self._options.caps):
+            ranks, sums = np.empty(len(order), np.int64), np.empty((self._size, len(first)))
+            # The costliest piece has to be somewhere.
+            cap = max((1 + CAP_STEP * number) * mean, loads.max(initial=0.0)) * (1 + 1e-9)
+            fits = place_greedily(
+                order, state.vectors, state.num_bytes, loads, first, memory, cap, self._head, ranks, sums
+            )
+            if fits and ranks.tobytes() not in tried:
+                tried.add(ranks.tobytes())
+                cost = self._cost(state, ranks, sums)
+                if cost < best.cost:
+                    best = _Placed(state, ranks, cost)
+        return best
+
+    def _cost(self, state: _State, ranks: Ints, sums: Floats) -> float:
+        traffic = np.zeros((self._size, 3))
+        np.add.at(traffic, ranks, state.traffic)
+        compute = self._costs.model.seconds(sums)
+        return self._costs.of_ranks(
+            compute, [Traffic(*of_rank) for of_rank in traffic.tolist()], compute, self._sums(state)
+        ).total
+
+    def _everywhere(self, state: _State) -> Floats:
+        """The vector of what every rank has."""
+        specs = [self._costs.specs[table] for table in state.replicated]
+        pieces = [Piece(spec.name, (0, spec.rows), (0, spec.dim)) for spec in specs]
+        total: Floats = self._costs.vectors(pieces, replicated=True).sum(axis=0)
+        return total
+
+    def _room(self, state: _State) -> float:
+        return self._memory - sum(self._costs.specs[table].num_bytes for table in state.replicated)
+
+    def _sums(self, state: _State) -> float:
+        return self._costs.sums((table, self._costs.specs[table].rows) for table in state.replicated)
+
+    def filled(self, state: _State) -> _Placed:
+        """Ranks filled up one after another, where rows are cut at the end of each.
+
+        Raises:
+            PlanError: it does not fit even so.
+        """
+        room = [int(self._memory) if self._memory != float("inf") else 1 << 62] * self._size
+        pieces, ranks = [], []
+        for place in np.argsort(-state.num_bytes, kind="stable").tolist():
+            piece: Piece | None = state.pieces[place]
+            while piece is not None:
+                spec = self._costs.specs[piece.table]
+                rank = int(np.argmax(room))
+                start, stop = piece.rows
+                rows = _rows_within(spec, piece, room[rank])
+                if rows == 0 or (rows < stop - start and spec.compressed_bytes is not None):
+                    raise _does_not_fit(spec, rank, self._bytes(piece), room[rank])
+                taken = Piece(piece.table, (start, start + rows), piece.columns)
+                pieces.append(taken)
+                ranks.append(rank)
+                room[rank] -= self._bytes(taken)
+                piece = Piece(piece.table, (start + rows, stop), piece.columns) if start + rows < stop else None
+        return self._priced(self._state(pieces, state.replicated), np.array(ranks, np.int64))
+
+    def _priced(self, state: _State, ranks: Ints) -> _Placed:
+        sums = np.tile(self._everywhere(state), (self._size, 1))
+        np.add.at(sums, ranks, state.vectors)
+        return _Placed(state, ranks, self._cost(state, ranks, sums))
+
+    # --------------------------------------------------------------------------------------------------- refinement
+
+    def refined(self, placed: _Placed) -> _Placed:
+        """Pieces of the slowest rank moved, or swapped with others, as long as that makes the plan better."""
+        while not self.is_over():
+            near = [self._priced(placed.state, ranks) for ranks in self._neighbours(placed)]
+            better = min([placed, *near], key=lambda found: found.cost)
+            if better.cost >= placed.cost * (1 - LEAST_GAIN):
+                break
+            placed = better
+        return placed
+
+    def _neighbours(self, placed: _Placed) -> list[Ints]:
+        """Plans with a piece of the slowest rank elsewhere, or swapped with another: those that look best.
+
+        They look as good as the slower of the two ranks would be if seconds of pieces added up.
+        """
+        state, ranks = placed.state, placed.ranks
+        memory = self._room(state)
+        taken = np.bincount(ranks, weights=state.num_bytes, minlength=self._size)
+        links = self._costs.workload.links
+        per_byte = 0.0 if links is None else float(links.seconds_per_byte.mean()) * self._size
+        effort = state.seconds + state.traffic.sum(axis=1) * per_byte
+        of_rank = np.bincount(ranks, weights=effort, minlength=self._size)
+        source = int(of_rank.argmax())
+        mine = np.flatnonzero(ranks == source)
+        found: list[tuple[float, dict[int, int]]] = []
+        for target in np.argsort(of_rank, kind="stable")[: TARGETS + 1].tolist():
+            if target == source:
+                continue
+            theirs = np.flatnonzero(ranks == target)
+            # The last column: nothing comes back.
+            moved = effort[mine][:, None] - np.append(effort[theirs], 0.0)
+            grown = state.num_bytes[mine][:, None] - np.append(state.num_bytes[theirs], 0)
+            slower = np.maximum(of_rank[source] - moved, of_rank[target] + moved)
+            slower[(taken[target] + grown > memory) | (taken[source] - grown > memory)] = np.inf
+            for place in np.argsort(slower, axis=None)[:TRIED]:
+                here, there = divmod(int(place), len(theirs) + 1)
+                if slower[here, there] < of_rank[source]:
+                    changes = {int(mine[here]): target}
+                    if there < len(theirs):
+                        changes[int(theirs[there])] = source
+                    found.append((float(slower[here, there]), changes))
+        best = sorted(found, key=lambda each: each[0])[:TRIED]
+        return [_changed(ranks, changes) for _, changes in best]
+
+    def plan_of(self, placed: _Placed) -> Plan:
+        """The plan, with neighbours on one rank joined, in the order of the tables."""
+        state = placed.state
+        order = {table: number for number, table in enumerate(self._costs.specs)}
+        pieces = [
+            Shard(piece.table, rank, piece.rows, piece.columns)
+            for piece, rank in zip(state.pieces, placed.ranks.tolist(), strict=True)
+        ]
+
+        def place(shard: Shard) -> tuple[int, int]:
+            return order[shard.table], shard.rank
+
+        shards: list[Shard] = []
+        for _, own in groupby(sorted(pieces, key=place), key=place):
+            shards += joined_shards(list(own))
+        shards.sort(key=lambda shard: (order[shard.table], shard.rows, shard.columns))
+        replicated = sorted(state.replicated, key=order.__getitem__)
+        return Plan(tuple(shards), tuple(Replica(table, (0, self._costs.specs[table].rows)) for table in replicated))
+
+
+def joined_shards(shards: Sequence[Shard]) -> list[Shard]:
+    """Shards of one table on one rank, with those that together are one block of rows and columns made one."""
+    found = sorted(shards, key=lambda shard: (shard.rows, shard.columns))
+    joined: list[Shard] = []
+    for shard in found:
+        before = joined[-1] if joined else None
+        if before is not None and before.rows == shard.rows and before.columns[1] == shard.columns[0]:
+            joined[-1] = replace(before, columns=(before.columns[0], shard.columns[1]))
+        else:
+            joined.append(shard)
+    found = sorted(joined, key=lambda shard: (shard.columns, shard.rows))
+    joined = []
+    for shard in found:
+        before = joined[-1] if joined else None
+        if before is not None and before.columns == shard.columns and before.rows[1] == shard.rows[0]:
+            joined[-1] = replace(before, rows=(before.rows[0], shard.rows[1]))
+        else:
+            joined.append(shard)
+    return joined
+
+
+def _changed(ranks: Ints, changes: dict[int, int]) -> Ints:
+    changed = ranks.copy()
+    changed[list(changes)] = list(changes.values())
+    return changed
+
+
+def _column_halves(piece: Piece) -> list[Piece]:
+    """Two pieces of equal width; none where a half would be no multiple of 4 columns."""
+    start, stop = piece.columns
+    middle = (start + stop) // 2
+    if (stop - start) % (2 * COLUMN_MULTIPLE):
+        return []
+    return [Piece(piece.table, piece.rows, (start, middle)), Piece(piece.table, piece.rows, (middle, stop))]
+
+
+def _row_halves(piece: Piece) -> list[Piece]:
+    start, stop = piece.rows
+    middle = (start + stop) // 2
+    if middle == start:
+        return []
+    return [Piece(piece.table, (start, middle), piece.columns), Piece(piece.table, (middle, stop), piece.columns)]
+
+
+def _rows_within(spec: TableSpec, piece: Piece, num_bytes: int) -> int:
+    """The most rows of a piece that so many bytes hold."""
+    most = piece.rows[1] - piece.rows[0]
+    if shard_bytes(spec, most, piece.num_columns) <= num_bytes:
+        return most
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if shard_bytes(spec, middle, piece.num_columns) <= num_bytes else (low, middle - 1)
+    return low
+
+
+def _does_not_fit(spec: TableSpec, rank: int, needed: int, room: int) -> PlanError:
+    shortfall = needed - room
+    return PlanError(
+        f"table {spec.name!r} needs {needed} bytes on rank {rank}, which has {room} left: {shortfall} bytes are "
+        "missing. Use more ranks, raise plan.rank_memory_bytes, or store the table in a smaller form",
+        shortfall_bytes=shortfall,
+    )

@@ -1,0 +1,147 @@
+"""What a plan of embedding tables means, for people: tables for a terminal and a picture, by predicted costs."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from windrow.comm.errors import PlanError
+from windrow.partition.tables.cost_model import Piece
+from windrow.partition.tables.costs import PlanCost, TableCosts
+from windrow.partition.tables.plan import Plan, TableSpec, rank_bytes, specs_by_name
+from windrow.partition.tables.planners import PLANNERS, PlanOptions, make_plan
+from windrow.training.journal import COLOURS, new_figure
+from windrow.training.terminal import byte_size, table
+
+__all__ = ["compare_planners", "describe_costs", "describe_plan", "draw_plan"]
+
+MOST_RANKS_SHOWN = 8
+STAGES = {"ids": "ids", "compute": "lookups and learning", "backward": "gradients", "forward": "vectors, and waiting"}
+
+
+def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> str:
+    """What is where, by table and by rank.
+
+    By rank: pieces, also replicated ones, their bytes, and the lookups to expect per sample of the whole minibatch (of
+    what is replicated: its share).
+    """
+    named = specs_by_name(specs)
+
+    def lookups(name: str, num_rows: int) -> float:
+        return named[name].lookups_per_sample * num_rows / named[name].rows
+
+    def ranks_of(name: str) -> str:
+        ranks = sorted({shard.rank for shard in plan.shards_of(name)})
+        shown = ", ".join(map(str, ranks[:MOST_RANKS_SHOWN]))
+        if plan.replicas_of(name):
+            return "all"
+        return shown if len(ranks) <= MOST_RANKS_SHOWN else f"{shown}, ... ({len(ranks)})"
+
+    by_table = [
+        {"table": s.name, "rows": s.rows, "dim": s.dim, "bytes": s.num_bytes}
+        | {"plan": plan.kind_of(s.name), "ranks": ranks_of(s.name)}
+        for s in specs
+    ]
+    everywhere = sum(lookups(copy.table, copy.rows[1] - copy.rows[0]) for copy in plan.replicated) / world_size
+    by_rank = [
+        {"rank": rank, "pieces": len(plan.shards_on(rank)) + len(plan.replicated), "bytes": num_bytes}
+        | {"lookups/sample": everywhere + sum(lookups(shard.table, shard.num_rows) for shard in plan.shards_on(rank))}
+        for rank, num_bytes in enumerate(rank_bytes(plan, specs, world_size))
+    ]
+    return f"{table(by_table)}\n\n{table(by_rank)}"
+
+
+def describe_costs(plan: Plan, costs: TableCosts, memory: float = float("inf")) -> str:
+    """What a step costs under a plan.
+
+    Milliseconds of each rank and stage, what is slowest, why tables were cut, and how far the plan may be from the best
+    there can be.
+
+    Args:
+        plan: of the tables that `costs` knows.
+        costs: predicts.
+        memory: bytes of a rank.
+    """
+    found = costs.of_plan(plan)
+    rows = [
+        {"rank": rank} | {f"{STAGES[stage]} ms": getattr(found, stage)[rank] * 1e3 for stage in STAGES}
+        for rank in range(costs.world_size)
+    ]
+    waits = found.compute + found.backward + found.forward
+    slowest = int(waits.argmax())
+    worst = max(STAGES, key=lambda stage: float(getattr(found, stage)[slowest]))
+    least = costs.least_possible()
+    lines = [
+        table(rows),
+        "",
+        f"a step of the tables takes {_ms(found.total)}: rank {slowest} is the slowest, most of it by {STAGES[worst]}",
+        f"no plan goes below {_ms(least)}, all computing shared out evenly and nothing on the wire",
+    ]
+    if found.sums:
+        lines.append(f"gradients of replicated tables are summed in {_ms(found.sums)}")
+    alone = {spec.name: _seconds_alone(spec, costs) for spec in costs.specs.values()}
+    mean = sum(alone.values()) / costs.world_size
+    for spec in costs.specs.values():
+        kind = plan.kind_of(spec.name)
+        if kind in {"table-wise", "replicated"}:
+            continue
+        why = (
+            f"its {byte_size(spec.num_bytes)} do not fit on a rank"
+            if spec.num_bytes > memory
+            else f"whole it would take {alone[spec.name] / mean:.0%} of what a rank computes on average"
+        )
+        lines.append(f"{spec.name} is {kind}: {why}")
+    origin = costs.model.origin
+    if origin:
+        lines.append(
+            f"times of computing as on {origin.get('processor', '?')}, {origin.get('threads', '?')} thread(s); off by "
+            f"{origin.get('held out: MAPE', float('nan')):.1%} on sets of tables that the model had not seen"
+        )
+    return "\n".join(lines)
+
+
+def compare_planners(costs: TableCosts, options: PlanOptions) -> str:
+    """What a step would cost under each planner, with what else the options say, as a table."""
+    specs, rows = list(costs.specs.values()), []
+    for planner in PLANNERS:
+        row: dict[str, object] = {"planner": planner}
+        try:
+            plan = make_plan(replace(options, planner=planner, file=None), specs, costs.world_size, costs.workload)
+        except PlanError as error:
+            rows.append(
+                row | {"step ms": None, "fullest rank MiB": None, "": f"lacks {byte_size(error.shortfall_bytes)}"}
+            )
+            continue
+        found = costs.of_plan(plan)
+        rows.append(row | {"step ms": found.total * 1e3, "fullest rank MiB": float(found.memory.max()) / 2**20, "": ""})
+    return table(rows)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms"
+
+
+def _seconds_alone(spec: TableSpec, costs: TableCosts) -> float:
+    whole = Piece(spec.name, (0, spec.rows), (0, spec.dim))
+    return float(costs.model.seconds(costs.vectors([whole]))[0])
+
+
+def draw_plan(found: PlanCost, path: Path, memory: float = float("inf")) -> None:
+    """Draw the seconds of each rank, stage upon stage, and the bytes that it holds (*.png, *.svg or *.pdf)."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure, (seconds, held) = new_figure(2)
+    ranks = range(len(found.compute))
+    bottom = [0.0] * len(found.compute)
+    for stage, colour in zip(STAGES, COLOURS, strict=False):
+        height = (getattr(found, stage) * 1e3).tolist()
+        seconds.bar(ranks, height, bottom=bottom, color=colour, label=STAGES[stage])
+        bottom = [low + high for low, high in zip(bottom, height, strict=True)]
+    seconds.set(title=f"A step of the tables: {_ms(found.total)}", xlabel="rank", ylabel="ms")
+    seconds.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False)
+    held.bar(ranks, (found.memory / 2**20).tolist(), color=COLOURS[0])
+    if memory < float("inf"):
+        held.axhline(memory / 2**20, color="#888888", linestyle=":", linewidth=1.2)
+    held.set(title="Weights and optimiser state", xlabel="rank", ylabel="MiB")
+    for axes in (seconds, held):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.savefig(path)
