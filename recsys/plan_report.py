@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from windrow.comm.errors import PlanError
+from windrow.partition.tables.access import steps_of
 from windrow.partition.tables.cost_model import Piece
 from windrow.partition.tables.costs import PlanCost, TableCosts
-from windrow.partition.tables.plan import Plan, TableSpec, rank_bytes, specs_by_name
+from windrow.partition.tables.plan import Plan, Range, TableSpec, rank_bytes, specs_by_name
 from windrow.partition.tables.planners import PLANNERS, PlanOptions, make_plan
 from windrow.training.journal import COLOURS, new_figure
 from windrow.training.terminal import byte_size, table
@@ -26,8 +27,8 @@ def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> st
     """
     named = specs_by_name(specs)
 
-    def lookups(name: str, num_rows: int) -> float:
-        return named[name].lookups_per_sample * num_rows / named[name].rows
+    def lookups(name: str, rows: Range) -> float:
+        return named[name].lookups_per_sample * float(steps_of(named[name], rows)[1].sum())
 
     def ranks_of(name: str) -> str:
         ranks = sorted({shard.rank for shard in plan.shards_of(name)})
@@ -41,10 +42,10 @@ def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> st
         | {"plan": plan.kind_of(s.name), "ranks": ranks_of(s.name)}
         for s in specs
     ]
-    everywhere = sum(lookups(copy.table, copy.rows[1] - copy.rows[0]) for copy in plan.replicated) / world_size
+    everywhere = sum(lookups(copy.table, copy.rows) for copy in plan.replicated) / world_size
     by_rank = [
         {"rank": rank, "pieces": len(plan.shards_on(rank)) + len(plan.replicated), "bytes": num_bytes}
-        | {"lookups/sample": everywhere + sum(lookups(shard.table, shard.num_rows) for shard in plan.shards_on(rank))}
+        | {"lookups/sample": everywhere + sum(lookups(shard.table, shard.rows) for shard in plan.shards_on(rank))}
         for rank, num_bytes in enumerate(rank_bytes(plan, specs, world_size))
     ]
     return f"{table(by_table)}\n\n{table(by_rank)}"

@@ -187,7 +187,7 @@ def _origin(options: ProfileOptions, device: torch.device) -> dict[str, Any]:
         "versions": {name: number for name, number in package_versions().items() if name in names},
         "optimizer": TableOptions().optimizer,
         "precision": TableOptions().precision,
-        "options": vars(options),
+        "options": {name: value for name, value in vars(options).items() if name != "sets"},
     }
     plain: dict[str, Any] = json.loads(json.dumps(found))
     return plain

@@ -115,7 +115,7 @@ def exchange_seconds(links: "Links", sent: Floats, starts: Floats) -> Floats:
     arriving = np.where(near, seconds, across @ of_host)
     queued = np.empty_like(arriving)
     queued[order] = np.cumsum(arriving[order], axis=0)
-    taking = (starts[:, None] + queued).max(axis=0)
+    taking = np.where(arriving > 0, starts[:, None] + queued, 0.0).max(axis=0)
     sends = sent > 0
     last_sender = np.where(sends, leaving[:, None] + latency, 0.0).max(axis=0)
     ends = np.maximum.reduce([starts, leaving, taking + latency.max(axis=0), last_sender])

@@ -15,6 +15,8 @@ __all__ = ["fit_compute_model", "fit_roof", "kendall_tau", "percentage_error", "
 
 BODY, HEAD = (128, 32), (64,)
 BATCH, LEARNING_RATE = 512, 1e-3
+LEAST_STEPS = 10
+"""Of an epoch: with few sets minibatches are smaller."""
 
 
 def split_sets(number: int, seed: int) -> tuple[Floats, Floats, Floats]:
@@ -100,9 +102,10 @@ def fit_compute_model(
     optimizer = torch.optim.Adam(parameters, lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     places = {name: torch.from_numpy(found) for name, found in (("learn", learn), ("stop", stop))}
+    batch = min(BATCH, max(len(learn) // LEAST_STEPS, 1))
     order, best, kept = torch.Generator().manual_seed(seed), float("inf"), _copied(parameters)
     for epoch in range(epochs):
-        for part in places["learn"][torch.randperm(len(learn), generator=order)].split(BATCH):
+        for part in places["learn"][torch.randperm(len(learn), generator=order)].split(batch):
             loss = (predicted(part) - target[part]).square().mean()
             optimizer.zero_grad()
             loss.backward()

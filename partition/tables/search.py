@@ -140,7 +140,7 @@ def search_plan(
         if not beam or search.is_over():
             break
     if best.cost == float("inf"):
-        best = search.filled(first.state)
+        best = search.filled()
     plan = search.plan_of(search.refined(best))
     return plan, costs.of_plan(plan)
 
@@ -183,6 +183,23 @@ class _Search:
         Raises:
             PlanError: all tables together do not fit, or the smallest piece of one.
         """
+        # Columns first, as long as the state that each piece keeps of its rows leaves room for that.
+        for halves in (_column_halves, _row_halves):
+            pieces = self._fitting_pieces(halves)
+            needed = sum(self._bytes(piece) for piece in pieces)
+            if needed <= self._memory * self._size:
+                return self._state(pieces, ())
+        largest = max(self._costs.specs.values(), key=lambda spec: spec.num_bytes)
+        shortfall = needed - int(self._memory) * self._size
+        raise PlanError(
+            f"the tables need {needed} bytes, the largest, {largest.name!r}, {largest.num_bytes}, and {self._size} "
+            f"rank(s) (rank 0 and on) have {int(self._memory)} each: {shortfall} bytes are missing. Use more ranks, "
+            "raise plan.rank_memory_bytes, or store large tables in a smaller form",
+            shortfall_bytes=shortfall,
+        )
+
+    def _fitting_pieces(self, halves: Callable[[Piece], list[Piece]]) -> list[Piece]:
+        """Whole tables, and pieces of those that fit on no rank, cut in one way where that is possible."""
         pieces: list[Piece] = []
         for spec in self._costs.specs.values():
             waiting = [Piece(spec.name, (0, spec.rows), (0, spec.dim))]
@@ -191,21 +208,11 @@ class _Search:
                 if self._bytes(piece) <= self._memory:
                     pieces.append(piece)
                     continue
-                halves = _column_halves(piece) or _row_halves(piece)
-                if not halves or spec.compressed_bytes is not None:
+                two = halves(piece) or _row_halves(piece) or _column_halves(piece)
+                if not two or spec.compressed_bytes is not None:
                     raise _does_not_fit(spec, 0, self._bytes(piece), int(self._memory))
-                waiting += reversed(halves)
-        needed = sum(self._bytes(piece) for piece in pieces)
-        if needed > self._memory * self._size:
-            largest = max(self._costs.specs.values(), key=lambda spec: spec.num_bytes)
-            shortfall = needed - int(self._memory) * self._size
-            raise PlanError(
-                f"the tables need {needed} bytes, the largest, {largest.name!r}, {largest.num_bytes}, and "
-                f"{self._size} rank(s) (rank 0 and on) have {int(self._memory)} each: {shortfall} bytes are missing. "
-                "Use more ranks, raise plan.rank_memory_bytes, or store large tables in a smaller form",
-                shortfall_bytes=shortfall,
-            )
-        return self._state(pieces, ())
+                waiting += reversed(two)
+        return pieces
 
     def cuts(self, state: _State) -> Iterator[_State]:
         """States that follow from one by one cut, or by one table more that is replicated."""
@@ -325,29 +332,28 @@ class _Search:
     def _sums(self, state: _State) -> float:
         return self._costs.sums((table, self._costs.specs[table].rows) for table in state.replicated)
 
-    def filled(self, state: _State) -> _Placed:
-        """Ranks filled up one after another, where rows are cut at the end of each.
+    def filled(self) -> _Placed:
+        """Ranks filled up, the emptiest first, with whole tables; rows are cut at the end of each.
 
         Raises:
             PlanError: it does not fit even so.
         """
-        room = [int(self._memory) if self._memory != float("inf") else 1 << 62] * self._size
+        room = [int(min(self._memory, 1 << 62))] * self._size
         pieces, ranks = [], []
-        for place in np.argsort(-state.num_bytes, kind="stable").tolist():
-            piece: Piece | None = state.pieces[place]
-            while piece is not None:
-                spec = self._costs.specs[piece.table]
+        for spec in sorted(self._costs.specs.values(), key=lambda spec: -spec.num_bytes):
+            start = 0
+            while start < spec.rows:
+                piece = Piece(spec.name, (start, spec.rows), (0, spec.dim))
                 rank = int(np.argmax(room))
-                start, stop = piece.rows
                 rows = _rows_within(spec, piece, room[rank])
-                if rows == 0 or (rows < stop - start and spec.compressed_bytes is not None):
+                if rows == 0 or (rows < spec.rows and spec.compressed_bytes is not None):
                     raise _does_not_fit(spec, rank, self._bytes(piece), room[rank])
-                taken = Piece(piece.table, (start, start + rows), piece.columns)
+                taken = Piece(spec.name, (start, start + rows), piece.columns)
                 pieces.append(taken)
                 ranks.append(rank)
                 room[rank] -= self._bytes(taken)
-                piece = Piece(piece.table, (start + rows, stop), piece.columns) if start + rows < stop else None
-        return self._priced(self._state(pieces, state.replicated), np.array(ranks, np.int64))
+                start += rows
+        return self._priced(self._state(pieces, ()), np.array(ranks, np.int64))
 
     def _priced(self, state: _State, ranks: Ints) -> _Placed:
         sums = np.tile(self._everywhere(state), (self._size, 1))

@@ -1,17 +1,18 @@
 """windrow.launch.commands.plan: the plan is shown, written, and read back by training."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from windrow.comm.errors import PlanError, RecipeError, StoreError
 from windrow.launch.cli import build_parser
-from windrow.launch.commands.plan import _described
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 from windrow.partition.tables import Plan, Replica, Shard, TableSpec, plan_with_planner
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
-from windrow.recsys.log_tables import log_table_specs, plan_tables
+from windrow.recsys.log_tables import log_table_specs, plan_tables, surveyed_table_specs
+from windrow.recsys.plan_report import describe_plan
 
 RECIPE = """
 store = "store"
@@ -112,7 +113,7 @@ rank  pieces    bytes  lookups/sample
    1       2  1572976           16.25"""
 
 
-def test_a_plan_is_described() -> None:
+def test_a_plan_isdescribe_plan() -> None:
     plan = Plan(
         (
             Shard("user", 0, (0, 1 << 16), (0, 16)),
@@ -121,9 +122,52 @@ def test_a_plan_is_described() -> None:
         ),
         (Replica("day", (0, 7)),),
     )
-    assert _described(plan, DESCRIBED, 2) == EXPECTED
+    assert describe_plan(plan, DESCRIBED, 2) == EXPECTED
 
 
 def test_many_ranks_are_cut_short() -> None:
-    text = _described(plan_with_planner("row_wise", DESCRIBED[:1], 100), DESCRIBED[:1], 100)
+    text = describe_plan(plan_with_planner("row_wise", DESCRIBED[:1], 100), DESCRIBED[:1], 100)
     assert "0, 1, 2, 3, 4, 5, 6, 7, ... (100)" in text
+
+
+NETWORK = """
+nodes = 2
+rate = "1gbit"
+latency_us = 100.0
+"""
+
+
+def test_costs_are_predicted_and_drawn(recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    network, picture = tmp_path / "network.toml", tmp_path / "plan.png"
+    network.write_text(NETWORK)
+    asked = (recipe_file, "--ranks", 2, "--network", network, "--set", "plan.planner=neuroshard")
+    assert plan_with(*asked, "--compare", "--picture", picture) == 0
+    shown = capsys.readouterr().out
+    assert f"predicted, {network}:" in shown
+    assert "rank  ids ms  lookups and learning ms  gradients ms  vectors, and waiting ms" in shown
+    assert "is the slowest, most of it by" in shown
+    planners = {line.split()[0] for line in shown.partition("planner ")[2].splitlines()[2:] if line}
+    assert {"neuroshard", "greedy", "row_wise", "replicated"} <= planners
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert plan_with(recipe_file, "--ranks", 3, "--set", "plan.planner=column_wise") == 0
+    shown = capsys.readouterr().out
+    assert "item is column-wise: whole it would take" in shown
+    # Of 3 ranks on this machine nothing is known.
+    assert "predicted, on no network: give --network" in shown
+    tight = ("--set", "plan.rank_memory_bytes=800000", "--set", "plan.planner=row_wise", "--compare")
+    assert plan_with(recipe_file, "--ranks", 4, *tight) == 0
+    shown = capsys.readouterr().out
+    assert "item is row-wise: its 1.4 MiB do not fit on a rank" in shown
+    assert re.search(r"^greedy +- +- +lacks .* MiB$|^greedy +- +- +lacks .* KiB$", shown, re.MULTILINE)
+
+
+def test_accesses_are_counted_in_the_log(recipe_file: Path) -> None:
+    recipe = load_recommendation_recipe(recipe_file)
+    store = LogStore.open(recipe.store)
+    specs = {spec.name: spec for spec in surveyed_table_specs(recipe, store, 2)}
+    assert specs["day"].access[0] == pytest.approx(1 / 7, abs=0.05)
+    assert sum(specs["item"].access) == pytest.approx(1)
+    # Ids of this log come once each, in no order of frequency; those of days by how often they occur.
+    assert not specs["item"].frequent_first
+    assert specs["day"].frequent_first
+    assert specs["item_sequence"].access == specs["item"].access

@@ -39,7 +39,8 @@ def test_every_plan_is_fine(planner: str, specs: list[TableSpec], world_size: in
     assert plan == make_plan(options, specs, world_size)
     limit = replicate_below_bytes if world_size > 1 else 0
     copied = {spec.name for spec in specs if spec.rows * spec.dim * 4 < limit or planner == "replicated"}
-    assert {replica.table for replica in plan.replicated} == copied
+    found = {replica.table for replica in plan.replicated}
+    assert found >= copied if planner == "neuroshard" else found == copied
 
 
 @given(specs=tables, world_size=st.integers(1, 6))
@@ -125,9 +126,9 @@ def test_a_plan_file_wins_and_its_errors_name_it(tmp_path: Path) -> None:
     assert caught.value.shortfall_bytes == 3199
 
 
-def on_the_last_rank(specs, world_size, memory):
+def on_the_last_rank(specs, world_size, memory, workload):
     """A user's own planner: half of each table on every rank, the other half on the last."""
-    del memory
+    del memory, workload
     shards = [Shard(spec.name, world_size - 1, (spec.rows // 2, spec.rows), (0, spec.dim)) for spec in specs]
     return Plan(tuple(shards), tuple(Replica(spec.name, (0, spec.rows // 2)) for spec in specs))
 
@@ -140,7 +141,7 @@ def test_ones_own_planner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     # The second is small enough to be replicated whole.
     assert plan.shards == ()
     plan = make_plan(PlanOptions(planner="mine", replicate_below_bytes=0), specs, 3)
-    assert plan == on_the_last_rank(specs, 3, 0)
+    assert plan == on_the_last_rank(specs, 3, 0, None)
     (tmp_path / "my_planners.py").write_text(
         "from windrow.partition.tables.planners import PLANNERS\nf = PLANNERS['row_wise']\n"
     )

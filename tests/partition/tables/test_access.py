@@ -1,0 +1,81 @@
+"""windrow.partition.tables.access: octaves tell of single rows what minibatches need."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow.comm.errors import PlanError
+from windrow.partition.tables import TableSpec
+from windrow.partition.tables.access import (
+    REUSE_BINS,
+    draw_rows,
+    expected_distinct,
+    expected_reuse,
+    is_frequent_first,
+    octave_shares,
+    steps_of,
+    zipf_shares,
+)
+
+
+def table(rows: int, access: tuple[float, ...] = (), **changes) -> TableSpec:
+    return TableSpec(name="t", rows=rows, dim=4, features=("f",), access=access, **changes)
+
+
+def test_octaves_of_counts() -> None:
+    assert octave_shares([1, 2, 10, 3, 0, 4]) == pytest.approx((10 / 20, 7 / 20, 3 / 20))
+    assert octave_shares([5]) == (1.0,)
+    assert octave_shares([0, 0]) == ()
+
+
+@given(rows=st.integers(1, 5000), exponent=st.floats(0.3, 2))
+def test_ranges_of_rows_add_up(rows: int, exponent: float) -> None:
+    spec = table(rows, zipf_shares(rows, exponent))
+    assert sum(spec.access) == pytest.approx(1)
+    middle = rows // 3
+    parts = [steps_of(spec, part) for part in ((0, middle), (middle, rows))]
+    assert sum(float(shares.sum()) for _, shares in parts) == pytest.approx(1)
+    assert sum(float(held.sum()) for held, _ in parts) == pytest.approx(rows)
+    assert sum(expected_distinct(part, 1000) for part in parts) == pytest.approx(
+        expected_distinct(steps_of(spec), 1000)
+    )
+    # In any other order a range has its part of every octave.
+    anywhere = steps_of(table(rows, spec.access, frequent_first=False), (0, middle))
+    assert float(anywhere[1].sum()) == pytest.approx(middle / rows)
+
+
+@pytest.mark.parametrize("access", [(), zipf_shares(20_000, 1.1)], ids=["uniform", "zipf"])
+@pytest.mark.parametrize("frequent_first", [True, False])
+def test_expectations_are_those_of_drawn_rows(access: tuple[float, ...], frequent_first: bool) -> None:
+    spec, lookups = table(20_000, access, frequent_first=frequent_first), 30_000
+    drawn = draw_rows(spec, lookups, np.random.default_rng(0))
+    assert drawn.min() >= 0
+    assert drawn.max() < spec.rows
+    rows, times = np.unique(drawn, return_counts=True)
+    assert expected_distinct(steps_of(spec), lookups) == pytest.approx(len(rows), rel=0.02)
+    edges = [0.5, 1.5, *(2.0**k + 0.5 for k in range(1, REUSE_BINS - 1)), np.inf]
+    found = np.histogram(times, edges)[0] / len(rows)
+    np.testing.assert_allclose(expected_reuse(steps_of(spec), lookups), found, atol=0.01)
+    assert is_frequent_first(np.bincount(drawn, minlength=spec.rows)) == (frequent_first and bool(access))
+
+
+def test_a_part_of_the_rows_is_drawn_by_the_shares_of_the_table() -> None:
+    spec = table(1000, zipf_shares(1000, 1.0))
+    drawn = draw_rows(spec, 20_000, np.random.default_rng(0), (7, 31))
+    assert drawn.max() < 24
+    _, shares = steps_of(spec, (7, 31))
+    # Rows 7 to 14 are an octave, rows 15 to 30 the next one.
+    assert np.mean(drawn < 8) == pytest.approx(shares[3] / shares.sum(), abs=0.01)
+
+
+def test_nothing_is_expected_of_no_lookup() -> None:
+    steps = steps_of(table(10))
+    assert expected_distinct(steps, 0) == 0
+    assert not expected_reuse(steps, 0).any()
+
+
+def test_shares_that_are_none() -> None:
+    for access in ((0.5, 0.5), (1.0, -1.0, 1.0), (0.0, 0.0, 0.0)):
+        with pytest.raises(PlanError, match=r"table 't': access = .*expected 3 shares"):
+            table(7, access)

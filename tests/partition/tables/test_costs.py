@@ -1,0 +1,114 @@
+"""windrow.partition.tables.costs: a plan's cost, rank by rank, against the same worked out by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow.comm.link_model import predict_all_reduce
+from windrow.comm.links import Links, NetworkDescription, described_links
+from windrow.partition.tables import Plan, Replica, Shard, TableSpec, rank_bytes
+from windrow.partition.tables.cost_model import ComputeModel, Piece, piece_features, roof_terms
+from windrow.partition.tables.costs import TableCosts, Traffic, Workload, exchange_seconds
+
+SPECS = [
+    TableSpec(name="a", rows=1000, dim=16, features=("a",), lookups_per_sample=3.0),
+    TableSpec(name="b", rows=500, dim=8, features=("b",)),
+]
+THETA, GAMMA = 8e-9, 1e-4
+"""Seconds per byte of 1 Gbit/s, and latency."""
+
+
+def network(size: int, hosts: list[str] | None = None) -> Links:
+    return Links(
+        hosts=tuple(hosts or (f"host{rank}" for rank in range(size))),
+        latency_s=np.full((size, size), GAMMA),
+        seconds_per_byte=np.full((size, size), THETA),
+        hidden_s=np.zeros((size, size)),
+    )
+
+
+def test_an_exchange_of_equal_parts() -> None:
+    sent = np.full((4, 4), 1000.0)
+    np.testing.assert_allclose(exchange_seconds(network(4), sent, np.zeros(4)), GAMMA + 3 * 1000 * THETA)
+    np.testing.assert_allclose(exchange_seconds(network(4), np.zeros((4, 4)), np.arange(4.0)), 0)
+
+
+def test_everyone_waits_for_who_starts_late() -> None:
+    found = exchange_seconds(network(2), np.full((2, 2), 1000.0), np.array([0.0, 1.0]))
+    # What the early one sent is there by the time the late one has sent its own.
+    np.testing.assert_allclose(found, [1 + GAMMA + 1000 * THETA, 1000 * THETA])
+
+
+def test_a_port_takes_what_arrives_in_turn() -> None:
+    sent = np.zeros((3, 3))
+    sent[1:, 0] = 1000
+    together = exchange_seconds(network(3), sent, np.zeros(3))
+    assert together[0] == pytest.approx(GAMMA + 2 * 1000 * THETA)
+    assert together[1] == pytest.approx(1000 * THETA)
+    # Ranks 1 and 2 share a host's port: their messages leave one after another.
+    on_two_hosts = exchange_seconds(network(3, ["x", "y", "y"]), sent, np.zeros(3))
+    assert on_two_hosts[0] == pytest.approx(GAMMA + 2 * 1000 * THETA)
+
+
+@given(
+    starts=st.lists(st.floats(0, 1), min_size=3, max_size=3), sent=st.lists(st.floats(0, 1e6), min_size=9, max_size=9)
+)
+def test_no_rank_is_done_before_its_bytes_can_be_there(starts: list[float], sent: list[float]) -> None:
+    matrix = np.array(sent).reshape(3, 3) * (1 - np.eye(3))
+    found = exchange_seconds(network(3), matrix, np.array(starts)) + np.array(starts)
+    for rank in range(3):
+        senders = [peer for peer in range(3) if matrix[peer, rank] > 0]
+        assert found[rank] >= starts[rank]
+        for peer in senders:
+            assert found[rank] >= starts[peer] + GAMMA + matrix[peer, rank] * THETA - 1e-12
+    # Later starts end no earlier.
+    later = exchange_seconds(network(3), matrix, np.array(starts) + 0.5) + np.array(starts) + 0.5
+    np.testing.assert_allclose(later, found + 0.5)
+
+
+def test_a_plan_by_hand(hand_made: ComputeModel) -> None:
+    workload = Workload(batch_size=100, links=network(2), vector_bytes=2.0, id_bytes=4.0)
+    costs = TableCosts(SPECS, 2, workload, hand_made)
+    plan = Plan((Shard("a", 0, (0, 1000), (0, 8)), Shard("a", 1, (0, 1000), (8, 16))), (Replica("b", (0, 500)),))
+    found = costs.of_plan(plan)
+
+    def roof(spec: TableSpec, columns: int, samples: int) -> float:
+        features = piece_features(spec, (0, spec.rows), columns, samples)[None]
+        return float((roof_terms(features) @ hand_made.roof[:-1])[0])
+
+    alone = hand_made.roof[-1] + roof(SPECS[0], 8, 200) + roof(SPECS[1], 8, 100)
+    np.testing.assert_allclose(found.compute, alone)
+    # 300 ids and 100 lengths to the other rank; 100 vectors of 8 half numbers; gradients of 8 whole ones.
+    np.testing.assert_allclose(found.ids, GAMMA + 400 * 4 * THETA)
+    np.testing.assert_allclose(found.forward, GAMMA + 800 * 2 * THETA)
+    np.testing.assert_allclose(found.backward, GAMMA + 800 * 4 * THETA)
+    assert found.sums == pytest.approx(predict_all_reduce(network(2), 500 * 8 * 4))
+    assert found.memory.tolist() == rank_bytes(plan, SPECS, 2)
+    parts = (found.ids, found.compute, found.backward, found.forward)
+    assert found.total == pytest.approx(sum(float(part[0]) for part in parts) + found.sums)
+    assert costs.least_possible() < found.total
+
+
+def test_what_equal_lists_and_neighbours_save(hand_made: ComputeModel) -> None:
+    once = TableSpec(name="a", rows=1000, dim=16, features=("a",), lookups_per_sample=1.5, lists_per_sample=0.5)
+    workload = Workload(batch_size=100, links=network(2))
+    full, saved = (TableCosts([spec], 2, workload, hand_made) for spec in (SPECS[0], once))
+    piece = Piece("a", (0, 1000), (0, 16))
+    assert saved.traffic(piece) == Traffic(*(bytes_ / 2 for bytes_ in (4 * 400.0, 4 * 1600.0, 4 * 1600.0)))
+    assert saved.vectors([piece])[0, -1] < full.vectors([piece])[0, -1]
+    halves = [Piece("a", (0, 1000), (0, 8)), Piece("a", (0, 1000), (8, 16))]
+    assert full.traffic_of_rank(halves) == full.traffic(piece)
+    assert sum((full.traffic(half) for half in halves), Traffic(0, 0, 0)).ids == 2 * full.traffic(piece).ids
+
+
+def test_one_rank_and_no_network_send_nothing(hand_made: ComputeModel) -> None:
+    for size, links in ((1, None), (2, None)):
+        costs = TableCosts(SPECS, size, Workload(links=links), hand_made)
+        found = costs.of_plan(Plan(tuple(Shard(spec.name, 0, (0, spec.rows), (0, spec.dim)) for spec in SPECS)))
+        assert found.total == pytest.approx(float(found.compute.max()))
+
+
+def test_a_described_network() -> None:
+    links = described_links(NetworkDescription(nodes=2, rate="1gbit", latency_us=100.0))
+    np.testing.assert_allclose(exchange_seconds(links, np.full((2, 2), 1e6), np.zeros(2)), GAMMA + 1e6 * THETA)
