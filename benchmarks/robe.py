@@ -80,7 +80,6 @@ def on_hosts(task: Mapping[str, Any]) -> dict[str, Any]:
         models = {
             name: ModelOnTables(
                 EmbeddingBagCollection(configs, world=world, optimizer=own, seed=SEED),
-                dim,
                 SAMPLES,
                 bottom=(128,),
                 top=(256, 128),

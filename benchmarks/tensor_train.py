@@ -132,7 +132,7 @@ def steps(task: Mapping[str, Any]) -> list[dict[str, Any]]:
             options = TableOptions(optimizer="sgd", learning_rate=0.01, per_table=per_table)
             collection = EmbeddingBagCollection(configs, optimizer=options, seed=SEED)
             of_tables[name] = partial(step_of_tables, collection, upstream, cycle(batches))
-            model = ModelOnTables(collection, dim, count, bottom=BOTTOM, top=TOP, seed=SEED)
+            model = ModelOnTables(collection, count, bottom=BOTTOM, top=TOP, seed=SEED)
             of_model[name] = partial(train_next, model, cycle(batches))
         for what, one_each in (("tables", of_tables), ("DLRM", of_model)):
             timed = compare(one_each, baseline=DENSE, repeats=task["repeats"])

@@ -11,7 +11,7 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
 from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.build import build_model
-from windrow.recsys.models.options import ModelOptions
+from windrow.recsys.models.options import ModelKind, ModelOptions
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 
 __all__ = ["ModelOnTables"]
@@ -21,13 +21,13 @@ LEARNING_RATE = 0.01
 
 
 class ModelOnTables:
-    """A DLRM of Criteo's shape: 13 dense values, and an id of each table. Every rank has samples of its own.
+    """A DLRM of Criteo's shape: 13 dense values, and ids of each table. Every rank has samples of its own.
 
     Args:
         collection: the tables.
-        dim: columns of each.
         samples: of a rank's batch.
-        bottom: hidden layers before the interaction, without the last, of `dim`.
+        kind: of the interaction; "dlrm" wants tables of one width.
+        bottom: hidden layers before the interaction, without the last, of that width.
         top: hidden layers after it.
         world: the ranks; None: this one alone.
         seed: of weights, dense values and labels.
@@ -36,9 +36,9 @@ class ModelOnTables:
     def __init__(
         self,
         collection: EmbeddingBagCollection,
-        dim: int,
         samples: int,
         *,
+        kind: ModelKind = "dlrm",
         bottom: Sequence[int],
         top: Sequence[int],
         world: World | None = None,
@@ -46,8 +46,8 @@ class ModelOnTables:
     ) -> None:
         world = world or Loopback.single()
         self._collection = collection
-        self._dims = dict.fromkeys(collection.embedding_names, dim)
-        shape = ModelOptions(kind="dlrm", bottom=tuple(bottom), top=tuple(top))
+        self._dims = dict(zip(collection.embedding_names, collection.embedding_dims, strict=True))
+        shape = ModelOptions(kind=kind, bottom=tuple(bottom), top=tuple(top))
         self._dlrm = build_model(shape, num_dense=NUM_DENSE, pooled_dims=self._dims, seed=seed)
         self._optimizer = torch.optim.SGD(self._dlrm.parameters(), lr=LEARNING_RATE)
         self._reducer = GradientReducer(world, [*self._dlrm.parameters(), *collection.replicated_parameters()])

@@ -18,7 +18,7 @@ examples:
   windrow plan examples/open_bandit.toml --ranks 2
   windrow plan examples/open_bandit.toml --ranks 4 --out plan.toml --set plan.planner=row_wise
   mpirun -n 4 windrow train examples/open_bandit.toml --set plan.file=plan.toml
-  windrow plan examples/open_bandit.toml --ranks 4 --compare --network examples/network.toml
+  windrow plan examples/open_bandit.toml --ranks 32 --compare --network examples/network.toml
   windrow plan examples/open_bandit.toml --ranks 4 --set plan.planner=neuroshard --picture plan.png
 """
 

@@ -13,7 +13,8 @@ times the mean in M steps. Different:
 * The beam is nested: place w of it goes to the best new state that follows from places 1 to w, so that a wider beam
   finds everything that a narrower one does. States that differ in the order of cuts are one.
 * Caps are on bytes that a rank exchanges, ids too, not on its columns.
-* Rows are halved where columns cannot be, and of pieces that take half of a rank's memory; a table may be replicated.
+* Rows are halved where columns cannot be, and of pieces that take half of a rank's memory.
+* The search starts from several states: no table replicated, or the 1, 2, 4, ... that exchange most for their bytes.
 * Pieces of the slowest rank are moved and swapped at the end, and neighbours on one rank become one piece.
 * Where no state fits into memory, pieces are cut by rows to fill one rank after another: what fits at all is placed.
 """
@@ -120,8 +121,10 @@ def search_plan(
     """
     options = options or SearchOptions()
     search = _Search(costs, memory, options)
-    first = search.placed(search.first_state())
-    best, beam, seen = first, [first], {first.state.key}
+    whole = search.first_state()
+    states = [whole, *search.replicated(whole)]
+    beam = sorted((search.placed(state) for state in states), key=lambda placed: placed.order)[: options.beam]
+    best, seen = beam[0], {state.key for state in states}
     for number in range(options.rounds):
         successors = []
         for parent in beam:
@@ -215,7 +218,7 @@ class _Search:
         return pieces
 
     def cuts(self, state: _State) -> Iterator[_State]:
-        """States that follow from one by one cut, or by one table more that is replicated."""
+        """States that follow from one by one cut."""
         most = self._options.candidates
         largest, costliest = np.argsort(-state.num_bytes, kind="stable"), np.argsort(-state.seconds, kind="stable")
         for place in dict.fromkeys([*largest[:most].tolist(), *costliest[:most].tolist()]):
@@ -228,10 +231,9 @@ class _Search:
                 yield self._replaced(state, place, columns)
             if rows and (not columns or 2 * state.num_bytes[place] > self._memory):
                 yield self._replaced(state, place, rows)
-        yield from self._with_replicas(state)
 
-    def _with_replicas(self, state: _State) -> Iterator[_State]:
-        """Of whole tables those that exchange most for each byte that a sum over ranks would move."""
+    def replicated(self, state: _State) -> Iterator[_State]:
+        """States with the first 1, 2, 4, ... whole tables replicated that exchange most for each byte of theirs."""
         whole = [
             place
             for place, piece in enumerate(state.pieces)
@@ -239,15 +241,20 @@ class _Search:
             and piece.num_columns == spec.dim
             and spec.bytes_per_value == np.dtype(np.float32).itemsize
         ]
-        if self._size == 1:
-            return
         exchanged = state.traffic.sum(axis=1) / state.num_bytes
-        for place in sorted(whole, key=lambda place: -exchanged[place])[:1]:
-            kept = np.arange(len(state.pieces)) != place
+        whole.sort(key=lambda place: -exchanged[place])
+        for number in sorted({1 << power for power in range(len(whole).bit_length())} | {len(whole)}):
+            copied = set(whole[:number])
+            if self._size == 1 or state.num_bytes[list(copied)].sum() > self._memory:
+                break
+            kept = [place for place in range(len(state.pieces)) if place not in copied]
             yield _State(
-                tuple(piece for number, piece in enumerate(state.pieces) if number != place),
-                (*state.replicated, state.pieces[place].table),
-                *(values[kept] for values in (state.vectors, state.seconds, state.num_bytes, state.traffic)),
+                tuple(state.pieces[place] for place in kept),
+                tuple(state.pieces[place].table for place in whole[:number]),
+                state.vectors[kept],
+                state.seconds[kept],
+                state.num_bytes[kept],
+                state.traffic[kept],
             )
 
     def _state(self, pieces: Sequence[Piece], replicated: tuple[str, ...]) -> _State:

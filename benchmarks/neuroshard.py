@@ -1,0 +1,289 @@
+"""Plans by predicted costs beside plans by one number of each table: simulated, and measured on emulated hosts.
+
+Simulated, by NeuroShard's protocol (Zha et al., MLSys 2023): tasks of 10 to 59 tables from a population of 856, columns
+up to 4, 8, ..., 128, on 4 devices of 4 GiB each (20 to 119 tables on 8); mean predicted cost of a step over the tasks
+that a method places, and how many these are. "search" is ours.
+
+Measured (--only measured): tasks of 10 to 30 tables of up to a million rows, 128 MiB, on 2 and 4 emulated hosts at 1
+and 10 Gbit/s: seconds of a step of the tables, and of a whole DLRM, under the plan of each method, all by our runtime,
+in turn. Predicted and measured costs are compared by Spearman's rank correlation over the plans of each task.
+
+    python benchmarks/neuroshard.py [--short] [--only simulated | measured]
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from benchmarks.harness.compare import compare
+from benchmarks.harness.dlrm import ModelOnTables
+from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
+from windrow import recsys
+from windrow.comm.connect import connect
+from windrow.comm.errors import PlanError
+from windrow.comm.links import Links, NetworkDescription, described_links
+from windrow.comm.world import World
+from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+from windrow.partition.tables.access import draw_rows
+from windrow.partition.tables.cost_model import ComputeModel
+from windrow.partition.tables.costs import TableCosts, Workload
+from windrow.partition.tables.plan import Plan, Shard, TableSpec, check_plan
+from windrow.partition.tables.planners import PLANNERS, SHIPPED_MODEL, Planner, plan_by_search
+from windrow.partition.tables.population import DIMS, draw_tables, draw_tasks
+from windrow.recsys.torchrec_plans import plan_with_torchrec
+
+PARTS = ("simulated", "measured")
+SIMULATED = {False: 100, True: 5}
+DEVICES = {4: (10, 60), 8: (20, 120)}
+"""Devices, and least and most tables."""
+DEVICE_BYTES = 4 << 30
+SIMULATED_BATCH = 65_536
+MEASURED = {False: 20, True: 2}
+SETTINGS = {False: ((2, "1gbit"), (2, "10gbit"), (4, "1gbit"), (4, "10gbit")), True: ((2, "1gbit"),)}
+BATCH, REPEATS = 512, 6
+MEASURED_TABLES, MEASURED_BYTES, MEASURED_ROWS = (10, 30), 128 << 20, 1_000_000
+OURS, TORCHREC = "search", "TorchRec's planner"
+AIM_GREEDY, AIM_TORCHREC, AIM_RANKS = 1.15, 1.20, 0.8
+
+
+def place_at_random(specs: Sequence[TableSpec], world_size: int, memory: float, _: Workload) -> Plan:
+    """Whole tables, each on any rank that has room."""
+    chance, taken, shards = np.random.default_rng(len(specs)), np.zeros(world_size), []
+    for spec in specs:
+        roomy = np.flatnonzero(taken + spec.num_bytes <= memory)
+        if not len(roomy):
+            raise PlanError(f"no room for table {spec.name!r}", shortfall_bytes=spec.num_bytes)
+        rank = int(chance.choice(roomy))
+        taken[rank] += spec.num_bytes
+        shards.append(Shard(spec.name, rank, (0, spec.rows), (0, spec.dim)))
+    return Plan(tuple(shards))
+
+
+GREEDY = ("greedy_size", "greedy_dim", "greedy_lookups", "greedy_size_lookups")
+METHODS: dict[str, Planner] = {
+    OURS: plan_by_search,
+    "random": place_at_random,
+    **{name: PLANNERS[name] for name in GREEDY},
+    TORCHREC: plan_with_torchrec,
+}
+
+
+def network(ranks: int, rate: str) -> Links:
+    """Links between hosts."""
+    return described_links(NetworkDescription(nodes=ranks, rate=rate, latency_us=50.0))
+
+
+# ----------------------------------------------------------------------------------------------------------- simulated
+
+
+def simulate(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Predicted cost of the tasks of one setting under each method; none where it finds no plan."""
+    torch.set_num_threads(1)
+    model, ranks = ComputeModel.load(SHIPPED_MODEL), task["devices"]
+    tasks = draw_tasks(
+        draw_tables(856, 0),
+        sizes=tuple(task["tables"]),
+        max_dim=task["max_dim"],
+        most_bytes=(ranks - 0.25) * DEVICE_BYTES,
+        seed=ranks,
+    )
+    workload = Workload(batch_size=SIMULATED_BATCH // ranks, links=network(ranks, "100gbit"))
+    found: dict[str, list[float | None]] = {name: [] for name in METHODS}
+    for specs in islice(tasks, task["number"]):
+        costs = TableCosts(specs, ranks, workload, model)
+        for name, planner in METHODS.items():
+            try:
+                plan = planner(specs, ranks, DEVICE_BYTES, workload)
+                check_plan(plan, specs, ranks, DEVICE_BYTES)
+            except PlanError:
+                found[name].append(None)
+                continue
+            found[name].append(costs.of_plan(plan).total)
+    return found
+
+
+def simulated(program: Program) -> Findings:
+    """All settings."""
+    figures: dict[str, float] = {}
+    rows: list[tuple[str | float, ...]] = []
+    gains = []
+    settings = [(devices, dim) for devices in DEVICES for dim in DIMS]
+    for devices, dim in [(4, 16), (4, 128)] if program.short else settings:
+        task = {"what": "simulated", "devices": devices, "tables": DEVICES[devices], "max_dim": dim}
+        found = program.in_process({**task, "number": SIMULATED[program.short]}, threads=1, deadline_s=7200)
+        ours = found[OURS]
+        row: list[str | float] = [devices, dim]
+        best = None
+        for name, costs in found.items():
+            placed = [cost for cost in costs if cost is not None]
+            row.append(f"{fmean(placed) * 1e3:.1f} ({len(placed)})" if placed else "- (0)")
+            # Over the tasks that both place.
+            both = [(own, other) for own, other in zip(ours, costs, strict=True) if own and other]
+            if name != OURS and both:
+                gain = sum(other for _, other in both) / sum(own for own, _ in both)
+                figures[f"{devices}_devices_dim_{dim}_over_{name.replace(' ', '_').replace(chr(39), '')}"] = gain
+                best = gain if best is None else min(best, gain)
+        figures[f"{devices}_devices_dim_{dim}_placed"] = sum(cost is not None for cost in ours) / len(ours)
+        gains.append(best or 1.0)
+        rows.append((*row, best or "-"))
+    columns = ("devices", "columns up to", *METHODS, "over the best other")
+    return Findings(
+        figures=figures,
+        aims={
+            "all": Aim(
+                "the search places every task", all(v == 1 for k, v in figures.items() if k.endswith("_placed"))
+            ),
+            "never_worse": Aim("no method is better in any setting", min(gains) >= 1.0),
+        },
+        tables={"Predicted ms of a step (tasks placed)": Table(columns=columns, rows=tuple(rows))},
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ measured
+
+
+def step_of_tables(collection: recsys.EmbeddingBagCollection, ids: KeyedJaggedTensor) -> Callable[[], object]:
+    """Look up, and learn from any gradient."""
+
+    def step() -> None:
+        collection(ids).values().sum().backward()
+        collection.step()
+
+    return step
+
+
+def measure_task(world: World, specs: Sequence[TableSpec], rate: str, repeats: int) -> dict[str, Any]:
+    """Steps of one task's tables, and of a DLRM on them, under each method's plan, in turn. Collective."""
+    workload = Workload(batch_size=BATCH, links=network(world.size, rate))
+    model = ComputeModel.load(SHIPPED_MODEL)
+    chance = np.random.default_rng(world.rank)
+    lengths = [np.floor(spec.lookups_per_sample + chance.random(BATCH)).astype(np.int64) for spec in specs]
+    values = [draw_rows(spec, int(own.sum()), chance) for spec, own in zip(specs, lengths, strict=True)]
+    ids = KeyedJaggedTensor(
+        keys=[spec.features[0] for spec in specs],
+        values=torch.from_numpy(np.concatenate(values)),
+        lengths=torch.from_numpy(np.concatenate(lengths)).int(),
+    )
+    tables = [
+        recsys.EmbeddingBagConfig(
+            num_embeddings=spec.rows, embedding_dim=spec.dim, name=spec.name, feature_names=list(spec.features)
+        )
+        for spec in specs
+    ]
+    costs = TableCosts(specs, world.size, workload, model)
+    of_tables: dict[str, Callable[[], object]] = {}
+    of_model: dict[str, Callable[[], object]] = {}
+    predicted: dict[str, float] = {}
+    for name, planner in METHODS.items():
+        made = planner(specs, world.size, float("inf"), workload) if world.rank == 0 else None
+        plan = world.broadcast_object(made, root=0, stage="plan")
+        predicted[name] = costs.of_plan(plan).total
+        collection = recsys.EmbeddingBagCollection(tables, world=world, plan=plan)
+        model_on_tables = ModelOnTables(collection, BATCH, kind="dcn", bottom=(64,), top=(64,), world=world, seed=0)
+        of_tables[name] = step_of_tables(collection, ids)
+        of_model[name] = partial(model_on_tables.train, ids)
+    timed = {
+        what: comparison_to_json(compare(steps, baseline=OURS, repeats=repeats, world=world))
+        for what, steps in (("tables", of_tables), ("DLRM", of_model))
+    }
+    return {"timed": timed, "predicted": predicted}
+
+
+def work(task: Mapping[str, Any]) -> object:
+    """Simulate, or be one of the hosts."""
+    torch.set_num_threads(1)
+    if task["what"] == "simulated":
+        return simulate(task)
+    keep_freed_memory()
+    keep_shapes(RECOMMENDATION_SHAPES)
+    tasks = draw_tasks(
+        draw_tables(856, 0, most_rows=MEASURED_ROWS),
+        sizes=MEASURED_TABLES,
+        max_dim=128,
+        most_bytes=MEASURED_BYTES,
+        seed=task["seed"],
+    )
+    with connect("mpi", deadline_s=300) as world:
+        return [measure_task(world, specs, task["rate"], task["repeats"]) for specs in islice(tasks, task["number"])]
+
+
+def measured(program: Program) -> Findings:
+    """All tasks on all networks."""
+    figures: dict[str, float] = {}
+    rows: list[tuple[str | float, ...]] = []
+    comparisons: dict[str, Comparison] = {}
+    gains: dict[str, list[float]] = {"greedy": [], TORCHREC: []}
+    orders: list[float] = []
+    for hosts, rate in SETTINGS[program.short]:
+        task = {"what": "measured", "rate": rate, "repeats": REPEATS, "number": MEASURED[program.short], "seed": hosts}
+        found = program.on_ranks(hosts, task, rate=rate, deadline_s=7200)
+        of_setting: dict[str, dict[str, list[float]]] = {
+            what: {name: [] for name in METHODS} for what in ("tables", "DLRM")
+        }
+        for number, each in enumerate(found):
+            for what, timed in each["timed"].items():
+                comparison = comparison_from_json(timed)
+                comparisons[f"{hosts} hosts, {rate}, task {number}, {what}"] = comparison
+                for name in METHODS:
+                    of_setting[what][name].append(1 / comparison.ratio(name).median)
+                if what == "tables":
+                    seconds = [comparison.variants[name].median_s for name in METHODS]
+                    orders.append(float(spearmanr([each["predicted"][name] for name in METHODS], seconds).statistic))
+        for what, ratios in of_setting.items():
+            over = {name: fmean(values) for name, values in ratios.items() if name != OURS}
+            greedy = min(over[name] for name in GREEDY)
+            rows.append((hosts, rate, what, *(over[name] for name in over), greedy))
+            key = f"{hosts}_hosts_{rate}_{what.lower()}"
+            figures |= {f"{key}_over_best_greedy": greedy, f"{key}_over_torchrec": over[TORCHREC]}
+            if what == "tables":
+                gains["greedy"].append(greedy)
+                gains[TORCHREC].append(over[TORCHREC])
+    figures["rank_correlation"] = median(orders)
+    others = [name for name in METHODS if name != OURS]
+    return Findings(
+        figures=figures,
+        comparisons=comparisons,
+        aims={
+            "greedy": Aim(
+                f"tables: at least {AIM_GREEDY:g} times the best greedy plan's speed, on average",
+                fmean(gains["greedy"]) >= AIM_GREEDY,
+            ),
+            "torchrec": Aim(
+                f"tables: at least {AIM_TORCHREC:g} times the speed of TorchRec's plan, on average",
+                fmean(gains[TORCHREC]) >= AIM_TORCHREC,
+            ),
+            "order": Aim(
+                f"predicted and measured costs: rank correlation >= {AIM_RANKS}",
+                figures["rank_correlation"] >= AIM_RANKS,
+            ),
+        },
+        tables={
+            "Seconds of a step over the search's, mean of tasks": Table(
+                columns=("hosts", "rate", "step of", *others, "best greedy"), rows=tuple(rows)
+            )
+        },
+    )
+
+
+def measure(program: Program) -> Findings:
+    """What was asked for; without --only both parts in one result."""
+    parts = {"simulated": simulated, "measured": measured}
+    found = [parts[part](program) for part in program.chosen(PARTS, short=2)]
+    return Findings(
+        figures={key: value for each in found for key, value in each.figures.items()},
+        aims={key: aim for each in found for key, aim in each.aims.items()},
+        comparisons={key: value for each in found for key, value in each.comparisons.items()},
+        tables={key: value for each in found for key, value in each.tables.items()},
+    )
+
+
+if __name__ == "__main__":
+    run_benchmark(__file__, __doc__, measure, work=work, ranks=True, parts=PARTS)
