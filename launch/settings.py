@@ -36,7 +36,7 @@ __all__ = ["PATHS", "parse_settings", "plain_value", "read_toml", "settings_to_d
 
 PATHS = re.compile(
     r"store|run\.(folder|init_from)|graph\.path|graph\.edge_list\.vertex_file|log\.(paths|vocabularies_from)|"
-    r"split\.(validation|test)_paths|plan\.file|tables\.pretrained\..+"
+    r"split\.(validation|test)_paths|plan\.(file|cost_model)|tables\.pretrained\..+"
 )
 """Settings of a recipe that are paths."""
 

@@ -44,6 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"sets of tables ({DEFAULT_SETS}; about one a second)",
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a rank (all cores that it may use)")
+    parser.add_argument(
+        "--design",
+        choices=("corrected", "published"),
+        default="corrected",
+        help="of the model: times that add up, corrected by a network, or a network alone (corrected)",
+    )
     parser.add_argument("--device", default="cpu", help="of the tables: cpu, or cuda (cpu)")
     parser.add_argument(
         "--epochs", type=int, default=DEFAULT_EPOCHS, metavar="N", help=f"epochs of training ({DEFAULT_EPOCHS})"
@@ -77,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         model = fit_compute_model(
             measured.features,
             measured.seconds,
-            design="corrected",
+            design=arguments.design,
             origin=measured.origin,
             epochs=arguments.epochs,
             progress=lambda epoch, _: progress.report("training", (epoch + 1) / arguments.epochs),

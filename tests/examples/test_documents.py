@@ -12,10 +12,11 @@ import torch
 from pyarrow import parquet
 
 from windrow.gnn.synthetic import community_graph
-from windrow.launch.cli import main
+from windrow.launch.cli import build_parser, main
 from windrow.launch.recipe import make_recipe
 from windrow.launch.recommendation_recipe import make_recommendation_recipe
 from windrow.launch.settings import read_toml, write_toml
+from windrow.partition.tables import check_plan
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
 from windrow.recsys.log.store import LogStore
 
@@ -102,6 +103,20 @@ def test_tables_become_a_store(recipes: Path) -> None:
 def test_programs_for_graphs_run(recipes: Path, program: str, made: str) -> None:
     run(program)
     assert Path(made).exists()
+
+
+# -------------------------------------------------------------------------------------------------------- planning.md
+
+
+def test_plans_by_predicted_costs(tmp_path: Path) -> None:
+    (section,) = blocks("planning.md", "toml")
+    recipe = {"name": "mine", **merged(RECIPE, tomllib.loads(section))}
+    assert make_recommendation_recipe(recipe, source="planning.md", base=tmp_path).plan.planner == "neuroshard"
+    (program,) = blocks("planning.md", "python")
+    plan = run(program)["plan"]
+    assert check_plan(plan, run(program)["specs"], 4, 2**30) is None
+    for line in "".join(blocks("planning.md", "bash")).splitlines():
+        build_parser().parse_args(shlex.split(line.removeprefix("mpirun -n 4 "))[1:])
 
 
 # -------------------------------------------------------------------------------------------------- recommendation.md
