@@ -36,7 +36,7 @@ from windrow.recsys.table_profiler import ProfileOptions, profile_tables
 
 Row: TypeAlias = tuple[str | float, ...]
 
-SETS = {False: (1500, 300), True: (100, 50)}
+SETS = {False: (1000, 200), True: (100, 50)}
 """To learn from, and of another population to be asked about."""
 EPOCHS = {False: 300, True: 60}
 EXCHANGES = {False: 300, True: 60}

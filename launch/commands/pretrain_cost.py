@@ -23,7 +23,7 @@ examples:
 docs/planning.md says what is measured, and how far off predictions are.
 """
 
-DEFAULT_SETS, FEWEST_SETS = 3000, 50
+DEFAULT_SETS, FEWEST_SETS = 1500, 50
 DEFAULT_EPOCHS = 200
 
 

@@ -21,6 +21,7 @@ from windrow.launch.recommendation_recipe import RecommendationRecipe, make_reco
 from windrow.launch.training import make_trainer, train
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
+from windrow.recsys.log_tables import log_table_specs
 from windrow.recsys.recommendation import recommendation
 from windrow.recsys.tables.import_export import load_pretrained
 from windrow.training.checkpoint import load_checkpoint, tables_folder
@@ -221,7 +222,7 @@ def test_two_ranks_train_as_one_and_go_on_under_another_plan(
     if launched_rank() == 0:
         prepare_clicks(shared_tmp_path)
     # One job for both: its start takes longer than these runs.
-    for planner in ("round_robin", "row_wise"):
+    for planner in ("round_robin", "row_wise", "neuroshard"):
         check_two_ranks(shared_tmp_path, click_recipe, planner)
 
 
@@ -231,14 +232,17 @@ def check_two_ranks(folder: Path, click_recipe: Make, planner: str) -> None:
     world = MPI.COMM_WORLD
     world.Barrier()
     run = folder / planner
-    recipe = click_recipe(folder, plan={"planner": planner})
+    # A search would replicate tables of this size: with so much memory each rank has room for one alone.
+    plain = click_recipe(folder)
+    largest = max(spec.num_bytes for spec in log_table_specs(plain, LogStore.open(plain.store)))
+    recipe = click_recipe(folder, plan={"planner": planner, "rank_memory_bytes": largest})
     result = train(recipe, run_folder=run)
     assert len(set(world.allgather(result))) == 1
     records = read_records(run / "metrics.jsonl")
-    assert all(record.rows_fetched > 0 for record in records)
     held = json.loads((run / "placement.json").read_text())
     assert held["world_size"] == 2
-    whole = "table-wise" if planner == "round_robin" else "row-wise"
+    assert all(record.rows_fetched > 0 for record in records)
+    whole = "row-wise" if planner == "row_wise" else "table-wise"
     assert {table["name"]: table["plan"] for table in held["tables"]} == {"item": whole, "user": whole}
     assert len(load_checkpoint(run / "checkpoints").header.table_files) == 2
     world.Barrier()
