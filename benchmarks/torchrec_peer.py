@@ -39,6 +39,7 @@ from windrow.comm.connect import connect
 from windrow.comm.random import hash_ids, stream_key
 from windrow.comm.world import World
 from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+from windrow.partition.tables.costs import Workload
 from windrow.partition.tables.plan import Plan, TableSpec
 from windrow.partition.tables.planners import PlanOptions, make_plan
 from windrow.recsys.batches.batch import Batch
@@ -212,42 +213,21 @@ class TorchRecLoss(nn.Module):
         return loss, loss.detach()
 
 
-def torchrec_plan(setting: Setting, world: World, plan: Plan | None, module: TorchRecLoss) -> Any:
+def torchrec_plan(setting: Setting, world: World, plan: Plan | None, path: str) -> Any:
     """TorchRec's sharding plan: of its own planner, told ids per sample and batch size, or ours in its words."""
-    import torch.distributed as dist
-    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-    from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
-    from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise, table_wise
-    from torchrec.distributed.types import ShardingPlan
+    from windrow.recsys.torchrec_plans import even_rows, plan_with_torchrec, to_torchrec
 
+    specs = setting.specs()
     if plan is None:
-        constraints = {
-            name: ParameterConstraints(compute_kernels=["fused"], pooling_factors=[float(ids)])
-            for name, ids in zip(setting.features, setting.multi_hot, strict=True)
-        }
-        planner = EmbeddingShardingPlanner(
-            topology=Topology(world_size=world.size, compute_device="cpu"),
-            batch_size=SAMPLES_PER_RANK,
-            constraints=constraints,
+        # What TorchRec proposes on CPUs; neither rows, which it withholds there, nor copies, whose kernel is not fused.
+        proposed = ("table_wise", "column_wise", "table_column_wise")
+        plan = plan_with_torchrec(
+            specs, world.size, workload=Workload(batch_size=SAMPLES_PER_RANK), sharding_types=proposed
         )
-        return planner.collective_plan(module, [EmbeddingBagCollectionSharder()], dist.group.WORLD)
-    placements = {}
-    for name in setting.features:
-        shards = plan.shards_of(name)
-        # TorchRec's replicated kernel for CPUs is not fused: such a table goes row by row, which is the nearest.
-        placements[name] = table_wise(shards[0].rank, compute_kernel="fused") if len(shards) == 1 else row_wise(
-            compute_kernel="fused"
-        )  # fmt: skip
-    path = "model.bags" if module.alone else "model.sparse_arch.embedding_bag_collection"
-    sharded = construct_module_sharding_plan(
-        module.get_submodule(path),
-        placements,
-        local_size=world.size,
-        world_size=world.size,
-        device_type="cpu",
-        sharder=EmbeddingBagCollectionSharder(),
-    )
-    return ShardingPlan(plan={path: sharded})
+    # TorchRec's replicated kernel for CPUs is not fused: such a table goes row by row, which is the nearest.
+    copies = [spec for spec in specs if plan.replicas_of(spec.name)]
+    rows = [shard for spec in copies for shard in even_rows(spec, range(world.size)) if shard.num_rows]
+    return to_torchrec(Plan((*plan.shards, *rows)), specs, world.size, module=path)
 
 
 def torchrec_step(
@@ -261,10 +241,11 @@ def torchrec_step(
 
     Pipelineable.register(TorchRecBatch)
     module = TorchRecLoss(setting, dense)
+    path = "model.bags" if module.alone else "model.sparse_arch.embedding_bag_collection"
     model = DistributedModelParallel(
         module,
         device=torch.device("cpu"),
-        plan=torchrec_plan(setting, world, plan, module),
+        plan=torchrec_plan(setting, world, plan, path),
         sharders=[EmbeddingBagCollectionSharder()],
     )
     parameters = [parameter for name, parameter in model.named_parameters() if "embedding_bags" not in name]

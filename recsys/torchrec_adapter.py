@@ -1,4 +1,4 @@
-"""The one place where torchrec is imported: its containers of sparse features, which batches are made of."""
+"""TorchRec's containers of sparse features, which batches are made of. No other module imports torchrec at once."""
 
 import logging
 

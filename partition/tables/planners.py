@@ -62,8 +62,9 @@ class PlanOptions:
     """round_robin, greedy, greedy_*: whole tables, to one rank after another, or the costliest first, each to the rank
     that has least of size (greedy is greedy_size), dim, lookups x dim, or lookups x dim x log of rows. row_wise,
     column_wise: every table is cut into one piece for each rank. replicated: every rank holds everything. neuroshard:
-    what a search finds to be fastest by predicted costs, tables cut and replicated as need be. Or one of your own, by
-    the name it was registered under or as "package.module:function"."""
+    what a search finds to be fastest by predicted costs, tables cut and replicated as need be. torchrec: what the
+    planner of TorchRec finds by its costs. Or one of your own, by the name it was registered under or as
+    "package.module:function"."""
     search: SearchOptions = field(default_factory=SearchOptions)
     """neuroshard only: how long and how wide it searches."""
     cost_model: PathOption | None = None
@@ -202,6 +203,11 @@ SHIPPED_MODEL = Path(__file__).with_name("cost_model_cpu.npz")
 """Trained on one thread of a server's processor; it says on which."""
 
 
+def _imported(name: str, specs: Sequence[TableSpec], world_size: int, memory: float, workload: Workload) -> Plan:
+    """Ask a planner that needs what this package does not."""
+    return _find_planner(name)(specs, world_size, memory, workload)
+
+
 def _replicate(specs: Sequence[TableSpec], *_: object) -> Plan:
     return Plan((), tuple(Replica(spec.name, (0, spec.rows)) for spec in specs))
 
@@ -276,4 +282,5 @@ PLANNERS |= {
     "column_wise": partial(_cut, _column_pieces),
     "replicated": _replicate,
     "neuroshard": plan_by_search,
+    "torchrec": partial(_imported, "windrow.recsys.torchrec_plans:plan_with_torchrec"),
 }

@@ -90,6 +90,13 @@ def test_a_run_learns_and_says_how_well(folder: Path, click_recipe: Make, capsys
     assert [path.name for path in tables_folder(best.path).iterdir()] == ["rank-00000.safetensors"]
 
 
+def test_a_recipe_may_ask_torchrec_for_its_plan(folder: Path, click_recipe: Make) -> None:
+    recipe = click_recipe(folder, plan={"planner": "torchrec"}, training={"epochs": 1})
+    assert (train(recipe, run_folder=folder / "run").validation or 0) > 0.5
+    held = json.loads((folder / "run" / "placement.json").read_text())
+    assert {table["name"]: table["plan"] for table in held["tables"]} == dict.fromkeys(("item", "user"), "table-wise")
+
+
 def test_the_best_epoch_may_be_the_one_of_least_entropy(folder: Path, click_recipe: Make) -> None:
     recipe = click_recipe(folder, evaluation={"metric": "normalised_entropy"})
     result = train(recipe, run_folder=folder / "run")

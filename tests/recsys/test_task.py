@@ -187,7 +187,7 @@ def reference_losses(schedule=None):
     return losses
 
 
-@pytest.mark.parametrize("planner", ["round_robin", "row_wise", "column_wise", "replicated"])
+@pytest.mark.parametrize("planner", ["round_robin", "row_wise", "column_wise", "replicated", "torchrec"])
 def test_losses_are_those_of_a_plain_loop(spmd, planner):
     expected = reference_losses()
     for losses in spmd(lambda world: two_epochs(world, planner=planner)):

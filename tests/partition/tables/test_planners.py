@@ -29,7 +29,7 @@ tables = st.lists(
 ).map(lambda found: [table(number, **changes) for number, changes in enumerate(found)])
 
 
-@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize("planner", [planner for planner in PLANNERS if planner != "torchrec"])
 @settings(max_examples=30)
 @given(specs=tables, world_size=st.integers(1, 6), replicate_below_bytes=st.sampled_from([0, 1000, 65536]))
 def test_every_plan_is_fine(planner: str, specs: list[TableSpec], world_size: int, replicate_below_bytes: int) -> None:
