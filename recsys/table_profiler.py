@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,12 @@ from windrow.training.shard_files import LocalTable
 __all__ = ["MeasuredSets", "ProfileOptions", "measure_set", "profile_tables", "read_measured"]
 
 SETS_IN_A_FILE = 50
+REFERENCE = tuple(
+    TableSpec(name=f"reference_{number}", rows=200_000, dim=32, features=("f",), lookups_per_sample=8.0)
+    for number in range(2)
+)
+"""What tells how fast the machine is just now."""
+REFERENCE_SAMPLES, REFERENCE_REPEATS = 2048, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +70,7 @@ class MeasuredSets:
     features: list[Floats]
     """[pieces, 22] of each set: `windrow.partition.tables.cost_model.FEATURES`."""
     seconds: Floats
-    """[sets] median of the steps."""
+    """[sets] median of the steps, at the machine's usual speed (`profile_tables`)."""
     noise: Floats
     """[sets] half the distance between the quartiles of the steps over the median."""
     origin: Mapping[str, Any]
@@ -124,6 +131,9 @@ def profile_tables(
 ) -> MeasuredSets:
     """Measure sets of tables of a generated population, or go on with that.
 
+    A machine may be slower for minutes, when others use its memory or its clock changes. So a set that is always the
+    same is timed before and after each, and times count at the speed at which that one takes its median.
+
     Args:
         folder: of the Parquet files; those of the same options and hardware that are there are kept.
         options: what is measured.
@@ -147,17 +157,12 @@ def profile_tables(
         some = list(islice(drawn, SETS_IN_A_FILE))
         rows = []
         for specs, samples in some:
-            steps = measure_set(
-                specs,
-                samples,
-                device=device,
-                options=TableOptions(),
-                warm_up=options.warm_up,
-                repeats=options.repeats,
-                seed=done,
-            )
+            timed = partial(measure_set, device=device, options=TableOptions(), warm_up=options.warm_up)
+            before = timed(REFERENCE, REFERENCE_SAMPLES, repeats=REFERENCE_REPEATS)
+            steps = timed(specs, samples, repeats=options.repeats, seed=done)
+            after = timed(REFERENCE, REFERENCE_SAMPLES, repeats=REFERENCE_REPEATS)
             features = [piece_features(spec, (0, spec.rows), spec.dim, samples) for spec in specs]
-            rows.append((np.concatenate(features), np.array(steps)))
+            rows.append((np.concatenate(features), np.array(steps), float(np.median(before + after))))
             done += 1
             if progress is not None:
                 progress(done, options.sets)
@@ -193,13 +198,14 @@ def _origin(options: ProfileOptions, device: torch.device) -> dict[str, Any]:
     return plain
 
 
-def _write(path: Path, rows: Sequence[tuple[Floats, Floats]], origin: Mapping[str, Any]) -> None:
+def _write(path: Path, rows: Sequence[tuple[Floats, Floats, float]], origin: Mapping[str, Any]) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
     columns = {
-        "features": pa.array([features.ravel().tolist() for features, _ in rows], pa.list_(pa.float64())),
-        "seconds": pa.array([steps.tolist() for _, steps in rows], pa.list_(pa.float64())),
+        "features": pa.array([features.ravel().tolist() for features, *_ in rows], pa.list_(pa.float64())),
+        "seconds": pa.array([steps.tolist() for _, steps, _ in rows], pa.list_(pa.float64())),
+        "reference": pa.array([reference for *_, reference in rows], pa.float64()),
     }
     about = {"origin": json.dumps(origin), "columns of features": json.dumps(FEATURES)}
     buffer = io.BytesIO()
@@ -216,7 +222,7 @@ def read_measured(folder: Path) -> MeasuredSets:
     import pyarrow as pa
     from pyarrow import parquet
 
-    features, steps, origins = [], [], []
+    features, steps, references, origins = [], [], [], []
     for path in sorted(folder.glob("sets-*.parquet")):
         try:
             found = parquet.read_table(path)
@@ -225,10 +231,12 @@ def read_measured(folder: Path) -> MeasuredSets:
             raise StoreError(f"{path}: no measurements of tables ({error}): delete it and measure again") from error
         features += [np.array(row).reshape(-1, len(FEATURES)) for row in found["features"].to_pylist()]
         steps += [np.array(row) for row in found["seconds"].to_pylist()]
+        references += found["reference"].to_pylist()
     if not steps:
         raise StoreError(f"{folder}: no measurements of tables: write some by `windrow pretrain-cost --data {folder}`")
     if any(origin != origins[0] for origin in origins):
         raise StoreError(f"{folder}: measurements of several machines or settings: keep each in a folder of its own")
     quartiles = np.array([np.percentile(row, (25, 50, 75)) for row in steps])
     noise = (quartiles[:, 2] - quartiles[:, 0]) / 2 / quartiles[:, 1]
-    return MeasuredSets(features=features, seconds=quartiles[:, 1], noise=noise, origin=origins[0])
+    speed = np.median(references) / np.array(references)
+    return MeasuredSets(features=features, seconds=quartiles[:, 1] * speed, noise=noise, origin=origins[0])
