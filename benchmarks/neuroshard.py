@@ -2,8 +2,8 @@
 
 Simulated, by NeuroShard's protocol (Zha et al., MLSys 2023): tasks of 10 to 59 tables from a population of 856, columns
 up to 4, 8, ..., 128, on 4 devices of 4 GiB each (20 to 119 tables on 8); mean predicted cost of a step over the tasks
-that a method places, and how many these are. "search" is ours. TorchRec's planner, which takes longest, is asked about 5
-tasks of each setting.
+that a method places, and how many these are. "search" is ours. TorchRec's planner, which takes longest, is asked about
+5 tasks of each setting.
 
 Measured (--only measured): tasks of 10 to 30 tables of up to a million rows, 128 MiB, on 2 and 4 emulated hosts at 1
 and 10 Gbit/s: seconds of a step of the tables, and of a whole DLRM, under the plan of each method, all by our runtime,
