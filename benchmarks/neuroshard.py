@@ -1,5 +1,9 @@
 """Plans by predicted costs beside plans by one number of each table: simulated, and measured on emulated hosts.
 
+Exact: the search against trying every plan of whole tables, on 300 instances of up to 7 tables on 2 or 3 ranks with
+costs made by hand, where one beam and one round must not be better than the default; and 10,000 tasks with about as
+much memory as they need: each is placed within memory, or refused by table, rank and missing bytes.
+
 Simulated, by NeuroShard's protocol (Zha et al., MLSys 2023): tasks of 10 to 59 tables from a population of 856, columns
 up to 4, 8, ..., 128, on 4 devices of 4 GiB each (20 to 119 tables on 8); mean predicted cost of a step over the tasks
 that a method places, and how many these are. "search" is ours. TorchRec's planner, which takes longest, is asked about
@@ -9,12 +13,12 @@ Measured (--only measured): tasks of 10 to 30 tables of up to a million rows, 12
 and 10 Gbit/s: seconds of a step of the tables, and of a whole DLRM, under the plan of each method, all by our runtime,
 in turn. Predicted and measured costs are compared by Spearman's rank correlation over the plans of each task.
 
-    python benchmarks/neuroshard.py [--short] [--only simulated | measured]
+    python benchmarks/neuroshard.py [--short] [--only exact | simulated | measured]
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from statistics import fmean, median
 from typing import Any
 
@@ -34,14 +38,17 @@ from windrow.comm.links import Links, NetworkDescription, described_links
 from windrow.comm.world import World
 from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.tables.access import draw_rows
-from windrow.partition.tables.cost_model import ComputeModel
+from windrow.partition.tables.cost_model import FEATURES, ComputeModel, inputs_of
 from windrow.partition.tables.costs import TableCosts, Workload
 from windrow.partition.tables.plan import Plan, Shard, TableSpec, check_plan
 from windrow.partition.tables.planners import PLANNERS, SHIPPED_MODEL, Planner, plan_by_search
 from windrow.partition.tables.population import DIMS, draw_tables, draw_tasks
+from windrow.partition.tables.search import SearchOptions, search_plan
 from windrow.recsys.torchrec_plans import plan_with_torchrec
 
-PARTS = ("simulated", "measured")
+PARTS = ("exact", "simulated", "measured")
+INSTANCES, TIGHT = {False: 300, True: 20}, {False: 10_000, True: 200}
+AIM_GAP = 0.01
 SIMULATED = {False: 100, True: 5}
 TORCHREC_TASKS = 5
 """Of each setting, that TorchRec's planner is asked about: it takes some ten seconds for each."""
@@ -82,6 +89,99 @@ METHODS: dict[str, Planner] = {
 def network(ranks: int, rate: str) -> Links:
     """Links between hosts."""
     return described_links(NetworkDescription(nodes=ranks, rate=rate, latency_us=50.0))
+
+
+# --------------------------------------------------------------------------------------------------------------- exact
+
+
+def hand_made_model() -> ComputeModel:
+    """Seconds that add up."""
+    inputs = inputs_of("corrected", np.ones((1, len(FEATURES)))).shape[1]
+    return ComputeModel(
+        design="corrected",
+        mean=np.zeros(inputs),
+        deviation=np.ones(inputs),
+        body=((np.zeros((inputs, 8)), np.zeros(8)), (np.zeros((8, 4)), np.zeros(4))),
+        head=((np.zeros((4, 8)), np.zeros(8)), (np.zeros((8, 1)), np.zeros(1))),
+        roof=np.array([5e-6, 5e-9, 1e-8, 3e-10, 2e-8, 5e-10, 2e-10, 5e-5]),
+        origin={},
+    )
+
+
+def best_of_all(costs: TableCosts) -> float:
+    """Cost of the best plan of whole tables."""
+    specs, size = list(costs.specs.values()), costs.world_size
+    plans = (
+        Plan(tuple(Shard(s.name, rank, (0, s.rows), (0, s.dim)) for s, rank in zip(specs, ranks, strict=True)))
+        for ranks in product(range(size), repeat=len(specs))
+        if ranks[0] == 0
+    )
+    return min(costs.of_plan(plan).total for plan in plans)
+
+
+def try_all(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Gaps to the best, how often a smaller search was better, and what became of tasks that are short of memory."""
+    torch.set_num_threads(1)
+    model, chance = hand_made_model(), np.random.default_rng(0)
+    tables = draw_tables(300, 0, most_rows=MEASURED_ROWS)
+    instances = draw_tasks(tables, sizes=(2, 7), max_dim=64, most_bytes=1e12, seed=0)
+    gaps, smaller_was_better = [], 0
+    for specs in islice(instances, task["instances"]):
+        ranks = int(chance.integers(2, 4))
+        costs = TableCosts(specs, ranks, Workload(batch_size=BATCH, links=network(ranks, "10gbit")), model)
+        found = search_plan(costs, float("inf"))[1].total
+        gaps.append(found / best_of_all(costs) - 1)
+        smaller = search_plan(costs, float("inf"), SearchOptions(beam=1, rounds=1))[1].total
+        smaller_was_better += smaller < found * (1 - 1e-9)
+    outcomes = {"placed": 0, "refused": 0, "unclassified": 0}
+    for specs in islice(draw_tasks(tables, sizes=(1, 6), max_dim=16, most_bytes=1e12, seed=1), task["tight"]):
+        ranks = int(chance.integers(1, 5))
+        memory = int(chance.uniform(0.5, 1.2) * sum(spec.num_bytes for spec in specs) / ranks) + 1
+        costs = TableCosts(specs, ranks, Workload(batch_size=BATCH, links=network(ranks, "10gbit")), model)
+        try:
+            plan, _ = search_plan(costs, memory, SearchOptions(beam=1, rounds=1, candidates=1, caps=1))
+            check_plan(plan, specs, ranks, memory)
+            outcomes["placed"] += 1
+        except PlanError as error:
+            said = error.shortfall_bytes > 0 and "rank" in str(error)
+            named = any(repr(spec.name) in str(error) for spec in specs)
+            outcomes["refused" if said and named else "unclassified"] += 1
+    return {"gaps": gaps, "smaller was better": smaller_was_better, "outcomes": outcomes}
+
+
+def exact(program: Program) -> Findings:
+    """Gaps and refusals."""
+    numbers = {"instances": INSTANCES[program.short], "tight": TIGHT[program.short]}
+    found = program.in_process({"what": "exact", **numbers}, threads=1, deadline_s=7200)
+    gaps, outcomes = np.array(found["gaps"]), found["outcomes"]
+    figures = {
+        "gap_mean": float(gaps.mean()),
+        "gap_largest": float(gaps.max()),
+        "smaller_search_better": float(found["smaller was better"]),
+        **{f"tight_tasks_{name}": float(number) for name, number in outcomes.items()},
+    }
+    return Findings(
+        figures=figures,
+        aims={
+            "gap": Aim(f"mean gap to the best plan of whole tables <= {AIM_GAP:.0%}", figures["gap_mean"] <= AIM_GAP),
+            "larger": Aim("a larger search is never worse", not found["smaller was better"]),
+            "refusals": Aim("no task is refused without table, rank and bytes", not outcomes["unclassified"]),
+        },
+        tables={
+            "Against all plans": Table(
+                columns=("instances", "mean gap", "largest", "smaller search better", *outcomes),
+                rows=(
+                    (
+                        len(gaps),
+                        figures["gap_mean"],
+                        figures["gap_largest"],
+                        found["smaller was better"],
+                        *outcomes.values(),
+                    ),
+                ),
+            )
+        },
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- simulated
@@ -205,8 +305,8 @@ def measure_task(world: World, specs: Sequence[TableSpec], rate: str, repeats: i
 def work(task: Mapping[str, Any]) -> object:
     """Simulate, or be one of the hosts."""
     torch.set_num_threads(1)
-    if task["what"] == "simulated":
-        return simulate(task)
+    if task["what"] != "measured":
+        return {"exact": try_all, "simulated": simulate}[task["what"]](task)
     keep_freed_memory()
     keep_shapes(RECOMMENDATION_SHAPES)
     tasks = draw_tasks(
@@ -280,8 +380,8 @@ def measured(program: Program) -> Findings:
 
 def measure(program: Program) -> Findings:
     """What was asked for; without --only both parts in one result."""
-    parts = {"simulated": simulated, "measured": measured}
-    found = [parts[part](program) for part in program.chosen(PARTS, short=2)]
+    parts = {"exact": exact, "simulated": simulated, "measured": measured}
+    found = [parts[part](program) for part in program.chosen(PARTS, short=len(PARTS))]
     return Findings(
         figures={key: value for each in found for key, value in each.figures.items()},
         aims={key: aim for each in found for key, aim in each.aims.items()},

@@ -22,7 +22,7 @@ times the mean in M steps. Different:
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -124,12 +124,13 @@ def search_plan(
     whole = search.first_state()
     states = [whole, *search.replicated(whole)]
     beam = sorted((search.placed(state) for state in states), key=lambda placed: placed.order)[: options.beam]
-    best, seen = beam[0], {state.key for state in states}
+    seen = {state.key for state in states}
+    # The best that each narrower beam has found after each round: what a smaller search would refine is among these.
+    best = list(accumulate(beam, _better))
+    finalists = {placed.state.key: placed for placed in best}
     for number in range(options.rounds):
         successors = []
         for parent in beam:
-            if search.is_over():
-                break
             found = []
             for state in search.cuts(parent.state):
                 if state.key not in seen and not search.is_over():
@@ -137,15 +138,22 @@ def search_plan(
                     found.append(search.placed(state))
             successors.append(sorted(found, key=lambda placed: placed.order))
         beam = _nested_beam(successors, options.beam)
-        best = min([best, *beam], key=lambda placed: placed.order)
-        if progress is not None:
-            progress(number + 1, best.cost)
-        if not beam or search.is_over():
+        if not beam:
             break
-    if best.cost == float("inf"):
-        best = search.filled()
-    plan = search.plan_of(search.refined(best))
+        here = list(accumulate(beam, _better))
+        best = [_better(best[min(w, len(best) - 1)], here[min(w, len(here) - 1)]) for w in range(options.beam)]
+        finalists |= {placed.state.key: placed for placed in best}
+        if progress is not None:
+            progress(number + 1, best[-1].cost)
+        if search.is_over():
+            break
+    fitting = [placed for placed in finalists.values() if placed.cost < float("inf")] or [search.filled()]
+    plan = search.plan_of(min(map(search.refined, fitting), key=lambda placed: placed.cost))
     return plan, costs.of_plan(plan)
+
+
+def _better(one: _Placed, other: _Placed) -> _Placed:
+    return min(one, other, key=lambda placed: placed.order)
 
 
 def _nested_beam(successors: Sequence[list[_Placed]], width: int) -> list[_Placed]:
