@@ -11,7 +11,7 @@ Both ends know the size of a message before it travels: a row of given shape and
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -235,6 +235,17 @@ class WireOptions:
                 f'wire.sums = "fp8" with wire.topology = "{self.topology}": fp8 keeps what it leaves out for the next '
                 'step, which sums within hosts have no place for. Set wire.topology = "flat", or wire.sums = "bf16"'
             )
+
+    @classmethod
+    def of_name(cls, name: str, *, tables: bool) -> "WireOptions":
+        """One format for all; sums are in fp8 where that is int8 or int4.
+
+        Args:
+            name: a codec.
+            tables: whether rows are learnt, so that their gradients travel back.
+        """
+        found: Any = name
+        return cls(vectors=found, sums="fp8" if name in FEW_BITS else found, gradients=found if tables else "fp32")
 
     def vectors_codec(self, dtype: torch.dtype) -> Codec:
         """How rows travel that are kept in this dtype: what is shorter than fp32 travels as it is."""

@@ -20,7 +20,7 @@ from windrow.recsys.batches.deduplication.options import INVERSE_BYTES, WORTHWHI
 from windrow.recsys.batches.deduplication.survey import LogSurvey
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.log_survey import groups_for
-from windrow.recsys.log_tables import log_transforms, plan_of, plan_tables, table_configs
+from windrow.recsys.log_tables import log_transforms, plan_tables, table_configs
 from windrow.recsys.recipe_sections import RecommendationSections
 from windrow.recsys.recommendation import make_click_model
 from windrow.recsys.sharded.layout import make_layout
@@ -177,7 +177,7 @@ def _amounts(
         if tables:
             features = {name for table in tables for name in table.feature_names}
             here = [kept for group in groups if once and (kept := [name for name in group if name in features])]
-            layout = make_layout(tables, plan_of(plan, {table.name for table in tables}), ranks, here)
+            layout = make_layout(tables, plan.only({table.name for table in tables}), ranks, here)
             id_type = np.int64 if layout.wide_ids else np.int32
             form = MessageFormat(id_type, weighted=is_weighted and pooled, with_lengths=pooled)
             traffic += expected_traffic(layout, form, loads, found.id_share)

@@ -32,7 +32,6 @@ __all__ = [
     "count_table_rows",
     "log_table_specs",
     "log_transforms",
-    "plan_of",
     "plan_tables",
     "plan_workload",
     "sequence_tables",
@@ -225,14 +224,6 @@ def plan_tables(recipe: RecommendationSections, store: LogStore, world_size: int
     asks_costs = options.file is None and (options.planner == "neuroshard" or ":" in options.planner)
     specs = surveyed_table_specs(recipe, store, world_size) if asks_costs else log_table_specs(recipe, store)
     return make_plan(options, specs, world_size, plan_workload(recipe, links))
-
-
-def plan_of(plan: Plan, tables: set[str]) -> Plan:
-    """The part of a plan that concerns some tables."""
-    return Plan(
-        shards=tuple(shard for shard in plan.shards if shard.table in tables),
-        replicated=tuple(replica for replica in plan.replicated if replica.table in tables),
-    )
 
 
 def set_first_values(

@@ -18,7 +18,6 @@ from windrow.recsys.log_tables import (
     check_store,
     log_table_specs,
     log_transforms,
-    plan_of,
     plan_tables,
     set_first_values,
     table_configs,
@@ -167,7 +166,7 @@ def _click_recommender(
         return {
             "device": device,
             "world": world,
-            "plan": plan_of(plan, names),
+            "plan": plan.only(names),
             "groups": recipe.deduplication.looked_up_groups(),
             "optimizer": recipe.tables.only(names),
             "wire": recipe.wire,

@@ -8,14 +8,17 @@ from torch import nn
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.meter import Stopwatch
+from windrow.partition.tables.plan import Plan, check_plan
+from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.jagged import Deduplicated
 from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.click_models import DenseModel
-from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables
+from windrow.recsys.sharded.collection import ShardedTables
 from windrow.training.dropout import DropoutContext, takes_dropout
 
 if TYPE_CHECKING:
+    from windrow.recsys.sharded.in_flight import InFlightLookup
     from windrow.recsys.sharded.pooled import EmbeddingBagCollection
     from windrow.recsys.sharded.sequences import EmbeddingCollection
     from windrow.recsys.tables.table import TableBatch
@@ -144,6 +147,23 @@ class Recommender(nn.Module):
     def local_tables(self) -> "list[TableBatch]":
         """What this rank stores of all tables, in batches."""
         return [table for collection in self.collections() for table in collection.local_tables()]
+
+    def move_to(self, plan: Plan | str) -> None:
+        """Store all tables as another plan has it, in the middle of a run: see `ShardedTables.move_to`. Collective.
+
+        Args:
+            plan: of the tables of all collections, or the name of a planner; must agree.
+
+        Raises:
+            PlanError: the plan does not fit the tables or the world.
+            RecipeError: see there; a collection is then under its old plan or its new one.
+        """
+        collections = self.collections()
+        specs, size = [spec for found in collections for spec in found.specs], collections[0].world.size
+        plan = plan if isinstance(plan, Plan) else plan_with_planner(plan, specs, size)
+        check_plan(plan, specs, size)
+        for collection in collections:
+            collection.move_to(plan.only([spec.name for spec in collection.specs]))
 
     def collections(self) -> "tuple[EmbeddingBagCollection | EmbeddingCollection, ...]":
         """All that holds tables."""

@@ -13,6 +13,7 @@ update of the minibatch before, since it may need the same rows. What overlaps i
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.meter import Traffic
 from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
-from windrow.partition.tables.plan import table_placement
+from windrow.partition.tables.plan import Plan, table_placement
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
@@ -216,6 +217,24 @@ class RecommendationTask(Task[Lookups]):
                 f"the checkpoint has the weights {', '.join(sorted(state))}, but the model {', '.join(sorted(mine))}"
             )
         model.load_state_dict(dict(state), strict=False)
+
+    @property
+    def moves(self) -> int:
+        """How often tables have moved to another plan."""
+        return sum(collection.moves for collection in self._collections)
+
+    def state(self) -> Mapping[str, Any]:
+        """Where the tables are, if they have moved."""
+        if not self.moves:
+            return {}
+        plans = [asdict(collection.plan) for collection in self._collections]
+        return {"world_size": self._setup.world.size, "plans": plans}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Move the tables to where they were, on as many ranks; on others they stay. Collective."""
+        if state.get("world_size") == self._setup.world.size:
+            for collection, plan in zip(self._collections, state["plans"], strict=True):
+                collection.move_to(Plan.from_dict(plan))
 
     def scale_learning_rate(self, factor: float) -> None:
         """Of all tables."""

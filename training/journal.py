@@ -307,7 +307,7 @@ class Journal:
             if resumed:
                 self.folder.record_environment()
             # Also of a resumed run: its plan and its number of ranks may be others.
-            write_json(self.folder.placement_file, placement)
+            self.write_placement(placement)
             self.records = _cut(self.folder.metrics_file, EpochRecord, finished_epochs)
             _cut(self.folder.ranks_file, RankRecord, finished_epochs)
         except OSError as error:
@@ -315,6 +315,10 @@ class Journal:
                 f"cannot write into the run folder {self.folder.path}: {error.strerror}. Make room, or let it be "
                 "written to; then go on with --resume, or start a new run."
             ) from error
+
+    def write_placement(self, placement: Mapping[str, Any]) -> None:
+        """Write down what each rank holds now."""
+        write_json(self.folder.placement_file, placement)
 
     def append(self, record: EpochRecord, ranks: Sequence[RankCost]) -> list[str]:
         """Write down an epoch, all ranks together and each of them; the lines to show.

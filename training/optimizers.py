@@ -1,11 +1,16 @@
 """PyTorch's optimisers without its compiler."""
 
 import inspect
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch import nn
 
-__all__ = ["without_compiler"]
+if TYPE_CHECKING:
+    from windrow.training.task import TrainingOptions
+
+__all__ = ["make_optimizer", "without_compiler"]
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
 
@@ -28,3 +33,13 @@ def without_compiler(kind: type[AnyOptimizer]) -> type[AnyOptimizer]:
     plain = {name: inspect.unwrap(getattr(kind, name)) for name in _WRAPPED}
     # The wrapper of a step has one more task: to turn gradients off.
     return type(kind.__name__, (kind,), {**plain, "step": torch.no_grad()(plain["step"])})
+
+
+def make_optimizer(parameters: Sequence[nn.Parameter], options: "TrainingOptions") -> torch.optim.Optimizer:
+    """That of the dense part; there may be no parameters."""
+    kinds = {"adam": torch.optim.AdamW, "adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD}
+    kind: Any = without_compiler(kinds[options.optimizer])
+    # An optimiser of nothing is refused by torch.
+    learnt = parameters or [nn.Parameter(torch.empty(0))]
+    optimizer: torch.optim.Optimizer = kind(learnt, lr=options.learning_rate, weight_decay=options.weight_decay)
+    return optimizer

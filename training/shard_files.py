@@ -41,11 +41,13 @@ __all__ = [
     "StateTensor",
     "StoredTables",
     "check_shard_files",
+    "join_parts",
     "write_safetensors",
     "write_shard_file",
 ]
 
 StateAxis = Literal["rows", "columns"]
+_Range = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +70,25 @@ class LocalTable:
     def dim(self) -> int:
         """Columns stored."""
         return self.columns[1] - self.columns[0]
+
+    @property
+    def num_cells(self) -> int:
+        """Rows times columns."""
+        return self.num_rows * self.dim
+
+    def common(self, other: "LocalTable") -> "LocalTable":
+        """What it has in common with another shard of the table; may be empty."""
+
+        def overlap(first: _Range, second: _Range) -> _Range:
+            start = max(first[0], second[0])
+            return start, max(start, min(first[1], second[1]))
+
+        return replace(self, rows=overlap(self.rows, other.rows), columns=overlap(self.columns, other.columns))
+
+    def inside(self, whole: "LocalTable") -> tuple[slice, slice]:
+        """Where it lies in a shard that it is a part of."""
+        (top, _), (left, _) = whole.rows, whole.columns
+        return slice(self.rows[0] - top, self.rows[1] - top), slice(self.columns[0] - left, self.columns[1] - left)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,7 +206,6 @@ def _shard_key(member: LocalTable, what: str) -> str:
     return f"{member.name}/{top}-{bottom}/{left}-{right}/{what}"
 
 
-_Range = tuple[int, int]
 _MOST_PIECES_SHOWN = 3
 
 
@@ -252,9 +272,7 @@ class ShardReader:
     def read(self, table: str, rows: _Range, columns: _Range, what: str = "weight") -> Tensor:
         """One content of a shard of a table.
 
-        What is stored for each weight is copied bit for bit. What is stored for each row (row-wise Adagrad) is the
-        mean over columns of a quantity, so the pieces beside each other are averaged, weighted with the columns
-        they have in common with the request. What is not cut (Adam's step) must be the same in all pieces.
+        See `join_parts`. What is not cut (Adam's step) must be the same in all pieces.
 
         Args:
             table: name.
@@ -270,11 +288,11 @@ class ShardReader:
         """
         wanted = LocalTable(name=table, rows=rows, columns=columns)
         pieces = self._pieces(table)
-        shared = [(stored, common) for stored in pieces if _num_cells(common := _common(stored.piece, wanted))]
+        shared = [(stored, common) for stored in pieces if (common := stored.piece.common(wanted)).num_cells]
         for (one, rectangle), (other, another) in combinations(shared, 2):
-            if _num_cells(_common(rectangle, another)):
+            if rectangle.common(another).num_cells:
                 raise StoreError(f"{self._folder}: {one} and {other} overlap: the files were not written together")
-        if sum(_num_cells(common) for _, common in shared) != _num_cells(wanted):
+        if sum(common.num_cells for _, common in shared) != wanted.num_cells:
             shown = "; ".join(map(str, pieces[:_MOST_PIECES_SHOWN]))
             raise StoreError(
                 f"{self._folder}: {_shown(wanted)} is not all there. The files hold {shown}"
@@ -284,18 +302,12 @@ class ShardReader:
         axes = self._axes.get(_shard_key(pieces[0].piece, what), _AXES[: sample.ndim])
         if not axes:
             return self._uncut([stored for stored, _ in shared] or pieces[:1], what)
-        whole = len(axes) == len(_AXES)
-        shape = (wanted.num_rows, wanted.dim)[: len(axes)]
-        total = sample.new_zeros(shape, dtype=sample.dtype if whole else torch.float64)
         # In the order of their columns, so that sums do not depend on which file holds what.
-        for stored, common in sorted(shared, key=lambda found: (found[1].rows, found[1].columns)):
-            part: Tensor = self._view(stored, what)[_inside(common, stored.piece)[: len(axes)]]
-            if whole:
-                total[_inside(common, wanted)] = part
-            else:
-                # In float64 so that pieces that agree, or a single one, come out as they went in.
-                total[_inside(common, wanted)[0]] += part.double() * common.dim
-        return total if whole else (total / max(wanted.dim, 1)).to(sample.dtype)
+        ordered = sorted(shared, key=lambda found: (found[1].rows, found[1].columns))
+        parts = (
+            (common, self._view(stored, what)[common.inside(stored.piece)[: len(axes)]]) for stored, common in ordered
+        )
+        return join_parts(wanted, parts, len(axes), like=sample)
 
     def _add(self, path: Path, opened: ExitStack) -> None:
         from safetensors import SafetensorError, safe_open
@@ -350,24 +362,33 @@ class ShardReader:
         return values[0].clone()
 
 
-def _num_cells(piece: LocalTable) -> int:
-    return piece.num_rows * piece.dim
+def join_parts(
+    wanted: LocalTable, parts: Iterable[tuple[LocalTable, Tensor]], num_axes: int, *, like: Tensor
+) -> Tensor:
+    """Put a content of a shard together from what other shards have of it.
 
+    What is stored for each weight is copied bit for bit. What is stored for each row (row-wise Adagrad) is the mean
+    over columns of a quantity, so the parts beside each other are averaged, weighted with their columns.
 
-def _inside(part: LocalTable, whole: LocalTable) -> tuple[slice, slice]:
-    """Where a part of a shard lies in it."""
-    (top, _), (left, _) = whole.rows, whole.columns
-    return (slice(part.rows[0] - top, part.rows[1] - top), slice(part.columns[0] - left, part.columns[1] - left))
+    Args:
+        wanted: the shard.
+        parts: cut it without gaps or overlaps, each with its values; where they are averaged the order counts.
+        num_axes: 2 where there is a value for each weight, 1 for each row.
+        like: of the same dtype and device.
 
-
-def _common(one: LocalTable, other: LocalTable) -> LocalTable:
-    """What two shards of a table have in common; may be empty."""
-
-    def overlap(first: _Range, second: _Range) -> _Range:
-        start = max(first[0], second[0])
-        return start, max(start, min(first[1], second[1]))
-
-    return replace(one, rows=overlap(one.rows, other.rows), columns=overlap(one.columns, other.columns))
+    Returns:
+        [rows, columns] or [rows], new.
+    """
+    whole = num_axes == len(_AXES)
+    shape = (wanted.num_rows, wanted.dim)[:num_axes]
+    total = like.new_zeros(shape, dtype=like.dtype if whole else torch.float64)
+    for common, part in parts:
+        if whole:
+            total[common.inside(wanted)] = part
+        else:
+            # In float64 so that parts that agree, or a single one, come out as they went in.
+            total[common.inside(wanted)[0]] += part.double() * common.dim
+    return total if whole else (total / max(wanted.dim, 1)).to(like.dtype)
 
 
 def _shown(piece: LocalTable) -> str:

@@ -178,12 +178,17 @@ class Task(ABC, Generic[Minibatch]):
         """Restore what `dense_state` gave."""
         model.load_state_dict(state)
 
-    def state(self) -> Mapping[str, Tensor]:
+    @property
+    def moves(self) -> int:
+        """How often tables have moved, so that `reduced_parameters` are others: the same on all ranks."""
+        return 0
+
+    def state(self) -> Mapping[str, Any]:
         """What a run that goes on from here needs beside the model and its optimiser; the same on all ranks."""
         return {}
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state` gave, on any number of ranks."""
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` gave, on any number of ranks. Collective."""
 
     def scale_learning_rate(self, factor: float) -> None:
         """Let what the task updates itself learn at its peak rate times this, from the next minibatch on."""

@@ -12,6 +12,7 @@ is that of model, optimiser and tables, and its position (epoch, step). For mode
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Meter, Stopwatch
 from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.comm.random import Stream, stream_key
-from windrow.comm.wire import FEW_BITS, WireOptions
+from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.training.callbacks import Callback
 from windrow.training.checkpoint import (
@@ -50,7 +51,7 @@ from windrow.training.epoch_cost import (
     with_time,
 )
 from windrow.training.journal import EpochRecord, Journal, TrainingResult
-from windrow.training.optimizers import without_compiler
+from windrow.training.optimizers import make_optimizer
 from windrow.training.run_folder import RunFolder, open_run_folder
 from windrow.training.schedule import EarlyStopping, learning_rate_factor
 from windrow.training.task import Setup, Task, TrainingOptions
@@ -133,7 +134,8 @@ class Trainer:
         self.should_stop = False
         self.finished_epochs = 0
         self._callbacks = list(callbacks)
-        wire = _wire_options(wire, tables=task.data == "log")
+        if not isinstance(wire, WireOptions):
+            wire = WireOptions.of_name(wire or "fp32", tables=task.data == "log")
         if world.meter is None:
             world.meter = Meter()
         _refuse_batch_norm(model)
@@ -159,11 +161,12 @@ class Trainer:
                 'wire.sums = "fp8" with a world of sums within hosts, which have no place for what fp8 leaves out: '
                 'leave out sums_world, or set wire.sums = "bf16"'
             )
-        self._reducer = GradientReducer(
-            sums_world or world, task.reduced_parameters(model), codec=wire.sums_codec(), bucket_bytes=task.bucket_bytes
+        self._make_reducer = functools.partial(
+            GradientReducer, sums_world or world, codec=wire.sums_codec(), bucket_bytes=task.bucket_bytes
         )
+        self._reducer, self._moves = self._make_reducer(task.reduced_parameters(model)), task.moves
         self._dense = list(task.dense_parameters(model))
-        self._optimizer = _make_optimizer(self._dense, self.options)
+        self._optimizer = make_optimizer(self._dense, self.options)
         self._loss = 0.0
 
     # ------------------------------------------------------------------------------------------------------ learning
@@ -247,9 +250,11 @@ class Trainer:
         self.task.load_dense_state(self.model, state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.task.load_state(state.get("task", {}))
+        self._follow_moves()
 
     def gather_residuals(self) -> list[list[Tensor]]:
         """On rank 0 what each rank's sums of gradients have left out (`windrow.comm.error_feedback`). Collective."""
+        self._follow_moves()
         return self.world.gather_object(self._reducer.residuals(), root=0, stage="checkpoint")
 
     def load_residuals(self, residuals: Sequence[Sequence[Tensor]]) -> None:
@@ -284,7 +289,13 @@ class Trainer:
         group = self._group_of(step)
         is_last = step + 1 == group.stop
         if step == group.start:
+            self._follow_moves()
             self._reducer.start()
+        elif self._moves != self.task.moves:
+            raise RecipeError(
+                f"tables moved after step {step}, but gradients of accumulate = {self.options.accumulate} steps are "
+                "added up: move them after a multiple of it"
+            )
         with self._forward_mode(epoch, step):
             loss = self.task.loss(minibatch, epoch, step)
         value = 0.0
@@ -303,6 +314,12 @@ class Trainer:
             self._optimizer.step()
             self.task.update()
         return value
+
+    def _follow_moves(self) -> None:
+        """Sum the gradients of what every rank holds now; what sums have left out is dropped where that is new."""
+        if self._moves != self.task.moves:
+            self._reducer.close()
+            self._reducer, self._moves = self._make_reducer(self.task.reduced_parameters(self.model)), self.task.moves
 
     @contextlib.contextmanager
     def _forward_mode(self, epoch: int, step: int) -> Iterator[None]:
@@ -531,6 +548,8 @@ class _Run:
                     for line in journal.append(record, ranks):
                         progress.write(line)
                 trainer.call("on_epoch", record)
+                if journal is not None and task.moves:
+                    journal.write_placement(task.placement())
                 if self._is_due(self._options.checkpoint_every_epochs) or improved:
                     self._save(best=improved)
                 if timeline is not None:
@@ -659,16 +678,6 @@ class _Run:
         self._task.check_world_size(header.world_size)
 
 
-def _wire_options(wire: WireOptions | str | None, *, tables: bool) -> WireOptions:
-    if isinstance(wire, WireOptions):
-        return wire
-    if wire is None:
-        return WireOptions()
-    # Gradients of rows travel back where rows are learnt, which are in tables.
-    name: Any = wire
-    return WireOptions(vectors=name, sums="fp8" if name in FEW_BITS else name, gradients=name if tables else "fp32")
-
-
 def _refuse_batch_norm(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, BATCH_NORMS):
@@ -689,12 +698,3 @@ def _copy_from_rank_0(world: World, state: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, value in state.items():
             value.copy_(wanted[name])
-
-
-def _make_optimizer(parameters: Sequence[nn.Parameter], options: TrainingOptions) -> torch.optim.Optimizer:
-    kinds = {"adam": torch.optim.AdamW, "adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD}
-    kind: Any = without_compiler(kinds[options.optimizer])
-    # An optimiser of nothing is refused by torch.
-    learnt = parameters or [nn.Parameter(torch.empty(0))]
-    optimizer: torch.optim.Optimizer = kind(learnt, lr=options.learning_rate, weight_decay=options.weight_decay)
-    return optimizer

@@ -11,7 +11,7 @@ Ranges of rows may be replicated instead, all of a table's or some: every rank h
 `TableSpec` is what a planner has to know about a table, `Cost` what a step costs, part by part.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise, product
 from typing import Any, Literal, TypeAlias
@@ -190,6 +190,14 @@ class Plan:
     replicated: tuple[Replica, ...] = ()
     """Ranges of rows that every rank holds; with the shards they cover each table exactly once."""
 
+    @classmethod
+    def from_dict(cls, plan: Mapping[str, Any]) -> "Plan":
+        """The plan that `dataclasses.asdict` made this of."""
+        return cls(
+            tuple(Shard(**shard) for shard in plan["shards"]),
+            tuple(Replica(**replica) for replica in plan["replicated"]),
+        )
+
     def shards_of(self, table: str) -> tuple[Shard, ...]:
         """The shards of a table, in the plan's order, without what every rank holds."""
         return tuple(shard for shard in self.shards if shard.table == table)
@@ -201,6 +209,13 @@ class Plan:
     def shards_on(self, rank: int) -> tuple[Shard, ...]:
         """The shards on a rank, in the plan's order, without what every rank holds."""
         return tuple(shard for shard in self.shards if shard.rank == rank)
+
+    def only(self, tables: Collection[str]) -> "Plan":
+        """The part that concerns some tables."""
+        return Plan(
+            tuple(shard for shard in self.shards if shard.table in tables),
+            tuple(replica for replica in self.replicated if replica.table in tables),
+        )
 
     def kind_of(self, table: str) -> Kind:
         """How a table is cut.

@@ -1,6 +1,6 @@
 """What pooled and unpooled collections share: a rank's pieces of tables, how they learn, and a minibatch on its way.
 
-A lookup has four stages: counts, ids, lookup at the owners, vectors home (`InFlightLookup`).
+A lookup has four stages: counts, ids, lookup at the owners, vectors home (`windrow.recsys.sharded.in_flight`).
 
 An id names one row in each shard of its table that holds it, so one row in every table that is not cut by columns.
 A row that several ids name counts as often, since bags are looked up without a search for duplicates; a list that
@@ -27,7 +27,9 @@ from windrow.comm.route import Route, Transfer
 from windrow.comm.wire import Wire, WireOptions, make_codec
 from windrow.partition.tables.plan import Plan, Replica, Shard, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
+from windrow.recsys.sharded.in_flight import InFlightLookup
 from windrow.recsys.sharded.layout import Lookup, OwnerLayout, make_layout
+from windrow.recsys.sharded.moving import move_state
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, read_samples, unpack
 from windrow.recsys.sharded.rank_tables import RankTables
 from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, without_values, write_table
@@ -46,96 +48,14 @@ from windrow.recsys.tables.table import TableBatch
 from windrow.training.shard_files import StateTensor
 
 if TYPE_CHECKING:
-    from windrow.comm.transfer import Pending
     from windrow.comm.world import World
     from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.tables.forms import Form
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
-__all__ = ["InFlightLookup", "ShardedTables", "rows_of_whole_tables", "table_specs"]
+__all__ = ["ShardedTables", "rows_of_whole_tables", "table_specs"]
 
 Result = TypeVar("Result")
-
-
-class InFlightLookup(Generic[Result]):
-    """A minibatch on its way through a collection; made by `start_counts` of the collection.
-
-    Every stage is collective: every rank starts the stages of all its minibatches in the same order. A stage that was
-    not started is started by the next one, so that ``collection.start_counts(batch).finish()`` is a whole lookup.
-    A loop that keeps three minibatches in flight, where values are exact because no row is read before the update of
-    the minibatch before::
-
-        step   minibatch n                  minibatch n + 1      minibatch n + 2
-                                            start_ids
-                                                                 start_counts
-               start_lookup
-               (bottom part of the model)
-               finish
-               forward, backward
-
-    In training mode every rank runs one backward pass through each result, also where it has no samples. Gradients
-    travel while what was computed between `start_lookup` and `finish` is differentiated.
-
-    Args:
-        tables: the collection.
-        samples: each group of this rank.
-
-    Raises:
-        DeadlineError: of every stage: a rank did not come in time.
-    """
-
-    def __init__(self, tables: "ShardedTables[Result]", samples: Sequence[Samples]) -> None:
-        self._tables = tables
-        self._samples = samples
-        layout, world = tables.layout, tables.world
-        self._owner = layout.owners[world.rank]
-        self._asked = pack(samples, layout.owners, layout.index, tables.form)
-        length = layout.num_groups + len(self._owner.requests)
-        self._headers = [torch.empty(length, dtype=torch.int64) for _ in range(world.size)]
-        self._pending: Pending[None] = world.start_exchange(
-            [torch.from_numpy(message.header) for message in self._asked],
-            self._headers,
-            stage=f"{tables.stage}: counts",
-        )
-        self._received: Sequence[Message] = ()
-        self._transfer: Transfer | None = None
-        self._replicated: list[Tensor] = []
-
-    def start_ids(self) -> None:
-        """Wait for the counts and send the ids. Collective."""
-        if self._received:
-            return
-        self._pending.wait()
-        rank = self._tables.world.rank
-        self._received = [
-            self._asked[rank]
-            if peer == rank
-            else Message(self._tables.form, header.numpy(), self._owner.request_groups)
-            for peer, header in enumerate(self._headers)
-        ]
-        self._pending = self._tables.world.start_exchange(
-            [message.buffer for message in self._asked],
-            [message.buffer for message in self._received],
-            stage=f"{self._tables.stage}: ids",
-        )
-
-    def start_lookup(self) -> None:
-        """Wait for the ids of all ranks, look them up, and send what was found. Collective."""
-        if self._transfer is not None:
-            return
-        self.start_ids()
-        self._pending.wait()
-        wanted = unpack(self._received, self._owner, self._tables.form)
-        self._transfer = self._tables.send(wanted, self._received, self._asked, self._samples)
-        self._tables.count_rows(self._samples, self._asked)
-        # While the vectors travel:
-        self._replicated = self._tables.look_up_replicated(self._samples)
-
-    def finish(self) -> Result:
-        """Wait for what was found for this rank's samples. Collective; once."""
-        self.start_lookup()
-        assert self._transfer is not None
-        return self._tables.receive(self._transfer, self._replicated, self._samples)
 
 
 class ShardedTables(nn.Module, ABC, Generic[Result]):
@@ -191,26 +111,66 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         self.options = options or TableOptions()
         self.device = device or torch.get_default_device()
         self.specs = table_specs(tables, self.options)
-        self.plan = (
-            plan if isinstance(plan, Plan) else plan_with_planner(plan or "round_robin", self.specs, self.world.size)
-        )
-        check_plan(self.plan, self.specs, self.world.size)
         self.groups = tuple(tuple(group) for group in groups)
         """Features whose lists come deduplicated."""
+        self.stage = stage
+        self._pooled, self._is_weighted = pooled, is_weighted
+        self._seed = seed
+        self.forms = wire or WireOptions()
+        self.moves = 0
+        """How often `move_to` has changed the plan."""
+        self._steps = 0
+        self._learning_rate: float | None = None
+        self._ahead: list[tuple[KeyedJaggedTensor, InFlightLookup[Result]]] = []
+        self._rows = {table.name: table.num_embeddings for table in tables}
+        self._left_out = False
+        self._place(self._plan_of(plan or "round_robin"), seed=seed)
+        self._call_init_fns()
+
+    def _plan_of(self, plan: Plan | str) -> Plan:
+        """A plan that fits, or that of a planner."""
+        found = plan if isinstance(plan, Plan) else plan_with_planner(plan, self.specs, self.world.size)
+        check_plan(found, self.specs, self.world.size)
+        return found
+
+    def _place(self, plan: Plan, *, seed: int | None) -> None:
+        """Make the tables where a plan has them, with first values or zeros, and what finds them there."""
+        tables, size = self.configs, self.world.size
         forms = make_forms(tables, self.options)
         form_of = {table.name: number for number, form in enumerate(forms) for table in form.tables}
         kinds = [(self.options.of_one_batch(table.name), form_of.get(table.name)) for table in tables]
         numbers = [kinds.index(kind) for kind in kinds]
-        self.layout = make_layout(tables, self.plan, self.world.size, groups, numbers, pooled=pooled)
-        self.form = MessageFormat(
-            np.int64 if self.layout.wide_ids else np.int32, weighted=is_weighted, with_lengths=pooled
+        layout = make_layout(tables, plan, size, self.groups, numbers, pooled=self._pooled)
+        ranks = [CompressedTables.rank_of(form, plan) for form in forms]
+        compressed = [
+            CompressedTables(form, self.options, replicated=rank is None and size > 1, device=self.device, seed=seed)
+            for form, rank in zip(forms, ranks, strict=True)
+            if not self.is_meta and rank in {None, self.world.rank}
+        ]
+        through = {table.name: found for found in compressed for table in found.form.tables}
+        sharded, copies = (
+            RankTables(
+                owner,
+                through,
+                self.options,
+                rows=self._rows,
+                pooled=self._pooled,
+                device=self.device,
+                replicated=replicated,
+                seed=seed,
+            )
+            for owner, replicated in ((layout.owners[self.world.rank], False), (layout.replicated, True))
         )
-        self.stage = stage
-        self._seed = seed
-        self.forms = wire or WireOptions()
+        # What is refused was refused above: from here on the tables are there.
+        self.plan, self.layout = plan, layout
+        self._forms, self._compressed = list(zip(forms, ranks, strict=True)), compressed
+        self._sharded, self._replicated = sharded, copies
+        self.form = MessageFormat(
+            np.int64 if layout.wide_ids else np.int32, weighted=self._is_weighted, with_lengths=self._pooled
+        )
         self.wire = Wire(
             self.world,
-            stage=stage,
+            stage=self.stage,
             codec=make_codec(self.forms.vectors, columns=self._columns_of(gradients=False)),
             gradient_codec=make_codec(
                 self.forms.gradients, rank=self.world.rank, columns=self._columns_of(gradients=True)
@@ -219,37 +179,61 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             rows_stage="vectors",
             shared_memory=True,
         )
-        self._steps = 0
-        self.round_anew(0)
-        self._ahead: list[tuple[KeyedJaggedTensor, InFlightLookup[Result]]] = []
-        rows = {table.name: table.num_embeddings for table in tables}
-        self._forms = [(form, CompressedTables.rank_of(form, self.plan)) for form in forms]
-        self._compressed = [
-            CompressedTables(
-                form, self.options, replicated=rank is None and self.world.size > 1, device=self.device, seed=seed
-            )
-            for form, rank in self._forms
-            if not self.is_meta and rank in {None, self.world.rank}
-        ]
-        through = {table.name: found for found in self._compressed for table in found.form.tables}
-        self._sharded, self._replicated = (
-            RankTables(
-                owner,
-                through,
-                self.options,
-                rows=rows,
-                pooled=pooled,
-                device=self.device,
-                replicated=replicated,
-                seed=seed,
-            )
-            for owner, replicated in ((self.layout.owners[self.world.rank], False), (self.layout.replicated, True))
-        )
+        self.round_anew(self._steps)
+        self._parameters.clear()
         for number, parameter in enumerate(chain.from_iterable(batch.parameters() for batch in self.local_tables())):
             self.register_parameter(f"piece_{number}", parameter)
-        self._rows = rows
-        self._left_out = False
-        self._call_init_fns()
+
+    def move_to(self, plan: Plan | str) -> None:
+        """Store the tables as another plan has it, in the middle of a run. Collective.
+
+        Values, optimiser states, and what compressed tables know (hot rows, counts, codes) are the same afterwards as
+        if a checkpoint had been read under the new plan, bit for bit: row-wise Adagrad's numbers of pieces that are
+        joined side by side are averaged, weighted by width. Lookups that were prefetched, but not looked up, are
+        started anew. `replicated_parameters` and `parameters` are others then, which a trainer notices by itself; a
+        `GradientReducer` of your own has to be made again.
+
+        Call it after `step`: a backward pass through what was looked up before is refused from then on, and so is what
+        was started by `start_counts` alone.
+
+        Cost: see `windrow.recsys.sharded.moving.move_state`; a rank needs memory for its pieces under both plans.
+
+        Args:
+            plan: or the name of a planner; must agree. Nothing happens where it is the plan already.
+
+        Raises:
+            PlanError: the plan does not fit the tables or the world.
+            RecipeError: on all ranks: plans differ; gradients wait for `step`; a prefetched lookup has read rows; or
+                the plan replicates tables of half precision. Nothing has changed then.
+        """
+        stage = f"{self.stage}: move"
+        found = self._plan_of(plan)
+        lookups = [lookup for _, lookup in self._ahead]
+        waits = any(batch.has_gradients() for batch in self.local_tables())
+        everyone = self.world.all_gather_object((found, waits), stage=stage)
+        if any(other != found for other, _ in everyone):
+            raise RecipeError("ranks move tables to plans that differ: give every rank the same plan")
+        if any(of_rank for _, of_rank in everyone):
+            raise RecipeError("tables cannot move while gradients wait for them: call step() before move_to()")
+        if any(lookup.has_read for lookup in lookups):
+            raise RecipeError(
+                "tables cannot move after a prefetched lookup has read rows: finish it, and run its backward pass, "
+                "before move_to()"
+            )
+        if found == self.plan:
+            return
+        for lookup in lookups:
+            lookup.settle()
+        before, left = self.local_tables(), (self._sharded, self._replicated)
+        self._place(found, seed=None)
+        for part in left:
+            part.retire()
+        move_state(self.world, before, self.local_tables(), stage=stage)
+        if self._learning_rate is not None:
+            self.set_learning_rate(self._learning_rate)
+        self.moves += 1
+        for lookup in lookups:
+            lookup.restart()
 
     def reset_parameters(self) -> None:
         """Write the first values again; what optimisers keep becomes zero."""
@@ -588,6 +572,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         Args:
             learning_rate: takes the place of the options'; a table with a rate of its own keeps its ratio to it.
         """
+        self._learning_rate = learning_rate
         for part in (self._sharded, self._replicated):
             part.set_learning_rate(learning_rate)
         for compressed in self._compressed:

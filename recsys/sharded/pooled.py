@@ -17,7 +17,7 @@ has rows of its own number, and a message is one band after the other (`windrow.
       rank 1         4 rows        ->     1 row, 3 of padding     ->    4 rows of the one, then 1 of the other
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -33,7 +33,8 @@ from windrow.comm.rows import Runs, join_runs
 from windrow.comm.wire import WireOptions
 from windrow.partition.tables.plan import Plan, Range
 from windrow.recsys.embeddings import Embeddings, PooledRows
-from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables, rows_of_whole_tables
+from windrow.recsys.sharded.collection import ShardedTables, rows_of_whole_tables
+from windrow.recsys.sharded.in_flight import InFlightLookup
 from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput, Message, Samples
 from windrow.recsys.sharded.whole_tables import WholeTables
@@ -103,7 +104,6 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
             seed=seed,
             stage="embedding bags",
         )
-        self._is_direct = self.layout.is_direct
         self.embedding_dims = [table.embedding_dim for table in tables for _ in features_of(table)]
         """Columns of each key."""
         averaged = [pooling_of(table) == "MEAN" for table in tables]
@@ -119,9 +119,14 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
             if own:
                 names = tuple(self.embedding_names[n] for n in own)
                 self._columns.append((group, names, tuple(self.embedding_dims[n] for n in own)))
-        self._runs = band_runs(self.layout)
         self._widths = dict.fromkeys(range(self.layout.num_groups), 0) | {g: sum(dims) for g, _, dims in self._columns}
         """Columns of each group's matrix."""
+
+    def _place(self, plan: Plan, *, seed: int | None) -> None:
+        super()._place(plan, seed=seed)
+        self.is_direct = self.layout.is_direct
+        """Whether a batch may go as it is into the kernel."""
+        self._runs = band_runs(self.layout)
 
     def forward(
         self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
@@ -155,7 +160,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
     ) -> InFlightLookup[list[PooledRows]]:
         """The lookup of a batch that was checked. Collective."""
         looked_up = [samples[0].keys.get(feature) for _, feature, _ in self.layout.outputs]
-        in_order = self._is_direct and looked_up == list(range(len(samples[0].lengths)))
+        in_order = self.is_direct and looked_up == list(range(len(samples[0].lengths)))
         return _DirectBags(self, features, samples) if in_order else InFlightLookup(self, samples)
 
     def embedding_bag_configs(self) -> list[TableConfig]:
@@ -280,8 +285,22 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
     def __init__(
         self, collection: EmbeddingBagCollection, features: "KeyedJaggedTensor", samples: Sequence[Samples]
     ) -> None:
-        self._look_up = partial(collection.look_up_alone, features, samples)
+        self._collection, self._samples = collection, samples
+        self._look_up: Callable[[], list[PooledRows]] = partial(collection.look_up_alone, features, samples)
         self._found: list[PooledRows] | None = None
+
+    @property
+    def has_read(self) -> bool:
+        """Whether it was looked up."""
+        return self._found is not None
+
+    def settle(self) -> None:
+        """Nothing is under way."""
+
+    def restart(self) -> None:
+        """Go the way of all others, unless every table is still whole."""
+        if not self._collection.is_direct:
+            self._look_up = InFlightLookup(self._collection, self._samples).finish
 
     def start_ids(self) -> None:
         """Nothing travels."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from windrow.comm.errors import RecipeError
 from windrow.recsys.sharded.layout import OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput
 from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm
@@ -31,7 +32,7 @@ class RankTables:
         pooled: sum the rows of a bag, or return each row.
         device: of the tables.
         replicated: whether every rank holds the same.
-        seed: of the first values.
+        seed: of the first values; None: they are zero, for what is about to be loaded.
     """
 
     def __init__(
@@ -44,10 +45,11 @@ class RankTables:
         pooled: bool,
         device: torch.device,
         replicated: bool,
-        seed: int,
+        seed: int | None,
     ) -> None:
         self.batches: list[TableBatch] = []
         self._pooled = pooled
+        self._have_moved = False
         self._rate_factors: list[float] = []
         for of_batch in [] if device.type == "meta" else owner.batches:
             chosen = owner.lookups[slice(*of_batch.lookups)]
@@ -96,8 +98,21 @@ class RankTables:
                 rows = tables(given.values, given.offsets, given.weights)
             else:
                 rows = tables.rows(given.values, given.offsets)
+            if rows.requires_grad:
+                rows.register_hook(self._refuse_if_moved)
             found += [rows] if self._pooled else rows.split(counts)
         return found
+
+    def retire(self) -> None:
+        """Learn no more, since the tables have moved: backward passes raise `RecipeError` from now on."""
+        self._have_moved = True
+
+    def _refuse_if_moved(self, _: Tensor) -> None:
+        if self._have_moved:
+            raise RecipeError(
+                "the tables have moved to another plan since these rows were looked up, so nothing would learn from "
+                "this backward pass: run it, and step(), before move_to()"
+            )
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Learn at this rate, or where a table has its own, at one changed by the same factor."""

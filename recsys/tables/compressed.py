@@ -132,11 +132,11 @@ class CompressedTables:
         options: of the collection.
         replicated: whether every rank has them: their gradients must then be summed over ranks.
         device: of the stored tables.
-        seed: of their first values.
+        seed: of their first values; None: they are zero, for what is about to be loaded.
     """
 
     def __init__(
-        self, form: Form, options: TableOptions, *, replicated: bool, device: torch.device | None, seed: int
+        self, form: Form, options: TableOptions, *, replicated: bool, device: torch.device | None, seed: int | None
     ) -> None:
         self.form = form
         self.options = options.of(form.tables[0].name)
@@ -146,7 +146,10 @@ class CompressedTables:
         form.learns_alone = form.needs_to_learn_alone or (
             form.can_learn_alone and on_cpu and not (replicated or self.options.moves_every_row)
         )
-        self.initialise(seed=seed)
+        if seed is None:
+            form.start(tuple(self.batch.parameters()))
+        else:
+            self.initialise(seed=seed)
 
     @staticmethod
     def rank_of(form: Form, plan: Plan) -> int | None:
@@ -224,6 +227,10 @@ class _StoredTables(DenseGradientTableBatch):
         states = [list(self._stored(member).values()) for member in range(len(self.members))]
         values, kept = [state[0].detach() for state in states], [state[1] for state in states if len(state) > 1]
         self._form.learn(values, kept, self.learning_rate, self._eps)
+
+    def has_gradients(self) -> bool:
+        """See `TableBatch.has_gradients`; the form may keep some."""
+        return bool(self._form.waiting) or super().has_gradients()
 
     def state(self) -> list[StateTensor]:
         """See `TableBatch.state`."""

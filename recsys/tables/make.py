@@ -28,7 +28,7 @@ def make_table_batch(
     pooled: bool = True,
     replicated: bool = False,
     device: torch.device | None = None,
-    seed: int = 0,
+    seed: int | None = 0,
 ) -> TableBatch:
     """Make the storage of some shards of tables, with their first values.
 
@@ -41,7 +41,7 @@ def make_table_batch(
         replicated: whether every rank holds the same shards: gradients are then dense, so that ranks can sum
             them. Others learn within the backward pass where the optimiser can.
         device: where to store them; None for the CPU.
-        seed: the run's seed. Equal seeds give equal values, however the tables are cut.
+        seed: the run's seed. Equal seeds give equal values, however the tables are cut. None: values are zero.
 
     Returns:
         Values are uniform in [-initial_scale, initial_scale), for None sqrt(1 / rows) as in DLRM (Naumov et al.,
@@ -64,7 +64,8 @@ def make_table_batch(
                 'rank), which need fp32: take precision = "fp32", or have the plan shard these tables'
             )
         batch = DenseGradientTableBatch(members, lookups, own, pooled=pooled, replicated=replicated, device=device)
-    initialise(batch, options, table_rows, seed=seed)
+    if seed is not None:
+        initialise(batch, options, table_rows, seed=seed)
     return batch
 
 

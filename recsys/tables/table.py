@@ -91,6 +91,11 @@ class TableBatch(nn.Module, ABC):
         counts the steps taken.
         """
 
+    def has_gradients(self) -> bool:
+        """Whether gradients wait for `step`."""
+        found = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+        return any(gradient.is_sparse or bool(gradient.any()) for gradient in found)
+
     def initialise(self, *, seed: int, scales: Sequence[float]) -> None:
         """Write first values that depend on seed, table, row and column alone, not on how tables are cut.
 

@@ -19,7 +19,6 @@ from windrow.recsys.log.store import LogStore
 from windrow.recsys.log_tables import (
     check_store,
     log_table_specs,
-    plan_of,
     plan_tables,
     sequence_tables,
     set_first_values,
@@ -77,7 +76,7 @@ def test_a_table_that_is_pooled_and_not_has_rows_for_both(prepared: Prepared) ->
     ]
     assert sequence_tables(recipe) == {"item_sequence", "tags"}
     plan = plan_tables(recipe, store, 2)
-    parts = [plan_of(plan, {table.name for table in configs}) for configs in table_configs(recipe, store)]
+    parts = [plan.only({table.name for table in configs}) for configs in table_configs(recipe, store)]
     assert {shard.table for shard in parts[0].shards} == {"item", "user"}
     assert {shard.table for shard in parts[1].shards} == {"item_sequence", "tags"}
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.errors import DataError, PlanError, RecipeError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.partition.tables.planners import plan_with_planner
@@ -213,3 +213,19 @@ def test_windows_get_the_rows_that_lists_get(spmd, packed_batches):
 def test_a_recommender_without_tables_is_refused():
     with pytest.raises(RecipeError, match="without tables"):
         Recommender(None, None, TakesTheRows())
+
+
+def test_all_tables_move_by_one_plan(spmd, one_batch):
+    def body(world):
+        recommender, batch = make_recommender(world), one_batch(world)
+        expected = recommender(batch)
+        specs = [spec for collection in recommender.collections() for spec in collection.specs]
+        plan = plan_with_planner("column_wise", specs, world.size)
+        recommender.move_to(plan)
+        assert [*recommender.bags.plan.shards, *recommender.sequences.plan.shards] == [*plan.shards]
+        torch.testing.assert_close(recommender(batch), expected)
+        with pytest.raises(PlanError, match="misses table 'seen'"):
+            recommender.move_to(plan.only(["item", "city"]))
+
+    with torch.no_grad():
+        spmd(body)

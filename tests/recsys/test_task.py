@@ -1,6 +1,8 @@
 import contextlib
 import copy
+import json
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.comm.errors import DataError
+from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.hierarchy import hierarchical
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
@@ -27,6 +29,7 @@ from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, TableOptions
 from windrow.recsys.task import RecommendationTask, TrainingOptions
+from windrow.training.callbacks import Callback
 from windrow.training.schedule import ScheduleOptions, learning_rate_factor
 from windrow.training.trainer import Trainer
 
@@ -116,6 +119,7 @@ def make_trainer(
     sums="fp32",
     rows="fp32",
     hosts=None,
+    callbacks=(),
     **more,
 ):
     options = TableOptions(dim=DIM, optimizer=tables, learning_rate=0.1)
@@ -132,6 +136,7 @@ def make_trainer(
         seed=3,
         wire=wire,
         sums_world=None if hosts is None else hierarchical(world, hosts),
+        callbacks=callbacks,
     )
 
 
@@ -281,6 +286,71 @@ def test_going_on_within_an_epoch_is_exact(kind):
             assert torch.equal(mine.tensor, other.tensor)
     assert torch.equal(resumed.model.model.scale, whole.model.model.scale)
     assert resumed.learning_rate == whole.learning_rate
+
+
+TURNS = {(0, 2): "replicated", (0, STEPS): "column_wise", (1, 1): "round_robin", (1, 4): "replicated"}
+
+
+class MoveTables(Callback):
+    """Moves tables after some steps, while later lookups are on their way; may stop after an epoch."""
+
+    def __init__(self, turns=TURNS, *, last=2):
+        self._turns = turns
+        self._last = last
+
+    def on_step(self, trainer, done):
+        plan = self._turns.get((trainer.finished_epochs, done))
+        if plan is not None:
+            trainer.model.move_to(plan)
+
+    def on_epoch(self, trainer, record):
+        trainer.should_stop = record.epoch >= self._last
+
+
+@pytest.mark.parametrize("sequences", [False, True])
+def test_tables_that_move_between_steps_and_epochs_learn_the_same(spmd, sequences):
+    alone = two_epochs(Loopback.single(), sequences=sequences)
+
+    def body(world):
+        with make_trainer(world, sequences=sequences) as trainer:
+            turns, losses = MoveTables(), []
+            for epoch in range(2):
+                losses.append(trainer.train_epoch(epoch, after_step=partial(turns.on_step, trainer)))
+                trainer.finished_epochs += 1
+            # A rank alone has nothing to do for one of them.
+            assert trainer.task.moves >= (len(TURNS) - 1) * (1 + sequences)
+            return losses
+
+    for losses in spmd(body):
+        assert losses == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.parametrize("rows", ["fp32", "int8"])
+def test_a_run_whose_tables_have_moved_goes_on_where_they_are(tmp_path, rows):
+    def run(world, folder, limits):
+        for last in limits:
+            with make_trainer(world, rows=rows, callbacks=[MoveTables(last=last)]) as trainer:
+                trainer.fit(run_folder=folder, resume="auto")
+        assert trainer.task.placement() == json.loads((folder / "placement.json").read_text())
+        return trainer.model.bags.plan, [part.tensor for table in trainer.task.local_tables() for part in table.state()]
+
+    start = partial(Loopback.run, 2)
+    whole = start(partial(run, folder=tmp_path / "whole", limits=[2]))
+    resumed = start(partial(run, folder=tmp_path / "resumed", limits=[1, 2]))
+    for (plan, tensors), (same_plan, same_tensors) in zip(whole, resumed, strict=True):
+        assert plan == same_plan
+        assert plan.replicated
+        assert all(torch.equal(one, other) for one, other in zip(tensors, same_tensors, strict=True))
+    # On another number of ranks tables are where that run's plan has them.
+    plan, _ = run(Loopback.single(), tmp_path / "resumed", [2])
+    assert not plan.replicated
+
+
+def test_tables_do_not_move_while_gradients_are_added_up():
+    trainer = make_trainer(Loopback.single(), accumulate=2)
+    with pytest.raises(RecipeError, match="tables moved after step 1, but gradients of accumulate = 2 steps"):
+        trainer.train_epoch(0, after_step=lambda _: trainer.model.move_to("replicated"))
+    trainer.close()
 
 
 def test_what_reads_ahead_is_closed_when_a_step_fails():
