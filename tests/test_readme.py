@@ -81,7 +81,7 @@ def check_script(arguments: list[str]) -> None:
 
 
 def check_files(words: list[str]) -> None:
-    for word in words:
+    for word in (word.rpartition("=")[2] for word in words):  # also of --set plan.file=...
         if word.endswith((".toml", ".npz")) and not word.startswith(MADE_BY_COMMANDS):
             assert (ROOT / word).is_file(), f"there is no {word}"
 
