@@ -32,7 +32,7 @@ from windrow.comm.links import links_from_json, links_to_json
 from windrow.partition.tables.cost_model import Floats, roof_terms
 from windrow.partition.tables.costs import exchange_seconds
 from windrow.partition.tables.fitting import fit_compute_model, fit_roof, kendall_tau, percentage_error, split_sets
-from windrow.recsys.table_profiler import ProfileOptions, profile_tables
+from windrow.recsys.table_profiler import ProfileSettings, profile_tables
 
 Row: TypeAlias = tuple[str | float, ...]
 
@@ -51,7 +51,7 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
     """Time tables in this process, or exchanges between ranks."""
     torch.set_num_threads(1)
     if task["what"] == "tables":
-        found = profile_tables(Path(task["folder"]), ProfileOptions(sets=task["sets"], seed=task["seed"]))
+        found = profile_tables(Path(task["folder"]), ProfileSettings(sets=task["sets"], seed=task["seed"]))
         return {
             "features": [features.tolist() for features in found.features],
             "seconds": found.seconds.tolist(),

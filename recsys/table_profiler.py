@@ -28,7 +28,7 @@ from windrow.recsys.tables.options import TableOptions
 from windrow.training.environment import hardware, package_versions
 from windrow.training.shard_files import LocalTable
 
-__all__ = ["MeasuredSets", "ProfileOptions", "measure_set", "profile_tables", "read_measured"]
+__all__ = ["MeasuredSets", "ProfileSettings", "measure_set", "profile_tables", "read_measured"]
 
 SETS_IN_A_FILE = 50
 REFERENCE = tuple(
@@ -40,7 +40,7 @@ REFERENCE_SAMPLES, REFERENCE_REPEATS = 2048, 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileOptions:
+class ProfileSettings:
     """What is measured. The defaults take about twenty minutes."""
 
     sets: int = 1500
@@ -124,7 +124,7 @@ def measure_set(
 
 def profile_tables(
     folder: Path,
-    options: ProfileOptions | None = None,
+    options: ProfileSettings | None = None,
     *,
     device: torch.device | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -143,7 +143,7 @@ def profile_tables(
     Raises:
         StoreError: the folder has measurements of other options, hardware or versions.
     """
-    options, device = options or ProfileOptions(), device or torch.device("cpu")
+    options, device = options or ProfileSettings(), device or torch.device("cpu")
     origin = _origin(options, device)
     folder.mkdir(parents=True, exist_ok=True)
     kept = read_measured(folder) if next(folder.glob("*.parquet"), None) else None
@@ -170,7 +170,7 @@ def profile_tables(
     return read_measured(folder)
 
 
-def _sets(options: ProfileOptions) -> Iterator[tuple[list[TableSpec], int]]:
+def _sets(options: ProfileSettings) -> Iterator[tuple[list[TableSpec], int]]:
     tables = draw_tables(856, options.seed, most_rows=1 << 23)
     tasks = draw_tasks(
         tables, sizes=options.tables, max_dim=options.max_dim, most_bytes=options.most_bytes, seed=options.seed
@@ -182,7 +182,7 @@ def _sets(options: ProfileOptions) -> Iterator[tuple[list[TableSpec], int]]:
             yield specs, samples
 
 
-def _origin(options: ProfileOptions, device: torch.device) -> dict[str, Any]:
+def _origin(options: ProfileSettings, device: torch.device) -> dict[str, Any]:
     """What times depend on, as JSON has it."""
     machine = hardware()
     names = ("torch", "numba", "fbgemm-gpu", "fbgemm-gpu-cpu")

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from windrow.partition.tables.fitting import fit_compute_model
-    from windrow.recsys.table_profiler import ProfileOptions, profile_tables
+    from windrow.recsys.table_profiler import ProfileSettings, profile_tables
     from windrow.training.terminal import make_progress
 
     if arguments.threads is not None:
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         def show(done: int, of: int) -> None:
             progress.report(f"measuring {of} sets of tables", done / of)
 
-        measured = profile_tables(folder, ProfileOptions(sets=arguments.sets), device=device, progress=show)
+        measured = profile_tables(folder, ProfileSettings(sets=arguments.sets), device=device, progress=show)
         model = fit_compute_model(
             measured.features,
             measured.seconds,

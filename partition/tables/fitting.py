@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor, nn
 
 from windrow.partition.tables.cost_model import CORRECTION, ComputeModel, Design, Floats, Layers, inputs_of, roof_terms
@@ -39,6 +38,8 @@ def kendall_tau(predicted: Floats, measured: Floats) -> float:
 
 def fit_roof(sets: Sequence[Floats], seconds: Floats) -> Floats:
     """Seconds for each of `roof_terms`, and of a set at all, [8], none negative: least squares of relative errors."""
+    from scipy.optimize import nnls
+
     terms = np.stack([np.append(roof_terms(features).sum(axis=0), 1.0) for features in sets])
     size = terms.max(axis=0)
     found, _ = nnls(terms / size / seconds[:, None], np.ones(len(seconds)))

@@ -9,10 +9,10 @@ import torch
 
 from windrow.comm.errors import StoreError
 from windrow.partition.tables import TableSpec
-from windrow.recsys.table_profiler import ProfileOptions, measure_set, profile_tables, read_measured
+from windrow.recsys.table_profiler import ProfileSettings, measure_set, profile_tables, read_measured
 from windrow.recsys.tables.options import TableOptions
 
-FEW = ProfileOptions(sets=3, tables=(1, 3), samples=(64,), warm_up=1, repeats=3, max_dim=8, most_bytes=1e7)
+FEW = ProfileSettings(sets=3, tables=(1, 3), samples=(64,), warm_up=1, repeats=3, max_dim=8, most_bytes=1e7)
 
 
 def test_steps_are_timed() -> None:

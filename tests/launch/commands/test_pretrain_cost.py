@@ -20,8 +20,8 @@ def test_a_model_that_plans(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = {"tables": (1, 2), "samples": (64,), "max_dim": 8, "most_bytes": 1e6, "warm_up": 1, "repeats": 3}
-    options = table_profiler.ProfileOptions
-    monkeypatch.setattr(table_profiler, "ProfileOptions", lambda sets: options(sets=sets, **small))
+    options = table_profiler.ProfileSettings
+    monkeypatch.setattr(table_profiler, "ProfileSettings", lambda sets: options(sets=sets, **small))
     out = tmp_path / "costs.npz"
     assert pretrain("--out", out, "--sets", 50, "--epochs", 2) == 0
     shown = capsys.readouterr().out
