@@ -126,9 +126,7 @@ def errors(predicted: Floats, measured: Floats) -> tuple[float, float]:
     return percentage_error(predicted, measured), kendall_tau(predicted.ravel(), measured.ravel())
 
 
-def measure_computation(
-    program: Program, folder: Path
-) -> tuple[dict[str, float], list[tuple[str | float, ...]], float]:
+def measure_computation(program: Program, folder: Path) -> tuple[dict[str, float], list[Row]]:
     """Learn from one population, ask about another."""
     numbers = SETS[program.short]
     found = [
@@ -156,7 +154,7 @@ def measure_computation(
         error, tau = errors(values, measured)
         figures |= {f"{name}_mape": error, f"{name}_tau": tau}
         rows.append((name, error, tau, noise))
-    return figures, rows, noise
+    return figures, rows
 
 
 def measure_communication(program: Program) -> tuple[dict[str, float], list[Row]]:
@@ -203,10 +201,10 @@ def measure(program: Program) -> Findings:
     with tempfile.TemporaryDirectory(prefix="cost_model-") as name:
         # Kept with what --resume keeps, so that a measurement goes on.
         folder = program.kept if program.options.resume else Path(name)
-        figures, rows, noise = measure_computation(program, folder)
+        figures, rows = measure_computation(program, folder)
     of_exchanges, exchange_rows = measure_communication(program)
     figures |= of_exchanges
-    limit = max(AIM_ERROR, 2 * noise)
+    limit = max(AIM_ERROR, 2 * figures["noise"])
     return Findings(
         figures=figures,
         aims={

@@ -29,6 +29,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from benchmarks.harness.compare import compare
 from benchmarks.harness.dlrm import ModelOnTables
+from benchmarks.harness.hand_made_costs import hand_made_model
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
 from windrow import recsys
@@ -38,7 +39,7 @@ from windrow.comm.links import Links, NetworkDescription, described_links
 from windrow.comm.world import World
 from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.tables.access import draw_rows
-from windrow.partition.tables.cost_model import FEATURES, ComputeModel, inputs_of
+from windrow.partition.tables.cost_model import ComputeModel
 from windrow.partition.tables.costs import TableCosts, Workload
 from windrow.partition.tables.plan import Plan, Shard, TableSpec, check_plan
 from windrow.partition.tables.planners import PLANNERS, SHIPPED_MODEL, Planner, plan_by_search
@@ -92,20 +93,6 @@ def network(ranks: int, rate: str) -> Links:
 
 
 # --------------------------------------------------------------------------------------------------------------- exact
-
-
-def hand_made_model() -> ComputeModel:
-    """Seconds that add up."""
-    inputs = inputs_of("corrected", np.ones((1, len(FEATURES)))).shape[1]
-    return ComputeModel(
-        design="corrected",
-        mean=np.zeros(inputs),
-        deviation=np.ones(inputs),
-        body=((np.zeros((inputs, 8)), np.zeros(8)), (np.zeros((8, 4)), np.zeros(4))),
-        head=((np.zeros((4, 8)), np.zeros(8)), (np.zeros((8, 1)), np.zeros(1))),
-        roof=np.array([5e-6, 5e-9, 1e-8, 3e-10, 2e-8, 5e-10, 2e-10, 5e-5]),
-        origin={},
-    )
 
 
 def best_of_all(costs: TableCosts) -> float:

@@ -76,8 +76,7 @@ def make_trainer(world: World, recipe: AnyRecipe, device: torch.device) -> Train
     else:
         from windrow.recsys.recommendation import recommendation
 
-        asks = recipe.plan.file is None and recipe.plan.planner == "neuroshard"
-        links = kept_links(world, gather_hosts(world), device) if asks else None
+        links = kept_links(world, gather_hosts(world), device) if recipe.plan.asks_costs else None
         model, task = recommendation(world, recipe, device, seed=recipe.run.seed, links=links)
     return Trainer(
         world,

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from windrow.comm.errors import RecipeError, from_here
 from windrow.recsys.batches.deduplication.propose_groups import propose_groups, row_bytes
-from windrow.recsys.batches.deduplication.survey import SAMPLE_ROWS, LogSurvey, survey_log
+from windrow.recsys.batches.deduplication.survey import SAMPLE_ROWS, LogSurvey
 from windrow.recsys.log.store import LogStore
-from windrow.recsys.log_tables import check_store, log_transforms
+from windrow.recsys.log_tables import check_store, survey
 from windrow.recsys.recipe_sections import RecommendationSections
 from windrow.training.terminal import byte_size, table
 
@@ -34,15 +34,7 @@ def open_and_survey(
         )
     store = LogStore.open(recipe.store)
     check_store(recipe, store)
-    found = survey_log(
-        store,
-        batch_size=recipe.training.batch_size,
-        reader_shards=recipe.training.reader_shards,
-        size=ranks,
-        transforms=log_transforms(recipe, store),
-        max_rows=SAMPLE_ROWS if max_rows is None else max_rows,
-    )
-    return store, found
+    return store, survey(recipe, store, ranks=ranks, max_rows=SAMPLE_ROWS if max_rows is None else max_rows)
 
 
 def groups_for(recipe: RecommendationSections, found: LogSurvey) -> tuple[tuple[str, ...], ...]:

@@ -15,7 +15,7 @@ from windrow.partition.tables.costs import Workload
 from windrow.partition.tables.plan import Plan, TableSpec
 from windrow.partition.tables.planners import make_plan
 from windrow.recsys.batches.arrow_columns import filled_in
-from windrow.recsys.batches.deduplication.survey import SAMPLE_ROWS, survey_log
+from windrow.recsys.batches.deduplication.survey import SAMPLE_ROWS, LogSurvey, survey_log
 from windrow.recsys.batches.transforms import Transforms
 from windrow.recsys.log.store import LogStore, plain_settings
 from windrow.recsys.recipe_sections import RecommendationSections
@@ -36,6 +36,7 @@ __all__ = [
     "plan_workload",
     "sequence_tables",
     "set_first_values",
+    "survey",
     "surveyed_table_specs",
     "table_configs",
 ]
@@ -129,6 +130,18 @@ def log_table_specs(recipe: RecommendationSections, store: LogStore) -> list[Tab
     return [replace(spec, lookups_per_sample=sum(mean_ids.get(name, 1.0) for name in spec.features)) for spec in specs]
 
 
+def survey(recipe: RecommendationSections, store: LogStore, *, ranks: int, max_rows: int = SAMPLE_ROWS) -> LogSurvey:
+    """Look at the prepared log of a recipe as so many ranks would train from it: see `survey_log`."""
+    return survey_log(
+        store,
+        batch_size=recipe.training.batch_size,
+        reader_shards=recipe.training.reader_shards,
+        size=ranks,
+        transforms=log_transforms(recipe, store),
+        max_rows=max_rows,
+    )
+
+
 def surveyed_table_specs(recipe: RecommendationSections, store: LogStore, world_size: int) -> list[TableSpec]:
     """`log_table_specs`, and of each table which rows are looked up how often, and which lists are looked up once.
 
@@ -138,13 +151,7 @@ def surveyed_table_specs(recipe: RecommendationSections, store: LogStore, world_
     counts = count_table_rows(store, SAMPLE_ROWS)
     groups, lists, ids = recipe.deduplication.looked_up_groups(), dict[str, float](), dict[str, float]()
     if groups:
-        found = survey_log(
-            store,
-            batch_size=recipe.training.batch_size,
-            reader_shards=recipe.training.reader_shards,
-            size=world_size,
-            transforms=log_transforms(recipe, store),
-        )
+        found = survey(recipe, store, ranks=world_size)
         samples = found.counted_samples()
         for group in groups:
             rows, of_features = found.distinct(group)
@@ -207,7 +214,13 @@ def plan_workload(recipe: RecommendationSections, links: "Links | None") -> Work
     )
 
 
-def plan_tables(recipe: RecommendationSections, store: LogStore, world_size: int, links: "Links | None" = None) -> Plan:
+def plan_tables(
+    recipe: RecommendationSections,
+    store: LogStore,
+    world_size: int,
+    links: "Links | None" = None,
+    surveyed: Sequence[TableSpec] = (),
+) -> Plan:
     """Where the tables live, as the recipe's section [plan] says.
 
     Args:
@@ -215,15 +228,17 @@ def plan_tables(recipe: RecommendationSections, store: LogStore, world_size: int
         store: that log.
         world_size: number of ranks.
         links: between these, for planners that ask what travelling costs; None: nothing.
+        surveyed: what `surveyed_table_specs` found, where it was asked before.
 
     Raises:
         PlanError: the plan's file is not right, or the tables do not fit into the ranks' memory.
         StoreError: there is no such cost model.
     """
-    options = recipe.plan
-    asks_costs = options.file is None and (options.planner == "neuroshard" or ":" in options.planner)
-    specs = surveyed_table_specs(recipe, store, world_size) if asks_costs else log_table_specs(recipe, store)
-    return make_plan(options, specs, world_size, plan_workload(recipe, links))
+    if not recipe.plan.asks_costs:
+        specs: Sequence[TableSpec] = log_table_specs(recipe, store)
+    else:
+        specs = surveyed or surveyed_table_specs(recipe, store, world_size)
+    return make_plan(recipe.plan, specs, world_size, plan_workload(recipe, links))
 
 
 def set_first_values(

@@ -1,12 +1,13 @@
 """A recommendation model by recipe: its tables, model, minibatches and evaluation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.world import World
+from windrow.partition.tables.plan import Plan
 from windrow.partition.tables.planners import make_plan
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.interaction_reader import InteractionReader, Neighbourhoods
@@ -19,6 +20,7 @@ from windrow.recsys.log_tables import (
     log_table_specs,
     log_transforms,
     plan_tables,
+    plan_workload,
     set_first_values,
     table_configs,
 )
@@ -62,7 +64,7 @@ def recommendation(
         WindrowError: the data, the plan or the recipe does not fit.
     """
     if recipe.model.kind == "two_tower":
-        return _two_tower(world, recipe, device, seed=seed)
+        return _two_tower(world, recipe, device, seed, links)
     store = LogStore.open(recipe.store)
     check_store(recipe, store)
     # Quality beside the metric (entropy: against the base rate's, 1.0), and speed.
@@ -81,7 +83,7 @@ def recommendation(
 
 
 def _two_tower(
-    world: World, recipe: RecommendationSections, device: torch.device, *, seed: int
+    world: World, recipe: RecommendationSections, device: torch.device, seed: int, links: "Links | None"
 ) -> tuple[Recommender, RecommendationTask]:
     """A two-tower model on a file of interactions, which every rank reads whole. Collective."""
     options = recipe.interactions
@@ -112,12 +114,13 @@ def _two_tower(
             "give both tables the same dim"
         )
     tables = two_tower_tables(interactions.num_users, interactions.num_items, dim)
+    specs = table_specs(tables, recipe.tables)
     bags = EmbeddingBagCollection(
         tables,
         is_weighted=True,
         device=device,
         world=world,
-        plan=make_plan(recipe.plan, table_specs(tables, recipe.tables), world.size),
+        plan=_planned(world, lambda: make_plan(recipe.plan, specs, world.size, plan_workload(recipe, links))),
         optimizer=recipe.tables,
         wire=recipe.wire,
         seed=seed,
@@ -147,6 +150,11 @@ def _two_tower(
     return recommender, task
 
 
+def _planned(world: World, make: Callable[[], Plan]) -> Plan:
+    """What one rank plans for all, since processors of several kinds may round predicted costs differently."""
+    return world.broadcast_object(make() if world.rank == 0 else None, root=0, stage="plan")
+
+
 def _click_recommender(
     world: World,
     recipe: RecommendationSections,
@@ -156,9 +164,7 @@ def _click_recommender(
     links: "Links | None",
 ) -> Recommender:
     """Tables and model with first values. Collective."""
-    # One rank plans for all: processors of several kinds may round predicted costs differently.
-    made = plan_tables(recipe, store, world.size, links) if world.rank == 0 else None
-    plan = world.broadcast_object(made, root=0, stage="plan")
+    plan = _planned(world, lambda: plan_tables(recipe, store, world.size, links))
     bag_tables, sequence_tables = table_configs(recipe, store)
 
     def options(tables: Sequence[TableConfig]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from windrow.recsys.tables.options import TableOptions
 from windrow.training.environment import hardware, package_versions
 from windrow.training.shard_files import LocalTable
 
-__all__ = ["MeasuredSets", "ProfileSettings", "measure_set", "profile_tables", "read_measured"]
+__all__ = ["MeasuredSets", "ProfileSettings", "make_step", "profile_tables", "read_measured", "time_steps"]
 
 SETS_IN_A_FILE = 50
 REFERENCE = tuple(
@@ -77,17 +77,10 @@ class MeasuredSets:
     """Hardware, versions, threads."""
 
 
-def measure_set(
-    specs: Sequence[TableSpec],
-    samples: int,
-    *,
-    device: torch.device,
-    options: TableOptions,
-    warm_up: int = 2,
-    repeats: int = 5,
-    seed: int = 0,
-) -> list[float]:
-    """Seconds of each of some steps: lookups of all tables, and their backward pass with the optimiser in it.
+def make_step(
+    specs: Sequence[TableSpec], samples: int, *, device: torch.device, options: TableOptions, seed: int = 0
+) -> Callable[[], None]:
+    """A step of some tables: lookups of all, and their backward pass with the optimiser in it.
 
     Rows are drawn as the tables' `access` says; each step looks the same ones up. Bags have the mean length of the
     table, rounded up or down at random.
@@ -110,16 +103,24 @@ def measure_set(
     values = torch.from_numpy(np.concatenate(drawn).astype(np.int32)).to(device)
     offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)).to(device)
     gradient = torch.full((samples, sum(spec.dim for spec in specs)), 1e-3, device=device)
-    found = []
-    for step in range(warm_up + repeats):
-        begun = time.perf_counter()
+
+    def step() -> None:
         batch(values, offsets).backward(gradient)
         batch.step()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        if step >= warm_up:
-            found.append(time.perf_counter() - begun)
-    return found
+
+    return step
+
+
+def time_steps(step: Callable[[], None], *, warm_up: int = 2, repeats: int = 5) -> list[float]:
+    """Seconds of each of some steps, after a few that do not count."""
+    found = []
+    for _ in range(warm_up + repeats):
+        begun = time.perf_counter()
+        step()
+        found.append(time.perf_counter() - begun)
+    return found[warm_up:]
 
 
 def profile_tables(
@@ -132,7 +133,8 @@ def profile_tables(
     """Measure sets of tables of a generated population, or go on with that.
 
     A machine may be slower for minutes, when others use its memory or its clock changes. So a set that is always the
-    same is timed before and after each, and times count at the speed at which that one takes its median.
+    same is timed before and after each, and times count at the speed at which that one takes its median in the first
+    file.
 
     Args:
         folder: of the Parquet files; those of the same options and hardware that are there are kept.
@@ -153,14 +155,16 @@ def profile_tables(
         )
     done = 0 if kept is None else len(kept.seconds)
     drawn = islice(_sets(options), done, options.sets)
+    made = partial(make_step, device=device, options=TableOptions())
+    timed = partial(time_steps, warm_up=options.warm_up)
+    reference = made(REFERENCE, REFERENCE_SAMPLES)
     while done < options.sets:
         some = list(islice(drawn, SETS_IN_A_FILE))
         rows = []
         for specs, samples in some:
-            timed = partial(measure_set, device=device, options=TableOptions(), warm_up=options.warm_up)
-            before = timed(REFERENCE, REFERENCE_SAMPLES, repeats=REFERENCE_REPEATS)
-            steps = timed(specs, samples, repeats=options.repeats, seed=done)
-            after = timed(REFERENCE, REFERENCE_SAMPLES, repeats=REFERENCE_REPEATS)
+            before = timed(reference, repeats=REFERENCE_REPEATS)
+            steps = timed(made(specs, samples, seed=done), repeats=options.repeats)
+            after = timed(reference, repeats=REFERENCE_REPEATS)
             features = [piece_features(spec, (0, spec.rows), spec.dim, samples) for spec in specs]
             rows.append((np.concatenate(features), np.array(steps), float(np.median(before + after))))
             done += 1
@@ -222,7 +226,8 @@ def read_measured(folder: Path) -> MeasuredSets:
     import pyarrow as pa
     from pyarrow import parquet
 
-    features, steps, references, origins = [], [], [], []
+    features, steps, origins = [], [], []
+    references: list[list[float]] = []
     for path in sorted(folder.glob("sets-*.parquet")):
         try:
             found = parquet.read_table(path)
@@ -231,12 +236,13 @@ def read_measured(folder: Path) -> MeasuredSets:
             raise StoreError(f"{path}: no measurements of tables ({error}): delete it and measure again") from error
         features += [np.array(row).reshape(-1, len(FEATURES)) for row in found["features"].to_pylist()]
         steps += [np.array(row) for row in found["seconds"].to_pylist()]
-        references += found["reference"].to_pylist()
+        references.append(found["reference"].to_pylist())
     if not steps:
         raise StoreError(f"{folder}: no measurements of tables: write some by `windrow pretrain-cost --data {folder}`")
     if any(origin != origins[0] for origin in origins):
         raise StoreError(f"{folder}: measurements of several machines or settings: keep each in a folder of its own")
     quartiles = np.array([np.percentile(row, (25, 50, 75)) for row in steps])
     noise = (quartiles[:, 2] - quartiles[:, 0]) / 2 / quartiles[:, 1]
-    speed = np.median(references) / np.array(references)
+    # By the first file, so that times stay what they are when more sets are measured.
+    speed = np.median(references[0]) / np.concatenate(references)
     return MeasuredSets(features=features, seconds=quartiles[:, 1] * speed, noise=noise, origin=origins[0])

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_store(recipe, store)
     links, where = network_of(arguments.network, arguments.ranks)
     specs = surveyed_table_specs(recipe, store, arguments.ranks)
-    plan = plan_tables(recipe, store, arguments.ranks, links)
+    plan = plan_tables(recipe, store, arguments.ranks, links, surveyed=specs)
     model = ComputeModel.load(recipe.plan.cost_model or SHIPPED_MODEL)
     costs = TableCosts(specs, arguments.ranks, plan_workload(recipe, links), model)
     memory = float(recipe.plan.rank_memory_bytes or "inf")

@@ -60,6 +60,11 @@ class Traffic:
     def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(self.ids + other.ids, self.vectors + other.vectors, self.gradients + other.gradients)
 
+    @staticmethod
+    def rows(traffic: "Iterable[Traffic]") -> Floats:
+        """[n, 3] ids, vectors and gradients of each."""
+        return np.array([(each.ids, each.vectors, each.gradients) for each in traffic], np.float64).reshape(-1, 3)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCost:
@@ -105,10 +110,10 @@ def exchange_seconds(links: "Links", sent: Floats, starts: Floats) -> Floats:
     theta = links.seconds_per_byte
     host = np.unique(links.hosts, return_inverse=True)[1]
     near = host[:, None] == host[None, :]
+    of_host = near.astype(np.float64)
     seconds = sent * theta * links.all_to_all.stretch
     latency = np.where(sent > 0, links.latency_s, 0.0) * max(links.all_to_all.latency_factor, 1.0)
     across = np.where(near, 0.0, seconds)
-    of_host = (host[:, None] == host[None, :]).astype(np.float64)
     # A port carries what all ranks of its host send to others; inside a host each rank has a port of its own.
     leaving = starts + np.maximum(of_host @ across.sum(axis=1), np.where(near, seconds, 0.0).sum(axis=1))
     order = np.argsort(-starts, kind="stable")
@@ -192,14 +197,12 @@ class TableCosts:
         numbers = sum(rows * self.specs[table].dim for table, rows in replicated)
         return predict_all_reduce(links, FLOAT32_BYTES * numbers) if links is not None else 0.0
 
-    def of_ranks(self, compute: Floats, traffic: Sequence[Traffic], memory: Floats, sums: float) -> PlanCost:
-        """The cost of a plan, from what its ranks compute, exchange and hold."""
+    def of_ranks(self, compute: Floats, traffic: Floats, memory: Floats, sums: float) -> PlanCost:
+        """The cost of a plan, from what its ranks compute, exchange ([ranks, 3], see `Traffic.rows`) and hold."""
         links, none = self.workload.links, np.zeros(self.world_size)
         if links is None or self.world_size == 1:
             return PlanCost(ids=none, compute=compute, backward=none, forward=none, sums=sums, memory=memory)
-        ids, vectors, gradients = (
-            np.array([getattr(of_rank, kind) for of_rank in traffic]) for kind in Traffic.__slots__
-        )
+        ids, vectors, gradients = traffic.T
         ones = np.ones((self.world_size, 1))
         backward = exchange_seconds(links, ones * gradients, none)
         starts = compute + backward
@@ -224,7 +227,7 @@ class TableCosts:
         sums = np.stack([self.vectors(of_rank).sum(axis=0) + everywhere for of_rank in pieces])
         return self.of_ranks(
             self.model.seconds(sums),
-            [self.traffic_of_rank(of_rank) for of_rank in pieces],
+            Traffic.rows(map(self.traffic_of_rank, pieces)),
             np.array(rank_bytes(plan, list(self.specs.values()), size), np.float64),
             self.sums((copy.table, copy.rows[1] - copy.rows[0]) for copy in plan.replicated),
         )

@@ -1,6 +1,7 @@
 """Networks that learn how long tables take, from sets of pieces whose time was measured."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -137,7 +138,7 @@ def fit_compute_model(
         "held out: MAPE": percentage_error(found, seconds[test]),
         "held out: Kendall tau": kendall_tau(found, seconds[test]),
     }
-    return ComputeModel(**{**vars(model), "origin": {**origin, **held_out}})
+    return replace(model, origin={**origin, **held_out})
 
 
 def _network(widths: Sequence[int], *, last: bool) -> nn.Sequential:

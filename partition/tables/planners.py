@@ -84,6 +84,11 @@ class PlanOptions:
     def __post_init__(self) -> None:
         _find_planner(self.planner)
 
+    @property
+    def asks_costs(self) -> bool:
+        """Whether a planner is asked that wants to know what a step does with tables, on which links."""
+        return self.file is None and self.planner not in _BY_TABLE
+
 
 def make_plan(
     options: PlanOptions, specs: Sequence[TableSpec], world_size: int, workload: Workload | None = None
@@ -271,7 +276,7 @@ def _lookup_bytes(spec: TableSpec) -> float:
     return spec.lookups_per_sample * spec.dim * spec.bytes_per_value
 
 
-PLANNERS |= {
+_BY_TABLE: dict[str, Planner] = {
     "round_robin": partial(_place, None),
     "greedy": partial(_place, lambda spec: spec.num_bytes),
     "greedy_size": partial(_place, lambda spec: spec.num_bytes),
@@ -281,6 +286,10 @@ PLANNERS |= {
     "row_wise": partial(_cut, _row_pieces),
     "column_wise": partial(_cut, _column_pieces),
     "replicated": _replicate,
+}
+"""Those that ask nothing but what a table is like, not what a step does with it."""
+
+PLANNERS |= _BY_TABLE | {
     "neuroshard": plan_by_search,
     "torchrec": partial(_imported, "windrow.recsys.torchrec_plans:plan_with_torchrec"),
 }

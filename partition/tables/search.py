@@ -20,9 +20,11 @@ times the mean in M steps. Different:
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +33,7 @@ from windrow.comm.errors import PlanError
 from windrow.comm.options import NonNegativeFloat, NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.partition.tables.cost_model import Floats, Piece
 from windrow.partition.tables.costs import PlanCost, TableCosts, Traffic
-from windrow.partition.tables.plan import COLUMN_MULTIPLE, Plan, Replica, Shard, TableSpec, shard_bytes
+from windrow.partition.tables.plan import COLUMN_MULTIPLE, Plan, Range, Replica, Shard, TableSpec, shard_bytes
 
 __all__ = ["SearchOptions", "search_plan"]
 
@@ -76,6 +78,24 @@ class _State:
     traffic: Floats
     """[pieces, 3] bytes of ids, vectors and gradients."""
 
+    def taken(self, places: Sequence[int], replicated: tuple[str, ...]) -> "_State":
+        """Some of the pieces, in this order."""
+        kept = np.array(places, np.int64)
+        pieces = tuple(self.pieces[place] for place in places)
+        arrays = self.vectors[kept], self.seconds[kept], self.num_bytes[kept], self.traffic[kept]
+        return _State(pieces, replicated, *arrays)
+
+    def joined(self, other: "_State") -> "_State":
+        """These pieces and then those of another."""
+        return _State(
+            (*self.pieces, *other.pieces),
+            self.replicated,
+            np.concatenate([self.vectors, other.vectors]),
+            np.concatenate([self.seconds, other.seconds]),
+            np.concatenate([self.num_bytes, other.num_bytes]),
+            np.concatenate([self.traffic, other.traffic]),
+        )
+
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for states whose pieces cost the same."""
@@ -95,6 +115,16 @@ class _Placed:
     def order(self) -> tuple[float, int]:
         """What makes one better than another: its cost, and while nothing fits, small pieces."""
         return self.cost, int(self.state.num_bytes.max(initial=0)) if self.cost == float("inf") else 0
+
+
+class _Copies(NamedTuple):
+    """Of the replicated tables of a state."""
+
+    vector: Floats
+    """[width] of what each rank looks up in them."""
+    num_bytes: int
+    sums: float
+    """Seconds of summing their gradients."""
 
 
 def search_plan(
@@ -176,6 +206,7 @@ class _Search:
     def __init__(self, costs: TableCosts, memory: float, options: SearchOptions) -> None:
         self._costs, self._memory, self._options = costs, memory, options
         self._size = costs.world_size
+        self._of_replicated: dict[tuple[str, ...], _Copies] = {}
         self._deadline = time.monotonic() + options.seconds if options.seconds else float("inf")
         # Compiled loops are loaded with the first search.
         from windrow.partition.tables.search_kernels import head_of
@@ -256,46 +287,23 @@ class _Search:
             if self._size == 1 or state.num_bytes[list(copied)].sum() > self._memory:
                 break
             kept = [place for place in range(len(state.pieces)) if place not in copied]
-            yield _State(
-                tuple(state.pieces[place] for place in kept),
-                tuple(state.pieces[place].table for place in whole[:number]),
-                state.vectors[kept],
-                state.seconds[kept],
-                state.num_bytes[kept],
-                state.traffic[kept],
-            )
+            yield state.taken(kept, tuple(state.pieces[place].table for place in whole[:number]))
 
     def _state(self, pieces: Sequence[Piece], replicated: tuple[str, ...]) -> _State:
         vectors = self._costs.vectors(pieces)
-        traffic = [(found.ids, found.vectors, found.gradients) for found in map(self._costs.traffic, pieces)]
         return _State(
             tuple(pieces),
             replicated,
             vectors,
             self._costs.model.seconds(vectors),
             np.array([self._bytes(piece) for piece in pieces], np.int64),
-            np.array(traffic, np.float64).reshape(-1, 3),
+            Traffic.rows(map(self._costs.traffic, pieces)),
         )
 
     def _replaced(self, state: _State, place: int, halves: Sequence[Piece]) -> _State:
-        """A state with two pieces in the place of one."""
-        own = self._state(halves, ())
-        pieces = list(state.pieces)
-        pieces[place] = halves[0]
-
-        def joined(values: npt.NDArray[np.generic], of_halves: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-            changed = np.concatenate([values, of_halves[1:]])
-            changed[place] = of_halves[0]
-            return changed
-
-        return _State(
-            (*pieces, *halves[1:]),
-            state.replicated,
-            *(
-                joined(getattr(state, name), getattr(own, name))  # type: ignore[arg-type]
-                for name in ("vectors", "seconds", "num_bytes", "traffic")
-            ),
-        )
+        """A state with two pieces in the place of one: the first there, the second at the end."""
+        both, number = state.joined(self._state(halves, ())), len(state.pieces)
+        return both.taken([*range(place), number, *range(place + 1, number), number + 1], state.replicated)
 
     def _bytes(self, piece: Piece) -> int:
         return shard_bytes(self._costs.specs[piece.table], piece.rows[1] - piece.rows[0], piece.num_columns)
@@ -309,15 +317,16 @@ class _Search:
         order = np.lexsort((-state.num_bytes, -state.seconds))
         loads = state.traffic.sum(axis=1)
         mean = loads.sum() / self._size
-        first, memory = self._everywhere(state), self._room(state)
+        copies = self._copies(state)
+        memory = self._memory - copies.num_bytes
         best = _Placed(state, np.zeros(0, np.int64), float("inf"))
         tried: set[bytes] = set()
         for number in range(self._options.caps):
-            ranks, sums = np.empty(len(order), np.int64), np.empty((self._size, len(first)))
+            ranks, sums = np.empty(len(order), np.int64), np.empty((self._size, len(copies.vector)))
             # The costliest piece has to be somewhere.
             cap = max((1 + CAP_STEP * number) * mean, loads.max(initial=0.0)) * (1 + 1e-9)
             fits = place_greedily(
-                order, state.vectors, state.num_bytes, loads, first, memory, cap, self._head, ranks, sums
+                order, state.vectors, state.num_bytes, loads, copies.vector, memory, cap, self._head, ranks, sums
             )
             if fits and ranks.tobytes() not in tried:
                 tried.add(ranks.tobytes())
@@ -330,22 +339,21 @@ class _Search:
         traffic = np.zeros((self._size, 3))
         np.add.at(traffic, ranks, state.traffic)
         compute = self._costs.model.seconds(sums)
-        return self._costs.of_ranks(
-            compute, [Traffic(*of_rank) for of_rank in traffic.tolist()], compute, self._sums(state)
-        ).total
+        # What ranks hold makes no difference to the time.
+        return self._costs.of_ranks(compute, traffic, compute, self._copies(state).sums).total
 
-    def _everywhere(self, state: _State) -> Floats:
-        """The vector of what every rank has."""
-        specs = [self._costs.specs[table] for table in state.replicated]
-        pieces = [Piece(spec.name, (0, spec.rows), (0, spec.dim)) for spec in specs]
-        total: Floats = self._costs.vectors(pieces, replicated=True).sum(axis=0)
-        return total
-
-    def _room(self, state: _State) -> float:
-        return self._memory - sum(self._costs.specs[table].num_bytes for table in state.replicated)
-
-    def _sums(self, state: _State) -> float:
-        return self._costs.sums((table, self._costs.specs[table].rows) for table in state.replicated)
+    def _copies(self, state: _State) -> _Copies:
+        """What every rank has: the same for all states that replicate the same tables."""
+        found = self._of_replicated.get(state.replicated)
+        if found is None:
+            specs = [self._costs.specs[table] for table in state.replicated]
+            pieces = [Piece(spec.name, (0, spec.rows), (0, spec.dim)) for spec in specs]
+            found = self._of_replicated[state.replicated] = _Copies(
+                self._costs.vectors(pieces, replicated=True).sum(axis=0),
+                sum(spec.num_bytes for spec in specs),
+                self._costs.sums((spec.name, spec.rows) for spec in specs),
+            )
+        return found
 
     def filled(self) -> _Placed:
         """Ranks filled up, the emptiest first, with whole tables; rows are cut at the end of each.
@@ -371,7 +379,7 @@ class _Search:
         return self._priced(self._state(pieces, ()), np.array(ranks, np.int64))
 
     def _priced(self, state: _State, ranks: Ints) -> _Placed:
-        sums = np.tile(self._everywhere(state), (self._size, 1))
+        sums = np.tile(self._copies(state).vector, (self._size, 1))
         np.add.at(sums, ranks, state.vectors)
         return _Placed(state, ranks, self._cost(state, ranks, sums))
 
@@ -393,7 +401,7 @@ class _Search:
         They look as good as the slower of the two ranks would be if seconds of pieces added up.
         """
         state, ranks = placed.state, placed.ranks
-        memory = self._room(state)
+        memory = self._memory - self._copies(state).num_bytes
         taken = np.bincount(ranks, weights=state.num_bytes, minlength=self._size)
         links = self._costs.workload.links
         per_byte = 0.0 if links is None else float(links.seconds_per_byte.mean()) * self._size
@@ -443,22 +451,19 @@ class _Search:
 
 def joined_shards(shards: Sequence[Shard]) -> list[Shard]:
     """Shards of one table on one rank, with those that together are one block of rows and columns made one."""
-    found = sorted(shards, key=lambda shard: (shard.rows, shard.columns))
-    joined: list[Shard] = []
-    for shard in found:
-        before = joined[-1] if joined else None
-        if before is not None and before.rows == shard.rows and before.columns[1] == shard.columns[0]:
-            joined[-1] = replace(before, columns=(before.columns[0], shard.columns[1]))
+    of_rows = _joined_along((shard.rows, shard.columns) for shard in shards)
+    blocks = _joined_along((columns, rows) for rows, columns in of_rows)
+    return [replace(shards[0], rows=rows, columns=columns) for columns, rows in blocks]
+
+
+def _joined_along(blocks: Iterable[tuple[Range, Range]]) -> list[tuple[Range, Range]]:
+    """Blocks of two ranges, in order, with those made one whose first is the same and whose second goes on."""
+    joined: list[tuple[Range, Range]] = []
+    for across, (start, stop) in sorted(blocks):
+        if joined and joined[-1][0] == across and joined[-1][1][1] == start:
+            joined[-1] = across, (joined[-1][1][0], stop)
         else:
-            joined.append(shard)
-    found = sorted(joined, key=lambda shard: (shard.columns, shard.rows))
-    joined = []
-    for shard in found:
-        before = joined[-1] if joined else None
-        if before is not None and before.columns == shard.columns and before.rows[1] == shard.rows[0]:
-            joined[-1] = replace(before, rows=(before.rows[0], shard.rows[1]))
-        else:
-            joined.append(shard)
+            joined.append((across, (start, stop)))
     return joined
 
 
@@ -487,14 +492,8 @@ def _row_halves(piece: Piece) -> list[Piece]:
 
 def _rows_within(spec: TableSpec, piece: Piece, num_bytes: int) -> int:
     """The most rows of a piece that so many bytes hold."""
-    most = piece.rows[1] - piece.rows[0]
-    if shard_bytes(spec, most, piece.num_columns) <= num_bytes:
-        return most
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if shard_bytes(spec, middle, piece.num_columns) <= num_bytes else (low, middle - 1)
-    return low
+    rows = range(1, piece.rows[1] - piece.rows[0] + 1)
+    return bisect_right(rows, num_bytes, key=lambda some: shard_bytes(spec, some, piece.num_columns))
 
 
 def _does_not_fit(spec: TableSpec, rank: int, needed: int, room: int) -> PlanError:

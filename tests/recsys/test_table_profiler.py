@@ -9,7 +9,7 @@ import torch
 
 from windrow.comm.errors import StoreError
 from windrow.partition.tables import TableSpec
-from windrow.recsys.table_profiler import ProfileSettings, measure_set, profile_tables, read_measured
+from windrow.recsys.table_profiler import ProfileSettings, make_step, profile_tables, read_measured, time_steps
 from windrow.recsys.tables.options import TableOptions
 
 FEW = ProfileSettings(sets=3, tables=(1, 3), samples=(64,), warm_up=1, repeats=3, max_dim=8, most_bytes=1e7)
@@ -17,7 +17,7 @@ FEW = ProfileSettings(sets=3, tables=(1, 3), samples=(64,), warm_up=1, repeats=3
 
 def test_steps_are_timed() -> None:
     specs = [TableSpec(name=f"t{n}", rows=1000, dim=8, features=(f"t{n}",), lookups_per_sample=2.5) for n in range(2)]
-    steps = measure_set(specs, 256, device=torch.device("cpu"), options=TableOptions(), repeats=4)
+    steps = time_steps(make_step(specs, 256, device=torch.device("cpu"), options=TableOptions()), repeats=4)
     assert len(steps) == 4
     assert min(steps) > 0
 

@@ -1,21 +1,11 @@
 """A cost model that is known to the last digit."""
 
-import numpy as np
 import pytest
 
-from windrow.partition.tables.cost_model import ComputeModel, inputs_of
+from benchmarks.harness.hand_made_costs import hand_made_model
+from windrow.partition.tables.cost_model import ComputeModel
 
 
 @pytest.fixture(scope="session")
 def hand_made() -> ComputeModel:
-    """Seconds that add up: so much for a set, a piece, a bag, a lookup, a number looked up, ..."""
-    inputs = inputs_of("corrected", np.ones((1, 22))).shape[1]
-    return ComputeModel(
-        design="corrected",
-        mean=np.zeros(inputs),
-        deviation=np.ones(inputs),
-        body=((np.zeros((inputs, 8)), np.zeros(8)), (np.zeros((8, 4)), np.zeros(4))),
-        head=((np.zeros((4, 8)), np.zeros(8)), (np.zeros((8, 1)), np.zeros(1))),
-        roof=np.array([5e-6, 5e-9, 1e-8, 3e-10, 2e-8, 5e-10, 2e-10, 5e-5]),
-        origin={"processor": "a hand"},
-    )
+    return hand_made_model()

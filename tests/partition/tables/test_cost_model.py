@@ -11,6 +11,7 @@ from windrow.partition.tables.access import zipf_shares
 from windrow.partition.tables.cost_model import FEATURES, ComputeModel, Design, piece_features, roof_terms
 from windrow.partition.tables.fitting import fit_compute_model, fit_roof, kendall_tau, percentage_error, split_sets
 from windrow.partition.tables.population import draw_tables, draw_tasks
+from windrow.partition.tables.search_kernels import head_of, seconds_of
 
 SPEC = TableSpec(
     name="t", rows=1000, dim=16, features=("a", "b"), lookups_per_sample=6.0, access=zipf_shares(1000, 1.0)
@@ -72,6 +73,28 @@ def test_a_model_learns_what_was_measured(design: Design, tmp_path: Path) -> Non
     read = ComputeModel.load(tmp_path / "costs.npz")
     np.testing.assert_allclose(read.of_sets(held_out), found, rtol=1e-5)
     assert read.origin == model.origin
+
+
+@pytest.mark.parametrize("design", ["published", "corrected"])
+def test_compiled_loops_have_the_same_head(design: Design) -> None:
+    chance = np.random.default_rng(0)
+
+    def layer(inputs: int, outputs: int) -> tuple[np.ndarray, np.ndarray]:
+        return chance.normal(size=(inputs, outputs)) / inputs, chance.normal(size=outputs) / 10
+
+    model = ComputeModel(
+        design=design,
+        mean=np.zeros(1),
+        deviation=np.ones(1),
+        body=(layer(1, 2), layer(2, 6)),
+        head=(layer(6, 9), layer(9, 1)),
+        roof=np.linspace(1e-3, 2e-3, 8),
+        origin={},
+    )
+    sums = np.abs(chance.normal(size=(20, model.width)))
+    sums[0] = 0
+    head = head_of(model)
+    np.testing.assert_allclose([seconds_of(total, head) for total in sums], model.seconds(sums), rtol=1e-9)
 
 
 def test_times_that_add_up_are_found_exactly(hand_made: ComputeModel) -> None:
