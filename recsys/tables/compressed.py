@@ -147,6 +147,7 @@ class CompressedTables:
             form.can_learn_alone and on_cpu and not (replicated or self.options.moves_every_row)
         )
         if seed is None:
+            # So that it knows the device.
             form.start(tuple(self.batch.parameters()))
         else:
             self.initialise(seed=seed)
