@@ -11,12 +11,14 @@ import pytest
 import torch
 from pyarrow import parquet
 
+from windrow.comm.loopback import Loopback
 from windrow.gnn.synthetic import community_graph
 from windrow.launch.cli import build_parser, main
 from windrow.launch.recipe import make_recipe
 from windrow.launch.recommendation_recipe import make_recommendation_recipe
 from windrow.launch.settings import read_toml, write_toml
-from windrow.partition.tables import check_plan
+from windrow.launch.training import make_trainer
+from windrow.partition.tables import Plan, Replica, check_plan
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
 from windrow.recsys.log.store import LogStore
 
@@ -124,7 +126,9 @@ def test_plans_by_predicted_costs(tmp_path: Path) -> None:
 RECIPE, LIBFM, SEQUENCES, SELF_ATTENTION, TRANSFORMS, TABLE, PLAN_FILE, PLAN_SECTION, LABELS, DAILY, PRETRAINED = (
     tomllib.loads(text) for text in blocks("recommendation.md", "toml")
 )
-WRITE_LOG, SERVE, READ_SAFETENSORS, LOAD_IN_TORCHREC, WRITE_ROWS, SAVE_MODEL = blocks("recommendation.md", "python")
+WRITE_LOG, MOVE, SERVE, READ_SAFETENSORS, LOAD_IN_TORCHREC, WRITE_ROWS, SAVE_MODEL = blocks(
+    "recommendation.md", "python"
+)
 
 
 def merged(recipe: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
@@ -164,6 +168,16 @@ def test_the_plan_fits(prepared: Path, capsys: pytest.CaptureFixture[str]) -> No
     write_toml(Path("planned.toml"), merged(RECIPE, PLAN_SECTION))
     assert main(["plan", "planned.toml", "--ranks", "2"]) == 0
     assert re.search(r"user .* grid .*\n.*item .* partly replicated", capsys.readouterr().out)
+
+
+def test_tables_move_in_the_middle_of_a_run(prepared: Path) -> None:
+    recipe = make_recommendation_recipe({"name": "mine", **RECIPE}, source="recommendation.md", base=prepared)
+    with make_trainer(Loopback.single(), recipe, torch.device("cpu")) as trainer:
+        recommender = trainer.model
+        plan = Plan((), tuple(Replica(spec.name, (0, spec.rows)) for spec in recommender.bags.specs))
+        assert recommender.bags.plan != plan
+        run(MOVE, {"trainer": trainer, "recommender": recommender, "plan": plan})
+        assert recommender.bags.plan == plan
 
 
 def test_tables_come_out_and_go_in(prepared: Path) -> None:
