@@ -4,7 +4,8 @@ All tables together get so many bytes. Every form is given to all tables that it
 and count. Codes that are learnt, and counts of hot rows, come on top ("MB beside").
 
     fewer columns       dense tables, and a model, of as many columns less
-    codes, clustered    codes are chosen anew after each three quarters of an epoch (CCE)
+    codes, clustered    codes are chosen anew after three and six eighths of training (CCE)
+    codes, over robe    entries that hashes choose begin at any place, without clustering
     robe, hot rows      half of the bytes for the rows that occur most often (`windrow.recsys.choose_forms`)
     hashed, hot rows    the same, for as many rows of the tables with the largest gradients by now (CAFE)
     tensor_train, ...   first values of cores from other distributions, at a tenth
@@ -66,13 +67,14 @@ from windrow.recsys.tables.options import EmbeddingConfig, TableOptions, TableOv
 
 FILES = {"frappe": "frappe", "clicks": "", "gowalla": "gowalla.npz"}
 DENSE, HOT = "dense", "robe, hot rows"
-CLUSTERED, CAFE, COLUMNS = "codes, clustered", "hashed, hot rows", "fewer columns"
+CLUSTERED, OVER_ROBE = "codes, clustered", "codes, over robe"
+CAFE, COLUMNS = "hashed, hot rows", "fewer columns"
 FIRST_VALUES = {f"tensor_train, {kind}": kind for kind in ("gaussian", "uniform", "published_code")}
 FEW_BITS, ROW_WISE = ("int8", "int4"), "dense, row-wise"
 FORMS = (
     *(ROW_WISE, *FEW_BITS),
     *(COLUMNS, "narrow", "hashed", CAFE, "quotient_remainder", "tensor_train", *FIRST_VALUES),
-    *("robe", HOT, "codes", CLUSTERED),
+    *("robe", HOT, "codes", OVER_ROBE, CLUSTERED),
 )
 RATIO_OF_FIRST_VALUES = 10
 AS_IN_CAFE = {"hot_by": "gradients", "hot_leave": True}
@@ -158,7 +160,7 @@ def options_of(job: Job, form: str, ratio: int) -> TableOptions:
         return replace(base, dim=max(base.dim // ratio, 1))
     per_table = dict(base.per_table)
     for spec in job.specs:
-        own = overrides_of(form, ratio, job.steps)
+        own = overrides_of(form, ratio, job.steps * job.recipe.training.epochs // 2)
         try:
             make_forms([EmbeddingConfig(spec.rows, spec.dim, spec.name)], TableOptions(per_table={spec.name: own}))
         except RecipeError:
@@ -176,10 +178,12 @@ def with_counted(options: TableOptions, steps: int, **how: Any) -> TableOptions:
     return replace(options, per_table={**options.per_table, **changed})
 
 
-def overrides_of(form: str, ratio: int, steps: int) -> TableOverrides:
+def overrides_of(form: str, ratio: int, code_every: int) -> TableOverrides:
     """One table in a form."""
     if form == CLUSTERED:
-        return TableOverrides(form="codes", compression=ratio, code_every=steps)
+        return TableOverrides(form="codes", compression=ratio, code_every=code_every)
+    if form == OVER_ROBE:
+        return TableOverrides(form="codes", compression=ratio, code_sketch="robe")
     if form in FEW_BITS:
         return TableOverrides(form=form, optimizer="rowwise_adagrad", weight_decay=0.0)  # type: ignore[arg-type]
     if form in FIRST_VALUES:

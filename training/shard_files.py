@@ -105,7 +105,7 @@ class StateTensor:
     @property
     def is_value(self) -> bool:
         """Whether lookups need it, and not only learning."""
-        return self.name in {"weight", "kept_rows", "codes"}
+        return self.name in {"weight", "kept_rows", "codes", "clusterings"}
 
 
 class StoredTables(Protocol):

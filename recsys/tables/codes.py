@@ -9,11 +9,22 @@ al., KDD 2020). Two ways lead to better ones:
 * Every ``code_every`` steps rows whose vectors have become alike get one code: k-means again, of the vectors that rows
   have by then (CCE; Tsang and Ahle, Clustering the Sketch, NeurIPS 2023). Half of the entries are helpers then: a row's
   part is the sum of an entry that its code names and of one that a hash does, by which rows of one code can still part.
-  Helpers start at zero anew after each clustering.
+  Helpers start at zero anew after each clustering, and other hashes name them, so that rows that shared every entry can
+  part too. What the optimiser keeps of all entries is renewed: they stand for other rows.
+
+Entries that a hash chooses begin where one ends, or at any place of all codebooks as one circular array, with signs
+(`code_sketch`, "CCE over ROBE" in the library of CCE's authors)::
+
+    rows   part 0: | e0 | e1 | e2 |  part 1: | e3 | e4 | e5 |       hashes of part 1 are e3, e4 or e5
+    robe           a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11            +a4 -a5, or -a11 +a0, ...
+
+Entries that codes name are those of the first line either way; in that library they begin at any place too.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,8 +34,18 @@ from torch import Tensor
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import GOLDEN, Stream, hash_ids, stream_key
-from windrow.recsys.tables.forms import Form, mixed, refuse_unless_smaller, scale_of, select_rows, signed, whole_table
+from windrow.recsys.tables.forms import (
+    Form,
+    Segment,
+    mixed,
+    refuse_unless_smaller,
+    scale_of,
+    select_rows,
+    signed,
+    whole_table,
+)
 from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.robe import Robe
 from windrow.recsys.tables.table import table_key
 from windrow.training.shard_files import LocalTable, StateTensor
 
@@ -44,7 +65,7 @@ class Codes(Form):
 
     Args:
         table: all of it.
-        options: ``code_parts``, ``code_every``.
+        options: ``code_parts``, ``code_every``, ``code_sketch``.
 
     Raises:
         RecipeError: the parts do not divide the columns, or it would be no smaller.
@@ -67,34 +88,36 @@ class Codes(Form):
         super().__init__([table], stored, [scale_of(options, table), 0.0][:books])
         self.codes = torch.empty(table.num_rows, self.parts, dtype=torch.int32)
         """[rows, parts] entries, once they are no hashes; memory that is not written takes no room before."""
-        self._is_learnt, self._steps = False, 0
-        keys = [stream_key(table_key(table.name, 0), Stream.HASH_VALUES, part) for part in range(2 * self.parts)]
-        self._keys = [signed(key) for key in keys[: self.parts]]
-        self._helper_keys = [signed(key) for key in keys[self.parts :]]
+        self._sketch = options.code_sketch
+        self._of_robe = replace(options, robe_block=self.width, robe_published_code=False)
+        self._begin()
 
     def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
         """See `Form.rows`."""
         del table
-        chosen = self.codes[ids.cpu()].to(ids.device).long() if self._is_learnt else self._hashed(ids, self._keys)
-        vectors = self._entries(stored[0], chosen)
-        if len(stored) > 1:
-            vectors = vectors + self._entries(stored[1], self._hashed(ids, self._helper_keys))
-        return vectors
+        if self._is_learnt:
+            vectors = self._entries(stored[0], self.codes[ids.cpu()].to(ids.device).long())
+        else:
+            vectors = self._hashed[0](ids, stored[0])
+        return vectors + self._hashed[1](ids, stored[1]) if len(stored) > 1 else vectors
 
     def nearest(self, tables: Sequence[Tensor]) -> list[Tensor]:
         """See `Form.nearest`: k-means in each part. Changes the codes."""
-
-        def vectors(part: int, ids: Tensor) -> Tensor:
-            return tables[0][ids, part * self.width : (part + 1) * self.width]
-
-        books = [self._cluster(part, partial(vectors, part)) for part in range(self.parts)]
-        self._is_learnt = True
-        return [torch.cat(books), *(torch.zeros(found.num_rows, found.dim) for found in self.stored[1:])]
+        return self._clustered(lambda ids: tables[0][ids])
 
     def start(self, stored: Sequence[Tensor]) -> None:
         """See `Form.start`: codes are hashes again."""
         del stored
+        self._begin()
+
+    def _begin(self) -> None:
         self._is_learnt, self._steps = False, 0
+        self._hash_helpers(0)
+
+    def _hash_helpers(self, clusterings: int) -> None:
+        """Take the hashes that name helpers after so many clusterings."""
+        self._clusterings = clusterings
+        self._hashed = [self._hash(number) for number in (0, 1 + clusterings)]
 
     def step(self, stored: Sequence[Tensor], world: "World | None") -> Sequence[tuple[int, Tensor]]:
         """See `Form.step`. All ranks cluster alike, without messages. Cost: rows x entries x columns, now and then."""
@@ -103,19 +126,13 @@ class Codes(Form):
         if not self._every or self._steps % self._every:
             return ()
         with torch.no_grad():
-            now = [values.detach().cpu().clone() for values in stored]
-            before = self.codes.clone() if self._is_learnt else None
-
-            def vectors(part: int, ids: Tensor) -> Tensor:
-                codes = self._hashed(ids, self._keys) if before is None else before[ids].long()
-                whole = self._entries(now[0], codes) + self._entries(now[1], self._hashed(ids, self._helper_keys))
-                return whole[:, part * self.width : (part + 1) * self.width]
-
-            books = [self._cluster(part, partial(vectors, part)) for part in range(self.parts)]
-            self._is_learnt = True
-            stored[0].copy_(torch.cat(books))
-            stored[1].zero_()
-        return ()
+            before, now = copy(self), [values.detach().cpu().clone() for values in stored]
+            before.codes = self.codes.clone()
+            for values, found in zip(stored, self._clustered(lambda ids: before.rows(0, ids, now)), strict=True):
+                values.copy_(found)
+        self._hash_helpers(self._clusterings + 1)
+        every = torch.arange(self.stored[0].num_rows, device=stored[0].device)
+        return (0, every), (1, every)
 
     def index_bytes(self) -> int:
         """See `Form.index_bytes`: of codes that are no hashes."""
@@ -123,7 +140,11 @@ class Codes(Form):
 
     def state(self, *, replicated: bool) -> list[StateTensor]:
         """See `Form.state`: the codes, where they are no hashes, and the steps."""
-        contents = {"codes": self.codes if self._is_learnt else self.codes[:0], "steps": torch.tensor(self._steps)}
+        contents = {
+            "codes": self.codes if self._is_learnt else self.codes[:0],
+            "clusterings": torch.tensor(self._clusterings),
+            "steps": torch.tensor(self._steps),
+        }
         return [
             StateTensor(piece=self.stored[0], name=name, tensor=tensor, axes=(), replicated=replicated)
             for name, tensor in contents.items()
@@ -131,25 +152,53 @@ class Codes(Form):
 
     def load(self, part: StateTensor) -> bool:
         """See `Form.load`."""
-        if part.piece != self.stored[0] or part.name not in {"codes", "steps"}:
+        if part.piece != self.stored[0] or part.name not in {"codes", "clusterings", "steps"}:
             return False
         if part.name == "steps":
             self._steps = int(part.tensor)
+        elif part.name == "clusterings":
+            self._hash_helpers(int(part.tensor))
         else:
             self._is_learnt = len(part.tensor) > 0
             if self._is_learnt:
                 self.codes.copy_(part.tensor)
         return True
 
-    def _hashed(self, ids: Tensor, keys: Sequence[int]) -> Tensor:
-        """[n, parts] entries."""
+    def _hash(self, number: int) -> Callable[[Tensor, Tensor], Tensor]:
+        """A function of ids [n] and values of a stored table: the entries [n, dim] that hashes name."""
+        table = self.tables[0]
+        if self._sketch == "robe":
+            named = whole_table(f"{table.name}.{number}", table.num_rows, table.dim)
+            robe = Robe([named], self._of_robe, blocks=self.parts * self.entries)
+            return partial(self._from_array, robe)
+        parts = range(number * self.parts, (number + 1) * self.parts)
+        key = table_key(table.name, 0)
+        return partial(self._from_rows, [signed(stream_key(key, Stream.HASH_VALUES, part)) for part in parts])
+
+    def _from_array(self, robe: Robe, ids: Tensor, book: Tensor) -> Tensor:
+        each = torch.arange(len(ids) + 1, device=ids.device)
+        return robe.pool([Segment(0, 0, (0, self.tables[0].dim))], ids, each, None, [book])
+
+    def _from_rows(self, keys: Sequence[int], ids: Tensor, book: Tensor) -> Tensor:
         words = mixed(ids + signed(GOLDEN))
-        return torch.stack([(mixed(key ^ words) & ((1 << 63) - 1)) % self.entries for key in keys], 1)
+        return self._entries(
+            book, torch.stack([(mixed(key ^ words) & ((1 << 63) - 1)) % self.entries for key in keys], 1)
+        )
 
     def _entries(self, book: Tensor, chosen: Tensor) -> Tensor:
         """[n, dim] entries of all parts, side by side."""
         first = torch.arange(self.parts, device=chosen.device) * self.entries
         return select_rows(book, (chosen + first).flatten()).view(len(chosen), self.parts * self.width)
+
+    def _clustered(self, vectors: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        """Choose the codes of all rows, whose vectors are those of a function of ids: values of the stored tables."""
+
+        def of_part(part: int, ids: Tensor) -> Tensor:
+            return vectors(ids)[:, part * self.width : (part + 1) * self.width]
+
+        books = [self._cluster(part, partial(of_part, part)) for part in range(self.parts)]
+        self._is_learnt = True
+        return [torch.cat(books), *(torch.zeros(found.num_rows, found.dim) for found in self.stored[1:])]
 
     def _cluster(self, part: int, vectors: Callable[[Tensor], Tensor]) -> Tensor:
         """Choose the codes of a part for all rows: the entries [entries, width] that they name."""

@@ -198,6 +198,7 @@ Optimizer = Literal["rowwise_adagrad", "adagrad", "sgd", "adam"]
 Precision = Literal["fp32", "fp16"]
 FormName = Literal["dense", "hashed", "quotient_remainder", "narrow", "robe", "tensor_train", "codes", "int8", "int4"]
 HotBy = Literal["lookups", "gradients"]
+Sketch = Literal["rows", "robe"]
 FirstCores = Literal["sampled_gaussian", "gaussian", "uniform", "published_code"]
 Compression = Annotated[float, Field(gt=1)]
 Cores = Annotated[int, Field(ge=2, le=4)]
@@ -241,6 +242,8 @@ class TableOverrides:
     """codes only: parts of a vector."""
     code_every: NonNegativeInt | None = None
     """codes only: steps between choosing codes anew."""
+    code_sketch: Sketch | None = None
+    """codes only: where entries begin that hashes choose."""
     hot_share: Share | None = None
     """Of all forms but dense: share of rows that are kept as they are."""
     hot_bytes: NonNegativeInt | None = None
@@ -310,7 +313,11 @@ class TableOptions:
     """codes only: parts of a vector, which must divide dim; each row has a code for each."""
     code_every: NonNegativeInt = 0
     """codes only: steps after which rows that have become alike get the same codes (CCE); codes then take 4 bytes for
-    each row and part. 0: codes are hashes, or those of tables.pretrained."""
+    each row and part. 0: codes are hashes, or those of tables.pretrained. What helpers have learnt since is lost, so
+    let the last time be well before the end."""
+    code_sketch: Sketch = "rows"
+    """codes only: where entries begin that hashes choose. rows: where one ends; robe: at any number of all codebooks
+    of a table, with signs, as blocks of robe do."""
     hot_share: Share = 0.0
     """Of all forms but dense: share of a table's rows that are kept as they are beside the form, and learn alone; what
     they take comes on top."""

@@ -65,15 +65,16 @@ class Robe(Form):
         tables: in an order that is the same on all ranks.
         options: compression, ``robe_block``, ``robe_published_code``; first values are uniform, as those of the largest
             dense table would be.
+        blocks: of the array, in place of those that compression gives.
 
     Raises:
         RecipeError: the array is longer than the prime of the published code can reach.
     """
 
-    def __init__(self, tables: Sequence[LocalTable], options: TableOptions) -> None:
+    def __init__(self, tables: Sequence[LocalTable], options: TableOptions, *, blocks: int | None = None) -> None:
         self.block = options.robe_block
         numbers = sum(table.num_rows * table.dim for table in tables) / options.compression
-        blocks = max(math.ceil(numbers / self.block), 1)
+        blocks = blocks or max(math.ceil(numbers / self.block), 1)
         self.size = blocks * self.block
         """m: numbers in the array."""
         stored = whole_table(f"{tables[0].name}.array", blocks, self.block)

@@ -32,7 +32,8 @@ FORMS = {
     },
     "codes": {
         "item": TableOverrides(form="codes", compression=2, code_parts=2, code_every=2),
-        "tag": TableOverrides(form="codes", compression=2, code_parts=2, hot_share=0.2),
+        "tag": TableOverrides(form="codes", compression=2, code_parts=2, code_sketch="robe", hot_share=0.2),
+        "user": TableOverrides(form="codes", compression=2, code_parts=2, code_every=2, code_sketch="robe"),
     },
 }
 STEPS = 3

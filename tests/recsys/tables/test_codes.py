@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from windrow.comm.errors import RecipeError
+from windrow.comm.loopback import Loopback
 from windrow.recsys.tables.codes import Codes, k_means
+from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm
 from windrow.recsys.tables.forms import whole_table
 from windrow.recsys.tables.options import TableOptions
 
@@ -69,11 +71,59 @@ def test_clustering_gives_rows_that_are_alike_one_code_and_moves_vectors_little(
     assert form.index_bytes() == 400 * 2 * 4
 
 
+@pytest.mark.parametrize("sketch", ["rows", "robe"])
+def test_rows_that_shared_a_helper_part_after_a_clustering(sketch):
+    form = make(rows=4000, code_every=1, code_sketch=sketch)
+    books, helpers = random_values(form)
+    shares = []
+    for _ in range(2):
+        parts = form.whole_table("t", [torch.zeros_like(books), helpers]).view(4000, 2, 4)[:, 0]
+        same = parts.unique(dim=0, return_inverse=True)[1]
+        shares.append((same[:, None] == same).fill_diagonal_(False))
+        form.step([books, torch.zeros_like(helpers)], None)
+    before, after = shares
+    assert int((before & after).sum()) < 0.05 * int(before.sum())
+
+
+def test_hashed_entries_of_a_robe_begin_at_any_place_and_learnt_ones_do_not():
+    form = make(code_every=1, code_sketch="robe")
+    books, helpers = random_values(form)
+    parts = form.whole_table("t", [books, torch.zeros_like(helpers)]).view(-1, 4)
+    circle = torch.cat([books.flatten(), books.flatten()[:3]]).unfold(0, 4, 1)
+    starts = torch.cdist(parts.abs(), circle.abs()).argmin(1)
+    assert torch.equal(circle[starts].abs(), parts.abs())
+    assert set((starts % 4).tolist()) == {0, 1, 2, 3}
+    assert len(starts.unique()) > 0.8 * books.numel()
+    form.step([books, helpers], None)
+    parts = form.whole_table("t", [books, helpers]).view(-1, 2, 4)
+    entries = torch.cdist(parts, books).argmin(2)
+    assert torch.equal(books[entries], parts)
+    assert bool((entries[:, 0] < form.entries).all())
+    assert bool((entries[:, 1] >= form.entries).all())
+
+
+def test_entries_learn_on_at_the_pace_of_all_after_a_clustering():
+    options = TableOptions(form="codes", compression=10, code_every=2, optimizer="adagrad")
+    tables = CompressedTables(Codes(whole_table("t", 400, 8), options), options, replicated=False, device=None, seed=1)
+    batch = LookupThroughForm(tables.form.tables, (0,), tables, pooled=True)
+
+    def squares():
+        return torch.cat([part.tensor for part in tables.batch.state() if part.name == "sum_of_squares"])
+
+    for _ in range(2):
+        batch(torch.arange(200), torch.arange(201)).square().sum().backward()
+        before = squares()
+        tables.step(Loopback.single(), stage="tables")
+    assert len(before.unique()) > 10
+    assert len(squares().unique()) <= 2
+
+
 def test_codes_are_saved():
     one, other = make(code_every=1), make(code_every=1)
     values = random_values(one)
     assert [len(part.tensor) for part in one.state(replicated=False) if part.name == "codes"] == [0]
     one.step(values, None)
+    values = random_values(one)
     for part in one.state(replicated=False):
         assert other.load(replace(part, tensor=part.tensor.clone()))
     assert torch.equal(one.whole_table("t", values), other.whole_table("t", values))

@@ -35,6 +35,8 @@ CASES = {
     "tensor_train, 4 cores": {"form": "tensor_train", "tt_cores": 4},
     "codes": {"form": "codes", "code_parts": 2},
     "codes, clustered": {"form": "codes", "code_parts": 2, "code_every": 1000},
+    "codes over robe": {"form": "codes", "code_parts": 2, "code_sketch": "robe"},
+    "codes, clustered, over robe": {"form": "codes", "code_parts": 2, "code_every": 1000, "code_sketch": "robe"},
     "tensor_train, many rows of few numbers": {"form": "tensor_train", "tt_cores": 2, "tt_rank": 1},
 }
 
