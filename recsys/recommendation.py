@@ -156,7 +156,7 @@ def _click_recommender(
         return {
             "device": device,
             "world": world,
-            "plan": plan_of(plan, names),
+            "plan": plan_of(plan, {spec.name for spec in table_specs(tables, recipe.tables.only(names))}),
             "groups": recipe.deduplication.looked_up_groups(),
             "optimizer": recipe.tables.only(names),
             "wire": recipe.wire,

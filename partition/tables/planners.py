@@ -53,7 +53,8 @@ class PlanOptions:
     """round_robin, greedy, greedy_*: whole tables, to one rank after another, or the costliest first, each to the rank
     that has least of size (greedy is greedy_size), dim, lookups x dim, or size x lookups x dim. row_wise, column_wise:
     every table is cut into one piece for each rank. replicated: every rank holds everything. Or one of your own, by
-    the name it was registered under or as "package.module:function"."""
+    the name it was registered under or as "package.module:function". Planners of whole tables cut arrays of
+    tables.robe_sharded by rows."""
     file: PathOption | None = None
     """A plan written by hand or by ``windrow plan``; then no planner is asked."""
     rank_memory_bytes: NonNegativeInt = 0
@@ -157,8 +158,11 @@ def _replicate(specs: Sequence[TableSpec], world_size: int, memory: float = floa
 def _place(
     weigh: Callable[[TableSpec], float] | None, specs: Sequence[TableSpec], world_size: int, memory: float
 ) -> Plan:
-    """Whole tables, each to the preferred rank among those with room; the plan keeps the tables' order."""
-    loads, taken = [0.0] * world_size, [0] * world_size
+    """Whole tables, each to the preferred rank among those with room, in their order; then those to be cut by rows."""
+    spread = [spec for spec in specs if spec.by_rows]
+    specs = [spec for spec in specs if not spec.by_rows]
+    pieces = _cut(_row_pieces, spread, world_size, memory)
+    loads, taken = [0.0] * world_size, rank_bytes(pieces, spread, world_size)
     weights = [0.0 if weigh is None else weigh(spec) for spec in specs]
     ranks: dict[str, int] = {}
     for turn, number in enumerate(sorted(range(len(specs)), key=lambda number: -weights[number])):
@@ -180,7 +184,8 @@ def _place(
             loads[chosen] += weights[number]
         taken[chosen] += spec.num_bytes
         ranks[spec.name] = chosen
-    return Plan(tuple(Shard(spec.name, ranks[spec.name], (0, spec.rows), (0, spec.dim)) for spec in specs))
+    placed = [Shard(spec.name, ranks[spec.name], (0, spec.rows), (0, spec.dim)) for spec in specs]
+    return Plan((*placed, *pieces.shards))
 
 
 def _cut(

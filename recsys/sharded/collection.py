@@ -30,8 +30,9 @@ from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.sharded.layout import Lookup, OwnerLayout, make_layout
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, read_samples, unpack
 from windrow.recsys.sharded.rank_tables import RankTables
+from windrow.recsys.sharded.robe_tables import TablesOfRanks
 from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, without_values, write_table
-from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm, make_forms, shared_bytes
+from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm, shared_bytes
 from windrow.recsys.tables.make import first_values, initialise
 from windrow.recsys.tables.options import (
     TableConfig,
@@ -191,19 +192,30 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         self.options = options or TableOptions()
         self.device = device or torch.get_default_device()
         self.specs = table_specs(tables, self.options)
+        """Of what ranks hold."""
         self.plan = (
             plan if isinstance(plan, Plan) else plan_with_planner(plan or "round_robin", self.specs, self.world.size)
         )
         check_plan(self.plan, self.specs, self.world.size)
         self.groups = tuple(tuple(group) for group in groups)
         """Features whose lists come deduplicated."""
-        forms = make_forms(tables, self.options)
+        self.held = TablesOfRanks(tables, self.options, groups)
+        """Tables, options and groups as ranks have them."""
+        forms, arrays = self.held.forms, self.held.arrays
         form_of = {table.name: number for number, form in enumerate(forms) for table in form.tables}
-        kinds = [(self.options.of_one_batch(table.name), form_of.get(table.name)) for table in tables]
+        kinds = [
+            (self.held.options.of_one_batch(table.name), form_of.get(table.name), table.name in arrays)
+            for table in self.held.tables
+        ]
         numbers = [kinds.index(kind) for kind in kinds]
-        self.layout = make_layout(tables, self.plan, self.world.size, groups, numbers, pooled=pooled)
+        self.layout = make_layout(
+            self.held.tables, self.plan, self.world.size, self.held.groups, numbers, pooled=pooled
+        )
+        self.layout_of_batches = self.held.layout_of_batches(self.layout)
+        self.has_weights = is_weighted
+        """Whether ids of batches do; messages have signs of blocks as well."""
         self.form = MessageFormat(
-            np.int64 if self.layout.wide_ids else np.int32, weighted=is_weighted, with_lengths=pooled
+            np.int64 if self.layout.wide_ids else np.int32, weighted=is_weighted or bool(arrays), with_lengths=pooled
         )
         self.stage = stage
         self._seed = seed
@@ -222,7 +234,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         self._steps = 0
         self.round_anew(0)
         self._ahead: list[tuple[KeyedJaggedTensor, InFlightLookup[Result]]] = []
-        rows = {table.name: table.num_embeddings for table in tables}
+        rows = {table.name: table.num_embeddings for table in self.held.tables}
         self._forms = [(form, CompressedTables.rank_of(form, self.plan)) for form in forms]
         self._compressed = [
             CompressedTables(
@@ -236,11 +248,12 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             RankTables(
                 owner,
                 through,
-                self.options,
+                self.held.options,
                 rows=rows,
                 pooled=pooled,
                 device=self.device,
                 replicated=replicated,
+                fixed=arrays,
                 seed=seed,
             )
             for owner, replicated in ((self.layout.owners[self.world.rank], False), (self.layout.replicated, True))
@@ -257,7 +270,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             for found in batch.state():
                 found.tensor.zero_()
         for batch in self._dense_batches():
-            initialise(batch, self.options, self._rows, seed=self._seed)
+            initialise(batch, self.held.options, self._rows, seed=self._seed)
         for compressed in self._compressed:
             compressed.initialise(seed=self._seed)
         self._call_init_fns()
@@ -321,7 +334,8 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             RecipeError: see `check_lookup`.
         """
         self.check_lookup(features)
-        samples = read_samples(features, deduplicated, self.layout, is_weighted=self.form.weighted)
+        given = read_samples(features, deduplicated, self.layout_of_batches, is_weighted=self.has_weights)
+        samples = self.held.samples(given, self.layout_of_batches, self.layout)
         return self.lookup_of_samples(features, samples)
 
     def lookup_of_samples(self, features: "KeyedJaggedTensor", samples: Sequence[Samples]) -> InFlightLookup[Result]:
@@ -467,7 +481,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             if rank != self.world.rank:
                 for part in parts:
                     form.load(part)
-        return [form for form, _ in self._forms]
+        return [*(form for form, _ in self._forms), *self.held.arrays.values()]
 
     def _form_keys(self, prefix: str) -> dict[str, tuple["Form", StateTensor]]:
         """What forms know that lookups need."""
@@ -623,28 +637,33 @@ def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[Ta
         options: how they are stored and learn.
 
     Returns:
-        One for each, with one lookup per sample and feature.
+        One for each that ranks hold, with one lookup per sample and feature. Of tables with ``robe_sharded`` that is
+        their array, with each feature as often as a vector has blocks.
 
     Raises:
         RecipeError: options say something of a table that is not there.
     """
     check_names("tables", options.per_table, [table.name for table in tables])
+    held = TablesOfRanks(tables, options)
     specs = []
     compressed: dict[str, int] = {}
-    for form in make_forms(tables, options):
+    for form in held.forms:
         compressed |= shared_bytes(form, options)
-    for table in tables:
-        own = options.of(table.name)
+    for table in held.tables:
+        own = held.options.of(table.name)
+        blocks = [held.blocks[name].feature for name in features_of(table) if name in held.blocks]
+        features = tuple(blocks or features_of(table))
         specs.append(
             TableSpec(
                 name=table.name,
                 rows=table.num_embeddings,
                 dim=table.embedding_dim,
-                features=tuple(features_of(table)),
+                features=features,
                 bytes_per_value=own.dtype.itemsize,
                 optimizer_bytes_per_row=own.optimizer_bytes_per_row(table.embedding_dim),
-                lookups_per_sample=float(len(features_of(table))),
+                lookups_per_sample=float(len(features)),
                 compressed_bytes=compressed.get(table.name),
+                by_rows=table.name in held.arrays,
             )
         )
     return specs
