@@ -8,6 +8,7 @@ terminal.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from windrow.comm.errors import RecipeError
 from windrow.comm.links import Links
 from windrow.comm.wire_savings import FormatSaving, row_savings, sum_savings
-from windrow.partition.tables.plan import Cost, Plan
+from windrow.partition.tables.plan import Cost, Plan, Range
 from windrow.recsys.batches.deduplication.options import INVERSE_BYTES, WORTHWHILE_FACTOR
 from windrow.recsys.batches.deduplication.survey import LogSurvey
 from windrow.recsys.log.store import LogStore
@@ -25,6 +26,7 @@ from windrow.recsys.recipe_sections import RecommendationSections
 from windrow.recsys.recommendation import make_click_model
 from windrow.recsys.sharded.layout import make_layout
 from windrow.recsys.sharded.packing import MessageFormat
+from windrow.recsys.sharded.robe_tables import TablesOfRanks
 from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
 from windrow.training.terminal import byte_size, count, table
 
@@ -177,10 +179,13 @@ def _amounts(
         if tables:
             features = {name for table in tables for name in table.feature_names}
             here = [kept for group in groups if once and (kept := [name for name in group if name in features])]
-            layout = make_layout(tables, plan.only({table.name for table in tables}), ranks, here)
+            stored = TablesOfRanks(tables, recipe.tables.only(table.name for table in tables), here)
+            names = {table.name for table in stored.tables}
+            layout = make_layout(stored.tables, plan.only(names), ranks, stored.groups)
             id_type = np.int64 if layout.wide_ids else np.int32
-            form = MessageFormat(id_type, weighted=is_weighted and pooled, with_lengths=pooled)
-            traffic += expected_traffic(layout, form, loads, found.id_share)
+            form = MessageFormat(id_type, weighted=pooled and (is_weighted or bool(stored.arrays)), with_lengths=pooled)
+            of_blocks = {name: loads[block.feature] for name, block in stored.blocks.items()}
+            traffic += expected_traffic(layout, form, loads | of_blocks, partial(_id_share, found, stored))
     grouped = [name for group in groups for name in group]
     return {
         "lists that readers hold": ranks * (held + INVERSE_BYTES * num_samples * len(groups) * once),
@@ -192,6 +197,14 @@ def _amounts(
         "items of sequence towers": ranks * sum(loads[name].ids for name in grouped if name in recipe.model.sequences),
         "rows computed of groups": ranks * rows_computed,
     }
+
+
+def _id_share(found: LogSurvey, held: TablesOfRanks, feature: str, rows: Range) -> float:
+    """Share of a feature's ids in a range of rows; blocks of an array are looked up alike."""
+    block = held.blocks.get(feature)
+    if block is None:
+        return found.id_share(feature, rows)
+    return (rows[1] - rows[0]) / block.form.stored[0].num_rows
 
 
 def explain_formats(

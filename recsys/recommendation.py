@@ -172,7 +172,7 @@ def _click_recommender(
         return {
             "device": device,
             "world": world,
-            "plan": plan.only(names),
+            "plan": plan.only({spec.name for spec in table_specs(tables, recipe.tables.only(names))}),
             "groups": recipe.deduplication.looked_up_groups(),
             "optimizer": recipe.tables.only(names),
             "wire": recipe.wire,

@@ -98,7 +98,7 @@ class Recommender(nn.Module):
         self.sequences = sequences
         self.model = model
         self._order = () if bags is None else tuple(bags.embedding_names)
-        self._pooled = () if bags is None else bags.layout.features
+        self._pooled = () if bags is None else bags.layout_of_batches.features
         self._unpooled = [] if sequences is None else sequences.embedding_names
         self._has_groups = any(collection.groups for collection in self.collections())
 

@@ -130,7 +130,7 @@ def export(
     stored.sort(key=lambda found: (-bits_of[found[1].name], found[1].dim))
     tables = {spec.name: (collection, spec) for collection, spec in stored}
     names = {output.table for of_collection in outputs for output in of_collection}
-    if len(tables) < len(stored) or len(names) < sum(len(collection.specs) for collection in collections):
+    if len(tables) < len(stored) or len(names) < sum(len(collection.configs) for collection in collections):
         raise RecipeError("two collections of the model have tables of one name: give each table a name of its own")
     if collections[0].world.rank != 0:
         for name, (collection, _) in tables.items():
@@ -192,18 +192,18 @@ def _quantised(table: Tensor, bits: int) -> Tensor:
 
 def _outputs(collection: ShardedTables[Any]) -> list[Output]:
     """The keys of a collection, in order."""
-    is_pooled, features = collection.form.with_lengths, collection.layout.features
+    is_pooled, layout = collection.form.with_lengths, collection.layout_of_batches
     return [
         Output(
             name=name,
-            feature=features[feature],
+            feature=layout.features[feature],
             table=config.name,
             rows=config.num_embeddings,
             dim=config.embedding_dim,
             pooled=is_pooled,
             mean=is_pooled and pooling_of(config) == "MEAN",
         )
-        for name, (table, feature, _) in zip(collection.embedding_names, collection.layout.outputs, strict=True)
+        for name, (table, feature, _) in zip(collection.embedding_names, layout.outputs, strict=True)
         for config in [collection.configs[table]]
     ]
 

@@ -67,6 +67,8 @@ class TableSpec:
     compressed_bytes: int | None = None
     """Memory of what its vectors are computed from, weights and optimiser state, on each rank that holds any piece of
     it, and its share of what several tables have in common; None: a row is stored for each id."""
+    by_rows: bool = False
+    """Whether planners that place whole tables cut this one by rows: it is there to be spread over ranks."""
 
     def __post_init__(self) -> None:
         if not self.name:

@@ -64,7 +64,7 @@ class PlanOptions:
     column_wise: every table is cut into one piece for each rank. replicated: every rank holds everything. neuroshard:
     what a search finds to be fastest by predicted costs, tables cut and replicated as need be. torchrec: what the
     planner of TorchRec finds by its costs. Or one of your own, by the name it was registered under or as
-    "package.module:function"."""
+    "package.module:function". Planners of whole tables cut arrays of tables.robe_sharded by rows."""
     search: SearchOptions = field(default_factory=SearchOptions)
     """neuroshard only: how long and how wide it searches."""
     cost_model: PathOption | None = None
@@ -220,8 +220,11 @@ def _replicate(specs: Sequence[TableSpec], *_: object) -> Plan:
 def _place(
     weigh: Callable[[TableSpec], float] | None, specs: Sequence[TableSpec], world_size: int, memory: float, _: Workload
 ) -> Plan:
-    """Whole tables, each to the preferred rank among those with room; the plan keeps the tables' order."""
-    loads, taken = [0.0] * world_size, [0] * world_size
+    """Whole tables, each to the preferred rank among those with room, in their order; then those to be cut by rows."""
+    spread = [spec for spec in specs if spec.by_rows]
+    specs = [spec for spec in specs if not spec.by_rows]
+    pieces = _cut(_row_pieces, spread, world_size, memory)
+    loads, taken = [0.0] * world_size, rank_bytes(pieces, spread, world_size)
     weights = [0.0 if weigh is None else weigh(spec) for spec in specs]
     ranks: dict[str, int] = {}
     for turn, number in enumerate(sorted(range(len(specs)), key=lambda number: -weights[number])):
@@ -243,7 +246,8 @@ def _place(
             loads[chosen] += weights[number]
         taken[chosen] += spec.num_bytes
         ranks[spec.name] = chosen
-    return Plan(tuple(Shard(spec.name, ranks[spec.name], (0, spec.rows), (0, spec.dim)) for spec in specs))
+    placed = [Shard(spec.name, ranks[spec.name], (0, spec.rows), (0, spec.dim)) for spec in specs]
+    return Plan((*placed, *pieces.shards))
 
 
 def _cut(

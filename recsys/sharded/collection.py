@@ -32,8 +32,9 @@ from windrow.recsys.sharded.layout import Lookup, OwnerLayout, make_layout
 from windrow.recsys.sharded.moving import move_state
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, read_samples, unpack
 from windrow.recsys.sharded.rank_tables import RankTables
+from windrow.recsys.sharded.robe_tables import TablesOfRanks
 from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, without_values, write_table
-from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm, make_forms, shared_bytes
+from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm, shared_bytes
 from windrow.recsys.tables.make import first_values, initialise
 from windrow.recsys.tables.options import (
     TableConfig,
@@ -111,10 +112,13 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         self.options = options or TableOptions()
         self.device = device or torch.get_default_device()
         self.specs = table_specs(tables, self.options)
+        """Of what ranks hold."""
         self.groups = tuple(tuple(group) for group in groups)
         """Features whose lists come deduplicated."""
         self.stage = stage
-        self._pooled, self._is_weighted = pooled, is_weighted
+        self._pooled = pooled
+        self.has_weights = is_weighted
+        """Whether ids of batches do; messages have signs of blocks as well."""
         self._seed = seed
         self.forms = wire or WireOptions()
         self.moves = 0
@@ -122,7 +126,6 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         self._steps = 0
         self._learning_rate: float | None = None
         self._ahead: list[tuple[KeyedJaggedTensor, InFlightLookup[Result]]] = []
-        self._rows = {table.name: table.num_embeddings for table in tables}
         self._left_out = False
         self._place(self._plan_of(plan or "round_robin"), seed=seed)
         self._call_init_fns()
@@ -135,12 +138,15 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
 
     def _place(self, plan: Plan, *, seed: int | None) -> None:
         """Make the tables where a plan has them, with first values or zeros, and what finds them there."""
-        tables, size = self.configs, self.world.size
-        forms = make_forms(tables, self.options)
+        held, size = TablesOfRanks(self.configs, self.options, self.groups), self.world.size
+        forms = held.forms
         form_of = {table.name: number for number, form in enumerate(forms) for table in form.tables}
-        kinds = [(self.options.of_one_batch(table.name), form_of.get(table.name)) for table in tables]
+        kinds = [
+            (held.options.of_one_batch(table.name), form_of.get(table.name), table.name in held.arrays)
+            for table in held.tables
+        ]
         numbers = [kinds.index(kind) for kind in kinds]
-        layout = make_layout(tables, plan, size, self.groups, numbers, pooled=self._pooled)
+        layout = make_layout(held.tables, plan, size, held.groups, numbers, pooled=self._pooled)
         ranks = [CompressedTables.rank_of(form, plan) for form in forms]
         compressed = [
             CompressedTables(form, self.options, replicated=rank is None and size > 1, device=self.device, seed=seed)
@@ -152,21 +158,27 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             RankTables(
                 owner,
                 through,
-                self.options,
-                rows=self._rows,
+                held.options,
+                rows=held.rows,
                 pooled=self._pooled,
                 device=self.device,
                 replicated=replicated,
+                fixed=held.arrays,
                 seed=seed,
             )
             for owner, replicated in ((layout.owners[self.world.rank], False), (layout.replicated, True))
         )
         # What is refused was refused above: from here on the tables are there.
         self.plan, self.layout = plan, layout
+        self.held = held
+        """Tables, options and groups as ranks have them."""
+        self.layout_of_batches = held.layout_of_batches(layout)
         self._forms, self._compressed = list(zip(forms, ranks, strict=True)), compressed
         self._sharded, self._replicated = sharded, copies
         self.form = MessageFormat(
-            np.int64 if layout.wide_ids else np.int32, weighted=self._is_weighted, with_lengths=self._pooled
+            np.int64 if layout.wide_ids else np.int32,
+            weighted=self.has_weights or bool(held.arrays),
+            with_lengths=self._pooled,
         )
         self.wire = Wire(
             self.world,
@@ -241,7 +253,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             for found in batch.state():
                 found.tensor.zero_()
         for batch in self._dense_batches():
-            initialise(batch, self.options, self._rows, seed=self._seed)
+            initialise(batch, self.held.options, self.held.rows, seed=self._seed)
         for compressed in self._compressed:
             compressed.initialise(seed=self._seed)
         self._call_init_fns()
@@ -305,7 +317,8 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             RecipeError: see `check_lookup`.
         """
         self.check_lookup(features)
-        samples = read_samples(features, deduplicated, self.layout, is_weighted=self.form.weighted)
+        given = read_samples(features, deduplicated, self.layout_of_batches, is_weighted=self.has_weights)
+        samples = self.held.samples(given, self.layout_of_batches, self.layout)
         return self.lookup_of_samples(features, samples)
 
     def lookup_of_samples(self, features: "KeyedJaggedTensor", samples: Sequence[Samples]) -> InFlightLookup[Result]:
@@ -451,7 +464,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             if rank != self.world.rank:
                 for part in parts:
                     form.load(part)
-        return [form for form, _ in self._forms]
+        return [*(form for form, _ in self._forms), *self.held.arrays.values()]
 
     def _form_keys(self, prefix: str) -> dict[str, tuple["Form", StateTensor]]:
         """What forms know that lookups need."""
@@ -608,28 +621,33 @@ def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[Ta
         options: how they are stored and learn.
 
     Returns:
-        One for each, with one lookup per sample and feature.
+        One for each that ranks hold, with one lookup per sample and feature. Of tables with ``robe_sharded`` that is
+        their array, with each feature as often as a vector has blocks.
 
     Raises:
         RecipeError: options say something of a table that is not there.
     """
     check_names("tables", options.per_table, [table.name for table in tables])
+    held = TablesOfRanks(tables, options)
     specs = []
     compressed: dict[str, int] = {}
-    for form in make_forms(tables, options):
+    for form in held.forms:
         compressed |= shared_bytes(form, options)
-    for table in tables:
-        own = options.of(table.name)
+    for table in held.tables:
+        own = held.options.of(table.name)
+        blocks = [held.blocks[name].feature for name in features_of(table) if name in held.blocks]
+        features = tuple(blocks or features_of(table))
         specs.append(
             TableSpec(
                 name=table.name,
                 rows=table.num_embeddings,
                 dim=table.embedding_dim,
-                features=tuple(features_of(table)),
+                features=features,
                 bytes_per_value=own.dtype.itemsize,
                 optimizer_bytes_per_row=own.optimizer_bytes_per_row(table.embedding_dim),
-                lookups_per_sample=float(len(features_of(table))),
+                lookups_per_sample=float(len(features)),
                 compressed_bytes=compressed.get(table.name),
+                by_rows=table.name in held.arrays,
             )
         )
     return specs

@@ -106,25 +106,27 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         )
         self.embedding_dims = [table.embedding_dim for table in tables for _ in features_of(table)]
         """Columns of each key."""
-        averaged = [pooling_of(table) == "MEAN" for table in tables]
-        if is_weighted and any(averaged):
-            table = tables[averaged.index(True)]
-            raise RecipeError(f"table {table.name!r}: weights of ids go with pooling SUM, not with MEAN")
-        outputs = self.layout.outputs
-        self._averaged = [(feature, columns) for table, feature, columns in outputs if averaged[table]]
+        averaged = [table.name for table in tables if pooling_of(table) == "MEAN"]
+        if is_weighted and averaged:
+            raise RecipeError(f"table {averaged[0]!r}: weights of ids go with pooling SUM, not with MEAN")
+        outputs, held = self.layout.outputs, self.held.tables
+        self._averaged = [(feature, columns) for table, feature, columns in outputs if held[table].name in averaged]
         self._columns: list[tuple[int, tuple[str, ...], tuple[int, ...]]] = []
         """Each group that has any, and the names and widths of its matrix's columns."""
         for group in range(self.layout.num_groups):
             own = [n for n, (_, feature, _) in enumerate(outputs) if self.layout.groups[feature] == group]
+            widths: dict[str, int] = {}
+            for n in own:
+                start, stop = outputs[n][2]
+                widths[self.held.names[n]] = widths.get(self.held.names[n], 0) + stop - start
             if own:
-                names = tuple(self.embedding_names[n] for n in own)
-                self._columns.append((group, names, tuple(self.embedding_dims[n] for n in own)))
+                self._columns.append((group, tuple(widths), tuple(widths.values())))
         self._widths = dict.fromkeys(range(self.layout.num_groups), 0) | {g: sum(dims) for g, _, dims in self._columns}
         """Columns of each group's matrix."""
 
     def _place(self, plan: Plan, *, seed: int | None) -> None:
         super()._place(plan, seed=seed)
-        self.is_direct = self.layout.is_direct
+        self.is_direct = self.layout.is_direct and not self.held.arrays
         """Whether a batch may go as it is into the kernel."""
         self._runs = band_runs(self.layout)
 
@@ -174,7 +176,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
 
     def is_weighted(self) -> bool:
         """Whether ids have weights."""
-        return self.form.weighted
+        return self.has_weights
 
     def blocks_of(self, owner: OwnerLayout) -> list[tuple[Lookup, ...]]:
         """A block is a band."""

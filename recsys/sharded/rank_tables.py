@@ -1,6 +1,6 @@
 """What one rank holds of a collection, and its lookups there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,6 +32,7 @@ class RankTables:
         pooled: sum the rows of a bag, or return each row.
         device: of the tables.
         replicated: whether every rank holds the same.
+        fixed: names of tables that cannot have more rows later, in batches of their own.
         seed: of the first values; None: they are zero, for what is about to be loaded.
     """
 
@@ -45,6 +46,7 @@ class RankTables:
         pooled: bool,
         device: torch.device,
         replicated: bool,
+        fixed: Collection[str],
         seed: int | None,
     ) -> None:
         self.batches: list[TableBatch] = []
@@ -71,6 +73,7 @@ class RankTables:
                     device=device,
                     seed=seed,
                 )
+            batch.fixed = members[0].name in fixed
             self.batches.append(batch)
             own_rate = options.of(members[0].name).learning_rate
             self._rate_factors.append(own_rate / options.learning_rate)

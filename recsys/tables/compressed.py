@@ -61,6 +61,11 @@ def make_forms(tables: Sequence[TableConfig], options: TableOptions) -> list[For
     forms = [make_form(of_group, [options.of(table.name) for table in of_group]) for _, of_group in groups]
     for form in forms:
         given = [table.name for table in form.tables if table.name in options.pretrained]
+        if given and options.of(given[0]).form == "robe" and options.of(given[0]).robe_sharded:
+            raise RecipeError(
+                f"tables.pretrained has rows of {given[0]!r}, whose array is cut over ranks: leave them out, or set "
+                "robe_sharded = false"
+            )
         if given and len(given) < len(form.tables):
             sharing = ", ".join(table.name for table in form.tables)
             raise RecipeError(
@@ -86,7 +91,7 @@ def make_form(tables: Sequence[LocalTable], options: Sequence[TableOptions]) -> 
     """
     from windrow.recsys.tables.codes import Codes
     from windrow.recsys.tables.quantised import QuantisedRows
-    from windrow.recsys.tables.robe import Robe
+    from windrow.recsys.tables.robe import Robe, RobeTable
     from windrow.recsys.tables.tensor_train import TensorTrain
 
     kinds: dict[str, Callable[[LocalTable, TableOptions], Form]] = {
@@ -99,7 +104,8 @@ def make_form(tables: Sequence[LocalTable], options: Sequence[TableOptions]) -> 
         "int4": QuantisedRows,
     }
     own = options[0]
-    form = Robe(tables, own) if own.form == "robe" else kinds[own.form](tables[0], own)
+    robe = RobeTable if own.robe_sharded else Robe
+    form = robe(tables, own) if own.form == "robe" else kinds[own.form](tables[0], own)
     return WithHotRows(form, options) if any(of_table.keeps_hot_rows for of_table in options) else form
 
 

@@ -232,6 +232,8 @@ class TableOverrides:
     """robe only: numbers read in one piece."""
     robe_published_code: bool | None = None
     """robe only: as in the published code."""
+    robe_sharded: bool | None = None
+    """robe only: whether the array is cut over ranks."""
     tt_cores: Cores | None = None
     """tensor_train only: cores."""
     tt_rank: PositiveInt | None = None
@@ -301,6 +303,10 @@ class TableOptions:
     robe_published_code: bool = False
     """robe only: without signs, with blocks that end within the array, and with the prime and the coefficients of the
     code that the paper's authors published."""
+    robe_sharded: bool = False
+    """robe only: whether the array is a table of its own, which planners cut by rows and owners look up, not a copy on
+    each rank: for pooled features, and arrays that are too large for one rank. Blocks, which must divide dim, begin at
+    multiples of their length, with one sign each."""
     tt_cores: Cores = 3
     """tensor_train only: matrices that are multiplied for a row."""
     tt_rank: PositiveInt | None = None
@@ -352,6 +358,12 @@ class TableOptions:
             raise RecipeError(
                 f'tables.form = "{self.form}" does not go with precision = "fp16": stored numbers have dense fp32 '
                 'gradients. Take precision = "fp32", and a larger compression'
+            )
+        if self.form == "robe" and self.robe_sharded and (self.robe_published_code or self.keeps_hot_rows):
+            raise RecipeError(
+                "tables.robe_sharded = true goes neither with robe_published_code, whose blocks begin anywhere, nor "
+                "with hot_share and hot_bytes, whose rows are on every rank: leave them out, or set robe_sharded = "
+                "false"
             )
         if self.keeps_hot_rows and not self.hot_counted and (self.hot_leave or self.hot_by != "lookups"):
             raise RecipeError(

@@ -24,6 +24,15 @@ Where blocks do not overlap by themselves, inner products of two vectors x, y ar
 paper's theorem, with V of some numbers (|x|^2 |y|^2 + <x, y>^2 - 2 sum x_i^2 y_i^2) / m)::
 
     V(x, y) - sum over blocks of V(block of x, block of y)
+
+`RobeTable` is a third way, for arrays too large to be on every rank: blocks begin at multiples of Z, and each has one
+sign, which stands for all of its numbers. So the array is a table of m / Z rows of Z numbers, of which a vector is some
+rows with signs, side by side, and ranks can hold its rows apart. With x_c, y_c for the blocks of two vectors, inner
+products are unbiased, with the variance::
+
+    sum over blocks c != d of (<x_c, y_d>^2 + <x_c, y_d> <x_d, y_c>) Z / m
+
+which for Z = 1 is V. Blocks meet seldom, but whole: blocks that are alike (<x_c, y_d> large) cost more than there.
 """
 
 import math
@@ -47,11 +56,13 @@ from windrow.training.shard_files import LocalTable
 if TYPE_CHECKING:
     from windrow.recsys.tables.robe_kernels import Hashes
 
-__all__ = ["Robe"]
+__all__ = ["Robe", "RobeTable"]
 
 MERSENNE = (1 << 61) - 1
 PUBLISHED_PRIME, PUBLISHED_SEED = 2_038_074_743, 1024
 SIGNS_IN_A_WORD = 64
+IDS_AT_ONCE = 1 << 10
+"""That a thread looks for the blocks of, at least."""
 ROWS_AT_ONCE = 1 << 14
 """Of a table that are compressed at a time."""
 _HALF = 31
@@ -80,7 +91,7 @@ class Robe(Form):
         stored = whole_table(f"{tables[0].name}.array", blocks, self.block)
         largest = max(tables, key=lambda table: table.num_rows)
         super().__init__(tables, [stored], [scale_of(options, largest)])
-        self.has_signs = not options.robe_published_code
+        self.has_signs, self.spacing = not options.robe_published_code, 1
         if options.robe_published_code:
             if self.size > PUBLISHED_PRIME:
                 raise RecipeError(
@@ -126,7 +137,8 @@ class Robe(Form):
         """Where blocks of rows begin in the array: [n, blocks of a row] int64, of ids [n] int64 below 2**61."""
         blocks = torch.arange(-(-self.tables[table].dim // self.block), device=ids.device)
         of_row = (product(ids, self.per_row, self.prime) + self.constants[table]) % self.prime
-        starts: Tensor = (of_row[:, None] + product(blocks, self.per_block, self.prime)) % self.prime % self.span
+        words = (of_row[:, None] + product(blocks, self.per_block, self.prime)) % self.prime
+        starts: Tensor = words % self.span * self.spacing
         return starts
 
     def signs(self, table: int, ids: Tensor) -> Tensor:
@@ -163,6 +175,55 @@ class Robe(Form):
         numbers = (self.prime, self.per_row, self.per_block, self.span, ((1 << 64) - 1) // self.span, self.block)
         p, b, c, span, inverse, z = (np.uint64(number) for number in numbers)
         return p, b, c, span, inverse, z, self.has_signs
+
+
+class RobeTable(Robe):
+    """Some tables in one array that is a table itself: rows of ``robe_block`` numbers, which ranks can hold apart.
+
+    Raises:
+        RecipeError: blocks do not divide the columns of a table.
+    """
+
+    def __init__(self, tables: Sequence[LocalTable], options: TableOptions) -> None:
+        for table in tables:
+            if table.dim % options.robe_block:
+                raise RecipeError(
+                    f"table {table.name!r}: robe_sharded = true, but robe_block = {options.robe_block} does not divide "
+                    f"its {table.dim} columns: take a divisor"
+                )
+        super().__init__(tables, options)
+        self.span, self.spacing = self.size // self.block, self.block
+
+    def blocks(self, table: int, ids: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Rows of the array that vectors of a table consist of, [blocks of a vector, n], and their signs.
+
+        Args:
+            table: place in `tables`.
+            ids: [n], not checked.
+        """
+        from windrow.recsys.tables.robe_kernels import find_rows
+
+        shape = self.tables[table].dim // self.block, len(ids)
+        places, signs = np.empty(shape, np.int64), np.empty(shape, np.float32)
+        key, constant = np.uint64(self.sign_keys[table]), np.uint64(self.constants[table])
+        arguments = ids, key, constant, self.hashes, places, signs
+        in_parallel(lambda first, last: find_rows(*arguments, first, last), len(ids), at_once=IDS_AT_ONCE)
+        return places, signs
+
+    def signs(self, table: int, ids: Tensor) -> Tensor:
+        """See `Robe.signs`: one for each block."""
+        return super().signs(table, ids)[:, :: self.block].repeat_interleave(self.block, 1)
+
+    def pool(
+        self,
+        segments: Sequence[Segment],
+        values: Tensor,
+        offsets: Tensor,
+        weights: Tensor | None,
+        stored: Sequence[Tensor],
+    ) -> Tensor:
+        """See `Form.pool`: of whole arrays, as in serving; ranks look blocks up instead."""
+        return Form.pool(self, segments, values, offsets, weights, stored)
 
 
 def product(ids: Tensor, factor: int, prime: int) -> Tensor:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from windrow.comm.inline_kernels import SIGNED, add_signed, hash_id, high_product, mix64, prefetch
 from windrow.comm.random import GOLDEN
 
-__all__ = ["add_to_array", "pool", "start_blocks"]
+__all__ = ["add_to_array", "find_rows", "pool", "start_blocks"]
 
 Floats = npt.NDArray[np.float32]
 Words = npt.NDArray[np.uint64]
@@ -51,6 +51,14 @@ def _sum(one: np.uint64, other: np.uint64, prime: np.uint64) -> np.uint64:
 
 
 @numba.njit(inline="always", cache=True)
+def _rest(place: np.uint64, span: np.uint64, inverse: np.uint64) -> np.int64:
+    """``place mod span``: a division takes as long as ten products."""
+    # The quotient is at most one too small, as place < 2**61.
+    rest = place - high_product(place, inverse) * span
+    return np.int64(rest - span if rest >= span else rest)
+
+
+@numba.njit(inline="always", cache=True)
 def start_blocks(
     starts: Offsets, first: int, blocks: int, array: Floats, row: np.uint64, constant: np.uint64, hashes: Hashes
 ) -> None:
@@ -68,9 +76,7 @@ def start_blocks(
     prime, per_row, per_block, span, inverse, block, _ = hashes
     place = _sum(_product(row, per_row, prime), constant, prime)
     for number in range(first, first + blocks):
-        # A division takes as long as ten products. The quotient is at most one too small, as place < 2**61.
-        rest = place - high_product(place, inverse) * span
-        start = np.int64(rest - span if rest >= span else rest)
+        start = _rest(place, span, inverse)
         starts[number] = start
         for line in range(0, np.int64(block), _LINE):
             prefetch(array, start + line)
@@ -120,15 +126,48 @@ def _find(
 
 
 @numba.njit(inline="always", cache=True)
-def _signs(of_row: np.uint64, number: int) -> np.uint64:
+def _signs(of_row: np.uint64, number: int | np.integer) -> np.uint64:
     """The signs of 64 columns of a row: a bit that is set says -1."""
     return mix64(of_row + np.uint64(number) * _GOLDEN)
 
 
 @numba.njit(nogil=True, cache=True)
-def _signed(value: np.float32, of_row: np.uint64, column: int) -> np.float32:
+def _signed(value: np.float32, of_row: np.uint64, column: int | np.integer) -> np.float32:
     """A number with the sign of a column."""
     return -value if _signs(of_row, column >> _WORD_BITS) >> np.uint64(column & _IN_WORD) & _ONE else value
+
+
+@numba.njit(nogil=True, cache=True)
+def find_rows(
+    ids: Rows,
+    key: np.uint64,
+    constant: np.uint64,
+    hashes: Hashes,
+    places: Offsets,
+    signs: Floats,
+    first: int,
+    last: int,
+) -> None:
+    """Write which rows of an array the blocks of some ids are, and with which sign.
+
+    Args:
+        ids: [n].
+        key: of the signs.
+        constant: A_e.
+        hashes: see this module; the span counts rows.
+        places: [blocks of a vector, n], written.
+        signs: likewise.
+        first: which ids.
+        last: the one after the last.
+    """
+    prime, per_row, per_block, span, inverse, block, _ = hashes
+    for number in range(first, last):
+        row = np.uint64(ids[number])
+        of_row, place = hash_id(key, row), _sum(_product(row, per_row, prime), constant, prime)
+        for turn in range(len(places)):
+            places[turn, number] = _rest(place, span, inverse)
+            signs[turn, number] = _signed(np.float32(1), of_row, turn * np.int64(block))
+            place = _sum(place, per_block, prime)
 
 
 @numba.njit(nogil=True, cache=True)

@@ -48,6 +48,8 @@ class TableBatch(nn.Module, ABC):
         self.lookups = lookups
         self.pooled = pooled
         self.replicated = replicated
+        self.fixed = False
+        """Whether members can have no more rows than before: see `StateTensor.fixed`."""
         self.output_dim = sum(dims) if pooled else dims[0]
 
     @abstractmethod
@@ -110,7 +112,14 @@ class TableBatch(nn.Module, ABC):
         """Everything that is learnt: views of values and of what the optimiser keeps."""
         axes: tuple[StateAxis, StateAxis] = ("rows", "columns")
         return [
-            StateTensor(piece=member, name=name, tensor=tensor, axes=axes[: tensor.ndim], replicated=self.replicated)
+            StateTensor(
+                piece=member,
+                name=name,
+                tensor=tensor,
+                axes=axes[: tensor.ndim],
+                replicated=self.replicated,
+                fixed=self.fixed,
+            )
             for number, member in enumerate(self.members)
             for name, tensor in self._stored(number).items()
         ]

@@ -131,7 +131,10 @@ COMPRESSED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("tables", [COMPRESSED, {"form": "int8"}], ids=["robe", "int8"])
+SHARDED = {"form": "robe", "compression": 3, "robe_block": 4, "robe_sharded": True}
+
+
+@pytest.mark.parametrize("tables", [COMPRESSED, SHARDED, {"form": "int8"}], ids=["robe", "robe, sharded", "int8"])
 def test_compressed_tables_go_on_are_evaluated_and_served(
     folder: Path, click_recipe: Make, tables: dict[str, Any]
 ) -> None:
@@ -186,9 +189,10 @@ def test_what_compressed_tables_cannot_do_is_refused(
     with pytest.raises(StoreError, match=r"table 'item.array' has \d+ rows in the checkpoint and \d+ now: what compr"):
         train(smaller, run_folder=folder / "other")
     train(click_recipe(folder, training={"epochs": 1}), run_folder=folder / "dense")
-    from_dense = click_recipe(folder, tables=COMPRESSED, run={"init_from": folder / "dense"})
-    with pytest.raises(StoreError, match="table 'item' is dense in the checkpoint and compressed now"):
-        train(from_dense, run_folder=folder / "other")
+    for tables in (COMPRESSED, SHARDED):
+        from_dense = click_recipe(folder, tables=tables, run={"init_from": folder / "dense"})
+        with pytest.raises(StoreError, match="table 'item' is dense in the checkpoint and compressed now"):
+            train(from_dense, run_folder=folder / "other")
 
 
 def test_shards_that_are_damaged_are_passed_over(

@@ -32,6 +32,19 @@ def test_every_step_is_there_and_saves(planted_recipes):
     assert json.loads(json.dumps(dataclasses.asdict(explained)))["ranks"] == 2
 
 
+def test_each_block_of_an_array_is_looked_up_and_sent(planted_recipes):
+    sharded = 'tables.cart={form="robe", compression=2, robe_block=8, robe_sharded=true}'
+    amounts = []
+    for overrides in ([], [sharded]):
+        explained, found = explain(planted_recipes["time"], GROUPS, "plan.replicate_below_bytes=0", *overrides)
+        amounts.append({saving.what: saving for saving in explained.savings})
+    dense, blocks = (of_kind["rows looked up"].without for of_kind in amounts)
+    assert blocks - dense == pytest.approx(2 * found.counted_ids("cart"))
+    dense, blocks = (of_kind["vectors on the wire"].without for of_kind in amounts)
+    # One rank sent to one other; now either does.
+    assert blocks - dense == pytest.approx(found.counted_samples() * VECTOR_BYTES)
+
+
 def found_samples(recipe_file):
     return LogStore.open(load_recommendation_recipe(recipe_file).store).split("train").rows
 

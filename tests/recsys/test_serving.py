@@ -100,10 +100,12 @@ TRAIN = TableOptions(form="tensor_train", compression=1.1, tt_cores=2, hot_share
 PER_TABLE = TableOptions(
     per_table={"past": TableOverrides(form="hashed", compression=2, hot_bytes=48, hot_counted=True)}
 )
+SHARDED = TableOptions(form="robe", compression=1.5, robe_block=2, robe_sharded=True)
 MODELS = {
     "own": OwnNet,
     "dlrm": kind_of_recommender(bottom=(8,)),
     "robe": kind_of_recommender(ROBE, bottom=(8,)),
+    "robe, sharded": kind_of_recommender(SHARDED, bottom=(8,)),
     "robe sequence": kind_of_recommender(ROBE, bottom=(8,), sequences=("past",), sequence_query="item"),
     "tensor_train": kind_of_recommender(TRAIN, bottom=(8,)),
     "int8": kind_of_recommender(TableOptions(form="int8"), bottom=(8,)),

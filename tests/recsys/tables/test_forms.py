@@ -15,7 +15,7 @@ from windrow.comm.random import GOLDEN, MASK, mix64
 from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm, make_forms
 from windrow.recsys.tables.forms import Form, Hashed, Narrow, QuotientRemainder, Segment, mixed, whole_table
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
-from windrow.recsys.tables.robe import MERSENNE, PUBLISHED_PRIME, Robe, product
+from windrow.recsys.tables.robe import MERSENNE, PUBLISHED_PRIME, Robe, RobeTable, product
 from windrow.recsys.tables.tensor_train import TensorTrain, column_factors, decompose, row_factors
 from windrow.training.shard_files import LocalTable
 
@@ -29,6 +29,7 @@ CASES = {
     "narrow": {"form": "narrow"},
     "robe": {"form": "robe", "robe_block": 8},
     "robe, odd blocks": {"form": "robe", "robe_block": 3},
+    "robe, sharded": {"form": "robe", "robe_block": 2, "robe_sharded": True},
     "robe, published code": {"form": "robe", "robe_block": 4, "robe_published_code": True},
     "tensor_train": {"form": "tensor_train"},
     "tensor_train, 2 cores": {"form": "tensor_train", "tt_cores": 2},
@@ -247,7 +248,8 @@ def test_products_modulo_the_published_prime(number, factor):
 
 
 def robe(tables, **options) -> Robe:
-    return Robe([whole_table(name, rows, dim) for name, rows, dim in tables], TableOptions(form="robe", **options))
+    kind = RobeTable if options.get("robe_sharded") else Robe
+    return kind([whole_table(name, rows, dim) for name, rows, dim in tables], TableOptions(form="robe", **options))
 
 
 def test_places_and_signs_by_hand():
@@ -297,11 +299,23 @@ def test_compiled_loops_hash_ids_and_arrays_beyond_31_bits():
         assert starts.tolist() == wanted.tolist()
 
 
+def test_blocks_of_an_array_that_is_a_table():
+    form = robe([("a", 9, 8), ("b", 1 << 45, 192)], compression=1 << 12, robe_block=8, robe_sharded=True)
+    ids = torch.tensor([0, 1, (1 << 31) + 1, (1 << 45) - 1])
+    places, signs = form.blocks(1, ids.numpy())
+    assert places.max() > 1 << 31
+    assert (torch.from_numpy(places).T * 8).equal(form.starts(1, ids))
+    assert torch.from_numpy(signs).T.repeat_interleave(8, 1).equal(form.signs(1, ids))
+    assert set(signs.flatten().tolist()) == {-1, 1}
+
+
 @pytest.mark.parametrize("block", [1, 2, 4, 8])
-def test_inner_products_are_unbiased_with_the_variance_of_the_theorem(block):
+@pytest.mark.parametrize("sharded", [False, True])
+def test_inner_products_are_unbiased_with_the_variance_of_the_theorem(block, sharded):
     draws, numbers, size = 400_000, 16, 32
     rows = numbers // block
-    form = robe([("a", 1 << 60, block)], compression=(1 << 60) * block / size, robe_block=block)
+    size_of = {"compression": (1 << 60) * block / size, "robe_block": block, "robe_sharded": sharded}
+    form = robe([("a", 1 << 60, block)], **size_of)
     assert form.size == size
     generator = torch.Generator().manual_seed(3)
     x, y = torch.randn(2, numbers, generator=generator, dtype=torch.float64)
@@ -316,6 +330,9 @@ def test_inner_products_are_unbiased_with_the_variance_of_the_theorem(block):
         return ((x @ x) * (y @ y) + (x @ y) ** 2 - 2 * (x * x * y * y).sum()) / size
 
     expected = variance(x, y) - sum(variance(a, b) for a, b in zip(x.split(block), y.split(block), strict=True))
+    if sharded:
+        across = (x.view(-1, block) @ y.view(-1, block).T).fill_diagonal_(0)
+        expected = (across.square() + across * across.T).sum() * block / size
     assert float(products.mean()) == pytest.approx(float(x @ y), abs=4 * math.sqrt(float(expected) / draws))
     assert float(products.var()) == pytest.approx(float(expected), rel=0.02)
 
@@ -444,7 +461,7 @@ def robe_requests(case: dict) -> tuple[Robe, list[Segment], tuple]:
     return found.form, segments, random_bags(150, 3, 7, 2)
 
 
-ROBE_CASES = [case for case in CASES.values() if case["form"] == "robe"]
+ROBE_CASES = [case for case in CASES.values() if case["form"] == "robe" and "robe_sharded" not in case]
 
 
 def test_gpu_kernels_of_robe_do_the_same_in_the_interpreter(tmp_path, run_with_triton):
