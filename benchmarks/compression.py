@@ -59,7 +59,7 @@ from windrow.recsys.log.synthetic.generate import generate_log, session_log_reci
 from windrow.recsys.log.synthetic.options import recd
 from windrow.recsys.log_tables import count_table_rows, log_table_specs
 from windrow.recsys.models.retrieval import two_tower_tables
-from windrow.recsys.sharded.collection import table_specs
+from windrow.recsys.sharded.tables_of_ranks import table_specs
 from windrow.recsys.tables.choose import choose_forms, with_forms
 from windrow.recsys.tables.compressed import make_forms
 from windrow.recsys.tables.options import EmbeddingConfig, TableOptions, TableOverrides

@@ -8,7 +8,7 @@ With nothing hidden this is Hockney's model (Parallel Computing 20, 1994). `wind
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Annotated, Final, Literal
 
 import numpy as np
@@ -123,6 +123,19 @@ class Links:
     def size(self) -> int:
         """The number of ranks."""
         return len(self.hosts)
+
+    def of_first(self, size: int) -> "Links":
+        """Those of the first so many ranks among themselves; what their sums take follows from the messages."""
+        if size == self.size:
+            return self
+        return replace(
+            self,
+            hosts=self.hosts[:size],
+            latency_s=self.latency_s[:size, :size],
+            seconds_per_byte=self.seconds_per_byte[:size, :size],
+            hidden_s=self.hidden_s[:size, :size],
+            all_reduce=None,
+        )
 
 
 def links_to_json(links: Links) -> str:

@@ -15,9 +15,9 @@ from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.serving import ServedModel, export, load
-from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
+from windrow.recsys.sharded.tables_of_ranks import table_specs
 from windrow.recsys.tables.choose import choose_forms, with_forms
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, PoolingType, TableOptions, TableOverrides
 from windrow.recsys.task import ClickTask, RecommendationTask, TrainingOptions

@@ -26,7 +26,7 @@ from windrow.recsys.recipe_sections import RecommendationSections
 from windrow.recsys.recommendation import make_click_model
 from windrow.recsys.sharded.layout import make_layout
 from windrow.recsys.sharded.packing import MessageFormat
-from windrow.recsys.sharded.robe_tables import TablesOfRanks
+from windrow.recsys.sharded.tables_of_ranks import TablesOfRanks
 from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
 from windrow.training.terminal import byte_size, count, table
 
@@ -88,6 +88,7 @@ class DeduplicationExplanation:
         groups: of the recipe; where it has none, those that are proposed.
         proposed: whether they are.
         ranks: how many would train.
+        group_size: ranks that look rows up among themselves; all, but for `Plan.replica_groups`.
         batch_size: samples of a step over all ranks.
         steps: in an epoch, the last one counted as what there is of it.
         savings: in the order of steps.
@@ -98,6 +99,7 @@ class DeduplicationExplanation:
     groups: tuple[tuple[str, ...], ...]
     proposed: bool
     ranks: int
+    group_size: int
     batch_size: float
     steps: float
     savings: tuple[Saving, ...]
@@ -141,6 +143,7 @@ def explain_deduplication(
         groups=tuple(groups),
         proposed=not recipe.deduplication.groups,
         ranks=ranks,
+        group_size=plan.group_size(ranks),
         batch_size=batch_size,
         steps=found.split_samples / batch_size,
         savings=tuple(Saving(*figure, plain[figure[2]], left[figure[2]]) for figure in FIGURES if plain[figure[2]]),
@@ -174,18 +177,19 @@ def _amounts(
     is_weighted = any(feature.weighted for feature in transforms.features)
     id_bytes = HELD_BYTES + VALUE_BYTES * is_weighted
     held = sum(id_bytes * load.ids + HELD_BYTES * load.rows for load in loads.values())
-    traffic = Cost()
+    traffic, group_size = Cost(), plan.group_size(ranks)
     for tables, pooled in zip(table_configs(recipe, store), (True, False), strict=True):
         if tables:
             features = {name for table in tables for name in table.feature_names}
             here = [kept for group in groups if once and (kept := [name for name in group if name in features])]
             stored = TablesOfRanks(tables, recipe.tables.only(table.name for table in tables), here)
             names = {table.name for table in stored.tables}
-            layout = make_layout(stored.tables, plan.only(names), ranks, stored.groups)
+            layout = make_layout(stored.tables, plan.only(names), group_size, stored.groups)
             id_type = np.int64 if layout.wide_ids else np.int32
             form = MessageFormat(id_type, weighted=pooled and (is_weighted or bool(stored.arrays)), with_lengths=pooled)
             of_blocks = {name: loads[block.feature] for name, block in stored.blocks.items()}
-            traffic += expected_traffic(layout, form, loads | of_blocks, partial(_id_share, found, stored))
+            of_group = expected_traffic(layout, form, loads | of_blocks, partial(_id_share, found, stored))
+            traffic += sum([of_group] * plan.replica_groups, Cost())
     grouped = [name for group in groups for name in group]
     return {
         "lists that readers hold": ranks * (held + INVERSE_BYTES * num_samples * len(groups) * once),
@@ -219,10 +223,11 @@ def explain_formats(
     width = round(np.mean([table.embedding_dim for tables in table_configs(recipe, store) for table in tables]))
     found: list[FormatSaving] = []
     settings: tuple[Literal["vectors", "gradients"], ...] = ("vectors", "gradients")
+    group = np.arange(links.size) // explained.group_size
+    pairs = (group[:, None] == group) & ~np.eye(links.size, dtype=bool)
     for setting in settings:
-        pairs = links.size * (links.size - 1)
-        rows = moved.get(f"{setting} on the wire", 0.0) / (VALUE_BYTES * width) / pairs
-        found += row_savings(setting, links, np.full((links.size, links.size), rows), width)
+        rows = moved.get(f"{setting} on the wire", 0.0) / (VALUE_BYTES * width) / max(pairs.sum(), 1)
+        found += row_savings(setting, links, rows * pairs, width)
     model = make_click_model(recipe, store, seed=0)
     return found + sum_savings(links, sum(weight.numel() for weight in model.parameters() if weight.requires_grad))
 

@@ -19,7 +19,7 @@ from windrow.recsys.batches.deduplication.survey import SAMPLE_ROWS, LogSurvey, 
 from windrow.recsys.batches.transforms import Transforms
 from windrow.recsys.log.store import LogStore, plain_settings
 from windrow.recsys.recipe_sections import RecommendationSections
-from windrow.recsys.sharded.collection import table_specs
+from windrow.recsys.sharded.tables_of_ranks import table_specs
 from windrow.recsys.tables.import_export import load_pretrained
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, check_names
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from windrow.comm.errors import PlanError
 from windrow.partition.tables.access import steps_of
 from windrow.partition.tables.cost_model import Piece
-from windrow.partition.tables.costs import PlanCost, TableCosts
+from windrow.partition.tables.costs import PlanCost, TableCosts, Workload
 from windrow.partition.tables.plan import Plan, Range, TableSpec, rank_bytes, specs_by_name
 from windrow.partition.tables.planners import PLANNERS, PlanOptions, make_plan
 from windrow.training.journal import COLOURS, new_figure
@@ -42,13 +42,18 @@ def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> st
         | {"plan": plan.kind_of(s.name), "ranks": ranks_of(s.name)}
         for s in specs
     ]
-    everywhere = sum(lookups(copy.table, copy.rows) for copy in plan.replicated) / world_size
+    group_size = plan.group_size(world_size)
+    everywhere = sum(lookups(copy.table, copy.rows) for copy in plan.replicated) / group_size
     by_rank = [
         {"rank": rank, "pieces": len(plan.shards_on(rank)) + len(plan.replicated), "bytes": num_bytes}
         | {"lookups/sample": everywhere + sum(lookups(shard.table, shard.rows) for shard in plan.shards_on(rank))}
-        for rank, num_bytes in enumerate(rank_bytes(plan, specs, world_size))
+        for rank, num_bytes in enumerate(rank_bytes(plan, specs, world_size)[:group_size])
     ]
-    return f"{table(by_table)}\n\n{table(by_rank)}"
+    of_groups = (
+        f"\n\n{plan.replica_groups} groups of {group_size} rank(s) hold all of this each; ranks are those of the "
+        "first, and lookups are per sample of its part of the minibatch"
+    )
+    return f"{table(by_table)}\n\n{table(by_rank)}{of_groups if plan.replica_groups > 1 else ''}"
 
 
 def describe_costs(plan: Plan, costs: TableCosts, memory: float = float("inf")) -> str:
@@ -78,7 +83,9 @@ def describe_costs(plan: Plan, costs: TableCosts, memory: float = float("inf")) 
         f"no plan goes below {_ms(least)}, all computing shared out evenly and nothing on the wire",
     ]
     if found.sums:
-        lines.append(f"gradients of replicated tables are summed in {_ms(found.sums)}")
+        lines.append(
+            f"gradients of replicated tables and of rows that groups have in common take {_ms(found.sums)} to sum"
+        )
     alone = {spec.name: _seconds_alone(spec, costs) for spec in costs.specs.values()}
     mean = sum(alone.values()) / costs.world_size
     for spec in costs.specs.values():
@@ -100,13 +107,20 @@ def describe_costs(plan: Plan, costs: TableCosts, memory: float = float("inf")) 
     return "\n".join(lines)
 
 
-def compare_planners(costs: TableCosts, options: PlanOptions) -> str:
-    """What a step would cost under each planner, with what else the options say, as a table."""
+def compare_planners(costs: TableCosts, options: PlanOptions, world_size: int, workload: Workload) -> str:
+    """What a step would cost under each planner, with what else the options say, as a table.
+
+    Args:
+        costs: predicts.
+        options: all but the planner.
+        world_size: ranks in all.
+        workload: of all of them.
+    """
     specs, rows = list(costs.specs.values()), []
     for planner in PLANNERS:
         row: dict[str, object] = {"planner": planner}
         try:
-            plan = make_plan(replace(options, planner=planner, file=None), specs, costs.world_size, costs.workload)
+            plan = make_plan(replace(options, planner=planner, file=None), specs, world_size, workload)
         except PlanError as error:
             rows.append(
                 row | {"step ms": None, "fullest rank MiB": None, "": f"lacks {byte_size(error.shortfall_bytes)}"}

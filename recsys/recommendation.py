@@ -30,9 +30,9 @@ from windrow.recsys.models.retrieval import RetrievalVectors, TwoTower, two_towe
 from windrow.recsys.ranking_evaluation import RankingEvaluator
 from windrow.recsys.recipe_sections import RecommendationSections
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
+from windrow.recsys.sharded.tables_of_ranks import table_specs
 from windrow.recsys.tables.options import TableConfig, embedding_names
 from windrow.recsys.task import ClickTask, RecommendationTask
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from torch import nn
@@ -159,9 +160,11 @@ class Recommender(nn.Module):
             RecipeError: see there; a collection is then under its old plan or its new one.
         """
         collections = self.collections()
-        specs, size = [spec for found in collections for spec in found.specs], collections[0].world.size
-        plan = plan if isinstance(plan, Plan) else plan_with_planner(plan, specs, size)
-        check_plan(plan, specs, size)
+        first, specs = collections[0], [spec for found in collections for spec in found.specs]
+        if not isinstance(plan, Plan):
+            plan = plan_with_planner(plan, specs, first.group.size)
+            plan = replace(plan, replica_groups=first.plan.replica_groups)
+        check_plan(plan, specs, first.world.size)
         for collection in collections:
             collection.move_to(plan.only([spec.name for spec in collection.specs]))
 

@@ -115,7 +115,7 @@ def to_torchrec(
         compute_kernel: TorchRec's kernel of all tables but replicated ones, for which it has "dense" alone.
 
     Raises:
-        PlanError: the plan is not right, or cuts a table as TorchRec cannot; names the table.
+        PlanError: the plan is not right, is of several groups, or cuts a table as TorchRec cannot; names the table.
     """
     from torchrec.distributed.sharding_plan import placement
     from torchrec.distributed.types import (
@@ -127,6 +127,11 @@ def to_torchrec(
     )
 
     check_plan(plan, specs, world_size)
+    if plan.replica_groups > 1:
+        raise PlanError(
+            f"replica_groups = {plan.replica_groups}: a ShardingPlan is that of one group; give a plan of one, and the "
+            "number of groups to TorchRec's DMPCollection"
+        )
     local = local_world_size or world_size
     tables = EmbeddingModuleShardingPlan()
     for spec in specs:

@@ -470,7 +470,8 @@ def _write_shards(world: World, folder: Path, tables: Sequence[StoredTables]) ->
     """Write this rank's file; the checksums of all ranks' files by name. Collective."""
     written: dict[str, str] = {}
     failure = ""
-    own = [part for batch in tables for part in batch.state() if world.rank == 0 or not part.replicated]
+    parts = [part for batch in tables for part in batch.state() if not part.is_copy]
+    own = [part for part in parts if world.rank == 0 or not part.replicated]
     name = f"rank-{world.rank:05}.safetensors"
     if own:
         try:

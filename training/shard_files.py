@@ -115,6 +115,8 @@ class StateTensor:
     """What its axes run over, as drawn above."""
     replicated: bool
     """Whether every rank holds the same copy."""
+    is_copy: bool = False
+    """Whether a rank of another group of ranks holds the same, and saves it (`Plan.replica_groups`)."""
     fixed: bool = False
     """Whether what it means depends on its shape: then no rows can be added behind it."""
 

@@ -14,14 +14,14 @@ Exchanges are those of ``comm.links``: what leaves and enters a rank takes its t
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from windrow.comm.link_model import predict_all_reduce
-from windrow.partition.tables.access import steps_of
+from windrow.partition.tables.access import expected_distinct, steps_of
 from windrow.partition.tables.cost_model import ComputeModel, Floats, Piece, piece_features
 from windrow.partition.tables.plan import Plan, TableSpec, rank_bytes, specs_by_name
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["PlanCost", "TableCosts", "Traffic", "Workload", "exchange_seconds"]
 
 FLOAT32_BYTES = 4
+ROW_NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,10 @@ class Workload:
     """Of each number of its gradient."""
     id_bytes: float = 4.0
     """Of an id on the wire; a length takes as many."""
+
+    def of_group(self, size: int) -> "Workload":
+        """That of the first so many ranks among themselves."""
+        return replace(self, links=self.links and self.links.of_first(size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ class PlanCost:
     forward: Floats
     """Until it has its vectors, with the wait for the slowest."""
     sums: float
-    """Of replicated tables' gradients over ranks."""
+    """Of replicated tables' gradients over ranks, and of rows' gradients over groups of ranks that hold all tables."""
     memory: Floats
     """Bytes of weights and optimiser state."""
 
@@ -139,13 +144,25 @@ class TableCosts:
         world_size: ranks.
         workload: of a step.
         model: of the time on a rank.
+        replica_groups: of ranks, each of which holds all tables; see `Plan.replica_groups`.
     """
 
-    def __init__(self, specs: Sequence[TableSpec], world_size: int, workload: Workload, model: ComputeModel) -> None:
+    def __init__(
+        self,
+        specs: Sequence[TableSpec],
+        world_size: int,
+        workload: Workload,
+        model: ComputeModel,
+        *,
+        replica_groups: int = 1,
+    ) -> None:
         self.specs = specs_by_name(specs)
-        self.world_size = world_size
-        self.workload = workload
+        self.world_size = world_size // replica_groups
+        """Ranks of a group."""
+        self.workload = workload.of_group(self.world_size)
+        """Of a group."""
         self.model = model
+        self._links, self._groups = workload.links, replica_groups
         self._vectors: dict[tuple[Piece, bool], Floats] = {}
         self._traffic: dict[Piece, Traffic] = {}
 
@@ -193,9 +210,23 @@ class TableCosts:
 
     def sums(self, replicated: Iterable[tuple[str, int]]) -> float:
         """Seconds of summing the gradients of so many rows of some tables over ranks."""
-        links = self.workload.links
         numbers = sum(rows * self.specs[table].dim for table, rows in replicated)
-        return predict_all_reduce(links, FLOAT32_BYTES * numbers) if links is not None else 0.0
+        return predict_all_reduce(self._links, FLOAT32_BYTES * numbers) if self._links is not None else 0.0
+
+    def between_groups(self, pieces: Sequence[Iterable[Piece]]) -> float:
+        """Seconds until groups have each other's gradients of the rows that were looked up, [ranks of a group]."""
+        if self._links is None or self._groups == 1:
+            return 0.0
+        samples = self.workload.batch_size * self.world_size
+
+        def row_bytes(piece: Piece) -> float:
+            spec = self.specs[piece.table]
+            rows = expected_distinct(steps_of(spec, piece.rows), samples * spec.lookups_per_sample)
+            return rows * (ROW_NUMBER_BYTES + FLOAT32_BYTES * piece.num_columns)
+
+        sent = np.array([sum(map(row_bytes, of_rank)) for of_rank in pieces])
+        between: Floats = np.tile(np.diag(sent), (self._groups, self._groups))
+        return float(exchange_seconds(self._links, between, np.zeros(len(between))).max())
 
     def of_ranks(self, compute: Floats, traffic: Floats, memory: Floats, sums: float) -> PlanCost:
         """The cost of a plan, from what its ranks compute, exchange ([ranks, 3], see `Traffic.rows`) and hold."""
@@ -228,8 +259,9 @@ class TableCosts:
         return self.of_ranks(
             self.model.seconds(sums),
             Traffic.rows(map(self.traffic_of_rank, pieces)),
-            np.array(rank_bytes(plan, list(self.specs.values()), size), np.float64),
-            self.sums((copy.table, copy.rows[1] - copy.rows[0]) for copy in plan.replicated),
+            np.array(rank_bytes(plan, list(self.specs.values()), size * plan.replica_groups)[:size], np.float64),
+            self.sums((copy.table, copy.rows[1] - copy.rows[0]) for copy in plan.replicated)
+            + self.between_groups(pieces),
         )
 
     def least_possible(self) -> float:

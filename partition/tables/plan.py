@@ -8,11 +8,15 @@
         1000 └───────────────┘        grid          anything else, as here
 
 Ranges of rows may be replicated instead, all of a table's or some: every rank holds them, in all columns.
+
+A plan may be that of several groups of ranks, each of which holds all tables, cut in the same way: lookups stay inside
+a group, and groups exchange the gradients of rows that were looked up (2D parallelism). Of 4 ranks in 2 groups, rank 2
+holds what rank 0 does, and rank 3 what rank 1 does.
 `TableSpec` is what a planner has to know about a table, `Cost` what a step costs, part by part.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise, product
 from typing import Any, Literal, TypeAlias
 
@@ -191,6 +195,8 @@ class Plan:
     """Shards."""
     replicated: tuple[Replica, ...] = ()
     """Ranges of rows that every rank holds; with the shards they cover each table exactly once."""
+    replica_groups: int = 1
+    """So many groups of neighbouring ranks hold all tables each; shards name the ranks of the first."""
 
     @classmethod
     def from_dict(cls, plan: Mapping[str, Any]) -> "Plan":
@@ -198,7 +204,21 @@ class Plan:
         return cls(
             tuple(Shard(**shard) for shard in plan["shards"]),
             tuple(Replica(**replica) for replica in plan["replicated"]),
+            plan.get("replica_groups", 1),
         )
+
+    def group_size(self, world_size: int) -> int:
+        """Ranks of a group, of so many in all.
+
+        Raises:
+            PlanError: groups would differ in size.
+        """
+        if self.replica_groups < 1 or world_size % self.replica_groups:
+            raise PlanError(
+                f"replica_groups = {self.replica_groups} of {world_size} ranks: groups have the same number of ranks, "
+                "so take a divisor of it"
+            )
+        return world_size // self.replica_groups
 
     def shards_of(self, table: str) -> tuple[Shard, ...]:
         """The shards of a table, in the plan's order, without what every rank holds."""
@@ -209,14 +229,15 @@ class Plan:
         return tuple(replica for replica in self.replicated if replica.table == table)
 
     def shards_on(self, rank: int) -> tuple[Shard, ...]:
-        """The shards on a rank, in the plan's order, without what every rank holds."""
+        """The shards on a rank of the first group, in the plan's order, without what every rank holds."""
         return tuple(shard for shard in self.shards if shard.rank == rank)
 
     def only(self, tables: Collection[str]) -> "Plan":
         """The part that concerns some tables."""
-        return Plan(
-            tuple(shard for shard in self.shards if shard.table in tables),
-            tuple(replica for replica in self.replicated if replica.table in tables),
+        return replace(
+            self,
+            shards=tuple(shard for shard in self.shards if shard.table in tables),
+            replicated=tuple(replica for replica in self.replicated if replica.table in tables),
         )
 
     def kind_of(self, table: str) -> Kind:
@@ -240,8 +261,8 @@ class Plan:
 def rank_bytes(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> list[int]:
     """Memory that each rank needs for its pieces and for replicated rows, in bytes: weights and optimiser state."""
     named = specs_by_name(specs)
-    total = [0] * world_size
-    for rank in range(world_size):
+    total = [0] * plan.group_size(world_size)
+    for rank in range(len(total)):
         # What a compressed table is computed from is there once, for however many of its pieces.
         compressed: set[str] = set()
         pieces = [(piece.table, piece.num_rows, piece.num_columns) for piece in plan.shards_on(rank)]
@@ -251,7 +272,7 @@ def rank_bytes(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> list[
                 total[rank] += shard_bytes(named[table], rows, columns)
             if named[table].compressed_bytes is not None:
                 compressed.add(table)
-    return total
+    return total * plan.replica_groups
 
 
 def check_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int, rank_memory_bytes: int | None = None) -> None:
@@ -266,24 +287,25 @@ def check_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int, rank_mem
     """
     if world_size < 1:
         raise PlanError(f"a plan needs at least 1 rank, got {world_size}")
+    group_size = plan.group_size(world_size)
     named = specs_by_name(specs)
     pieces: list[Shard | Replica] = [*plan.shards, *plan.replicated]
     for piece in pieces:
         if piece.table not in named:
             raise PlanError(f"the plan names a table {piece.table!r}, but the tables are {', '.join(named)}")
-        _check_piece(piece, named[piece.table], world_size)
+        _check_piece(piece, named[piece.table], group_size)
     for table, spec in named.items():
         _check_tiling([*plan.shards_of(table), *plan.replicas_of(table)], spec)
     if rank_memory_bytes is not None:
         _check_memory(rank_bytes(plan, specs, world_size), rank_memory_bytes)
 
 
-def _check_piece(piece: Shard | Replica, spec: TableSpec, world_size: int) -> None:
+def _check_piece(piece: Shard | Replica, spec: TableSpec, group_size: int) -> None:
     place = f"table {spec.name!r}: {piece}: "
     columns = piece.columns if isinstance(piece, Shard) else (0, spec.dim)
-    if isinstance(piece, Shard) and not 0 <= piece.rank < world_size:
+    if isinstance(piece, Shard) and not 0 <= piece.rank < group_size:
         raise PlanError(
-            f"{place}there is no rank {piece.rank} among {world_size} (0 to {world_size - 1}): start more ranks, or "
+            f"{place}there is no rank {piece.rank} among {group_size} (0 to {group_size - 1}): start more ranks, or "
             "place the piece elsewhere"
         )
     for what, (start, stop), length in (("rows", piece.rows, spec.rows), ("columns", columns, spec.dim)):
@@ -339,7 +361,8 @@ def _shown(bounds: Range) -> str:
 def table_placement(tables: Iterable[tuple[TableSpec, Plan]], world_size: int) -> dict[str, Any]:
     """Where embedding tables, each with a plan that holds it, live on so many ranks, for placement.json.
 
-    Bytes are those of weights and optimiser state; a replicated table has a shard on each rank::
+    Bytes are those of weights and optimiser state; a replicated table has a shard on each rank, and any table one
+    or more in each group of ranks that holds all::
 
         {"kind": "log", "world_size": 4, "tables": [
             {"name": "t", "rows": 10, "dim": 8, "bytes": 320, "plan": "row-wise", "shards": [
@@ -347,7 +370,8 @@ def table_placement(tables: Iterable[tuple[TableSpec, Plan]], world_size: int) -
     """
 
     def shards(spec: TableSpec, plan: Plan) -> Iterator[Shard]:
-        yield from plan.shards_of(spec.name)
+        for first in range(0, world_size, plan.group_size(world_size)):
+            yield from (replace(shard, rank=first + shard.rank) for shard in plan.shards_of(spec.name))
         for rank in range(world_size):
             for replica in plan.replicas_of(spec.name):
                 yield Shard(spec.name, rank, replica.rows, (0, spec.dim))

@@ -17,7 +17,8 @@
     replicated = [[0, 5000]]        # some rows on every rank, the others as above
     rank = 1                        # or shards = [...]; rank = 1 then means all other rows
 
-Ranges are first and one after the last.
+Ranges are first and one after the last. ``replica_groups = 2`` before the first section: two groups of ranks hold all
+tables each, and the file names the ranks of the first.
 """
 
 import json
@@ -32,6 +33,7 @@ from windrow.partition.tables.plan import Plan, Range, Replica, Shard, TableSpec
 
 __all__ = ["read_plan", "write_plan"]
 
+_GROUPS = "replica_groups"
 _TABLE_KEYS = ("rank", "shards", "replicated")
 _SHARD_KEYS = ("rank", "rows", "columns")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -49,7 +51,12 @@ def read_plan(path: Path, specs: Sequence[TableSpec]) -> Plan:
     named = specs_by_name(specs)
     shards: list[Shard] = []
     replicated: list[Replica] = []
-    for table, section in _read_toml(path).items():
+    content = _read_toml(path)
+    # A table may have this name, too.
+    groups = 1 if isinstance(content.get(_GROUPS), Mapping) else content.pop(_GROUPS, 1)
+    if type(groups) is not int or groups < 1:
+        raise PlanError(f"{path}: {_GROUPS} = {groups!r}: expected the number of groups that hold all tables")
+    for table, section in content.items():
         place = f"{path}: [{table}]"
         if table not in named:
             raise PlanError(f"{place} is no table of this model. {nearest_name(table, named)}")
@@ -66,12 +73,14 @@ def read_plan(path: Path, specs: Sequence[TableSpec]) -> Plan:
         elif "rank" in section:
             _check_rank(section["rank"], place)
             shards += [Shard(table, section["rank"], rows, (0, spec.dim)) for rows in _rest(spec, copies)]
-    return Plan(tuple(shards), tuple(replicated))
+    return Plan(tuple(shards), tuple(replicated), groups)
 
 
 def write_plan(path: Path, plan: Plan, specs: Sequence[TableSpec]) -> None:
     """Write a plan so that `read_plan` gives it back, tables in their own order; PlanError where it misses one."""
     sections = ["# Where each embedding table lives. Ranges are first and one after the last.\n"]
+    if plan.replica_groups > 1:
+        sections.append(f"{_GROUPS} = {plan.replica_groups}\n")
     for spec in specs:
         lines = "\n".join(_body(plan, spec))
         sections.append(f"[{_key(spec.name)}]  # {spec.rows} rows x {spec.dim}, {plan.kind_of(spec.name)}\n{lines}\n")

@@ -11,14 +11,14 @@ embedding tables (as compared in Zha et al.: DreamShard, NeurIPS 2022).
 import importlib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
 
 from windrow.comm.errors import PlanError, RecipeError
-from windrow.comm.options import NonNegativeInt, PathOption, checked_dataclass
+from windrow.comm.options import NonNegativeInt, PathOption, PositiveInt, checked_dataclass
 from windrow.comm.rows import near_equal_split
 from windrow.partition.tables.cost_model import ComputeModel
 from windrow.partition.tables.costs import TableCosts, Workload
@@ -70,6 +70,10 @@ class PlanOptions:
     cost_model: PathOption | None = None
     """neuroshard only: predicts how long tables take, as ``windrow pretrain-cost`` wrote it for your machines; "none"
     for one that comes with windrow."""
+    replica_groups: PositiveInt = 1
+    """So many groups of neighbouring ranks hold all tables each (2D parallelism): lookups stay inside a group, such as
+    a host's ranks, and groups exchange gradients of the rows that were looked up. A divisor of the number of ranks. A
+    plan's file has its own."""
     file: PathOption | None = None
     """A plan written by hand or by ``windrow plan``; then no planner is asked."""
     rank_memory_bytes: NonNegativeInt = 0
@@ -83,6 +87,11 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         _find_planner(self.planner)
+        if self.file is not None and self.replica_groups > 1:
+            raise RecipeError(
+                f"plan.replica_groups = {self.replica_groups} does not go with plan.file: write it into the file, "
+                "before its tables"
+            )
 
     @property
     def asks_costs(self) -> bool:
@@ -103,17 +112,19 @@ def make_plan(
     """
     memory = options.rank_memory_bytes or None
     if options.file is None:
+        group_size = Plan((), replica_groups=options.replica_groups).group_size(world_size)
         planner = _find_planner(options.planner)
         if planner is plan_by_search:
             planner = partial(plan_by_search, search=options.search, cost_model=options.cost_model)
         plan = plan_with_planner(
             planner,
             specs,
-            world_size,
+            group_size,
             rank_memory_bytes=memory,
             replicate_below_bytes=options.replicate_below_bytes,
-            workload=workload,
+            workload=workload and workload.of_group(group_size),
         )
+        plan = replace(plan, replica_groups=options.replica_groups)
     else:
         plan = read_plan(options.file, specs)
     try:

@@ -32,19 +32,11 @@ from windrow.recsys.sharded.layout import Lookup, OwnerLayout, make_layout
 from windrow.recsys.sharded.moving import move_state
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, read_samples, unpack
 from windrow.recsys.sharded.rank_tables import RankTables
-from windrow.recsys.sharded.robe_tables import TablesOfRanks
+from windrow.recsys.sharded.tables_of_ranks import TablesOfRanks, table_specs
 from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, without_values, write_table
-from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm, shared_bytes
+from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm
 from windrow.recsys.tables.make import first_values, initialise
-from windrow.recsys.tables.options import (
-    TableConfig,
-    TableOptions,
-    check_configs,
-    check_names,
-    embedding_names,
-    features_of,
-    init_fn_of,
-)
+from windrow.recsys.tables.options import TableConfig, TableOptions, check_configs, embedding_names, init_fn_of
 from windrow.recsys.tables.table import TableBatch
 from windrow.training.shard_files import StateTensor
 
@@ -54,7 +46,7 @@ if TYPE_CHECKING:
     from windrow.recsys.tables.forms import Form
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
-__all__ = ["ShardedTables", "rows_of_whole_tables", "table_specs"]
+__all__ = ["ShardedTables", "rows_of_whole_tables"]
 
 Result = TypeVar("Result")
 
@@ -70,6 +62,11 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         tables.step()                    # replicated tables, and those whose optimiser is not fused, learn here
 
     The loss is divided by the samples of all ranks: gradients are summed over ranks.
+
+    Under a plan of several groups of ranks (`Plan.replica_groups`) each group holds all tables. Lookups stay inside a
+    group, and `step` sums the gradients of the rows that were looked up over the ranks that hold them, then every
+    group learns the same: two-dimensional sparse parallelism (arXiv 2508.03854), summed in every step before row-wise
+    Adagrad squares it, so that nothing has to be scaled.
 
     `state_dict` and `load_state_dict`, of this module or of one that contains it, know whole tables under TorchRec's
     names, such as ``embedding_bags.NAME.weight`` [rows, dim] float32. Both are collective: every rank calls them, and
@@ -127,18 +124,15 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         self._learning_rate: float | None = None
         self._ahead: list[tuple[KeyedJaggedTensor, InFlightLookup[Result]]] = []
         self._left_out = False
-        self._place(self._plan_of(plan or "round_robin"), seed=seed)
+        self.plan = _plan_of(plan or "round_robin", self.specs, self.world.size, 1)
+        self.group, self._peers = _split(self.world, self.plan)
+        """Ranks that hold all tables together, among which lookups stay; all, but for `Plan.replica_groups`."""
+        self._place(self.plan, seed=seed)
         self._call_init_fns()
-
-    def _plan_of(self, plan: Plan | str) -> Plan:
-        """A plan that fits, or that of a planner."""
-        found = plan if isinstance(plan, Plan) else plan_with_planner(plan, self.specs, self.world.size)
-        check_plan(found, self.specs, self.world.size)
-        return found
 
     def _place(self, plan: Plan, *, seed: int | None) -> None:
         """Make the tables where a plan has them, with first values or zeros, and what finds them there."""
-        held, size = TablesOfRanks(self.configs, self.options, self.groups), self.world.size
+        held, size = TablesOfRanks(self.configs, self.options, self.groups), self.group.size
         forms = held.forms
         form_of = {table.name: number for number, form in enumerate(forms) for table in form.tables}
         kinds = [
@@ -148,10 +142,19 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         numbers = [kinds.index(kind) for kind in kinds]
         layout = make_layout(held.tables, plan, size, held.groups, numbers, pooled=self._pooled)
         ranks = [CompressedTables.rank_of(form, plan) for form in forms]
+        everywhere = {None, 0} if size == 1 else {None}
+        for form, rank in zip(forms, ranks, strict=True):
+            if self._peers is not None and rank not in everywhere:
+                raise RecipeError(
+                    f"table {form.tables[0].name!r} is compressed, and the plan has it on rank {rank} alone in each of "
+                    f"{plan.replica_groups} groups: have the plan replicate it"
+                )
         compressed = [
-            CompressedTables(form, self.options, replicated=rank is None and size > 1, device=self.device, seed=seed)
+            CompressedTables(
+                form, self.options, replicated=rank in everywhere and self.world.size > 1, device=self.device, seed=seed
+            )
             for form, rank in zip(forms, ranks, strict=True)
-            if not self.is_meta and rank in {None, self.world.rank}
+            if not self.is_meta and rank in {None, self.group.rank}
         ]
         through = {table.name: found for found in compressed for table in found.form.tables}
         sharded, copies = (
@@ -163,10 +166,11 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
                 pooled=self._pooled,
                 device=self.device,
                 replicated=replicated,
+                peers=None if replicated else self._peers,
                 fixed=held.arrays,
                 seed=seed,
             )
-            for owner, replicated in ((layout.owners[self.world.rank], False), (layout.replicated, True))
+            for owner, replicated in ((layout.owners[self.group.rank], False), (layout.replicated, True))
         )
         # What is refused was refused above: from here on the tables are there.
         self.plan, self.layout = plan, layout
@@ -181,11 +185,11 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             with_lengths=self._pooled,
         )
         self.wire = Wire(
-            self.world,
+            self.group,
             stage=self.stage,
             codec=make_codec(self.forms.vectors, columns=self._columns_of(gradients=False)),
             gradient_codec=make_codec(
-                self.forms.gradients, rank=self.world.rank, columns=self._columns_of(gradients=True)
+                self.forms.gradients, rank=self.group.rank, columns=self._columns_of(gradients=True)
             ),
             device=self.device,
             rows_stage="vectors",
@@ -219,12 +223,17 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
                 the plan replicates tables of half precision. Nothing has changed then.
         """
         stage = f"{self.stage}: move"
-        found = self._plan_of(plan)
+        found = _plan_of(plan, self.specs, self.world.size, self.plan.replica_groups)
         lookups = [lookup for _, lookup in self._ahead]
         waits = any(batch.has_gradients() for batch in self.local_tables())
         everyone = self.world.all_gather_object((found, waits), stage=stage)
         if any(other != found for other, _ in everyone):
             raise RecipeError("ranks move tables to plans that differ: give every rank the same plan")
+        if found.replica_groups != self.plan.replica_groups:
+            raise RecipeError(
+                f"tables that {self.plan.replica_groups} group(s) of ranks hold cannot move to a plan of "
+                f"replica_groups = {found.replica_groups}: go on from a checkpoint under it"
+            )
         if any(of_rank for _, of_rank in everyone):
             raise RecipeError("tables cannot move while gradients wait for them: call step() before move_to()")
         if any(lookup.has_read for lookup in lookups):
@@ -240,7 +249,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         self._place(found, seed=None)
         for part in left:
             part.retire()
-        move_state(self.world, before, self.local_tables(), stage=stage)
+        move_state(self.group, before, self.local_tables(), stage=stage)
         if self._learning_rate is not None:
             self.set_learning_rate(self._learning_rate)
         self.moves += 1
@@ -450,18 +459,18 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         """
         spec = {spec.name: spec for spec in self.stored_specs()}[name]
         stage = f"{self.stage}: whole tables"
-        return gather_table(self.world, self._stored_plan(), spec, self._weights()[name], stage=stage)
+        return gather_table(self.group, self._stored_plan(), spec, self._weights()[name], stage=stage)
 
     def table_forms(self) -> "list[Form]":
         """How compressed tables are computed from what is stored, also where that is not stored. Collective."""
         stage = f"{self.stage}: forms"
         for form, rank in self._forms:
-            if rank is None or self.world.size == 1:
+            if rank is None or self.group.size == 1:
                 continue
             # Which rows are hot, say: only the rank that learns knows.
-            parts = form.state(replicated=False) if rank == self.world.rank else []
-            parts = self.world.broadcast_object(parts, root=rank, stage=stage)
-            if rank != self.world.rank:
+            parts = form.state(replicated=False) if rank == self.group.rank else []
+            parts = self.group.broadcast_object(parts, root=rank, stage=stage)
+            if rank != self.group.rank:
                 for part in parts:
                     form.load(part)
         return [*(form for form, _ in self._forms), *self.held.arrays.values()]
@@ -509,7 +518,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         for key, spec in self._keys(prefix).items():
             pieces = weights[spec.name]
             destination[key] = (
-                pieces[0].tensor if self.is_meta else gather_table(self.world, plan, spec, pieces, stage=stage)
+                pieces[0].tensor if self.is_meta else gather_table(self.group, plan, spec, pieces, stage=stage)
             )
 
     def _load_from_state_dict(  # noqa: PLR0917  # PyTorch's signature
@@ -548,7 +557,11 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             unexpected_keys += [key for key in state_dict if key.startswith(prefix) and key not in known]
 
     def step(self) -> None:
-        """Learn where the backward pass did not: replicated tables, and all under adam."""
+        """Learn where the backward pass did not: replicated tables, all under adam, and all of several groups.
+
+        Collective, where there are several groups or replicated compressed tables.
+        """
+        self._sharded.sum_between_groups(stage=f"{self.stage}: rows between groups")
         for batch in self._dense_batches():
             batch.step()
         for compressed in self._compressed:
@@ -571,7 +584,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         ]
 
         def columns(peer: int, sent: bool) -> Sequence[Sequence[int]]:  # noqa: FBT001  # the type has it so
-            return found[self.world.rank if sent != gradients else peer]
+            return found[self.group.rank if sent != gradients else peer]
 
         return columns
 
@@ -608,49 +621,25 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         for owner, message in zip(self.layout.owners, messages, strict=True):
             counts: list[int] = message.counts.tolist()
             asked.append(sum(counts[lookup.request] for lookup in owner.lookups))
-        mine = asked[self.world.rank]
+        mine = asked[self.group.rank]
         copies = rows_of_whole_tables(self.layout.replicated, samples)
         self.world.meter.record_found(f"{self.stage}: rows", local=mine + copies, remote=sum(asked) - mine)
 
 
-def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[TableSpec]:
-    """What planners have to know of some tables.
+def _plan_of(plan: Plan | str, specs: Sequence[TableSpec], world_size: int, replica_groups: int) -> Plan:
+    """A plan that fits, or that of a planner."""
+    if not isinstance(plan, Plan):
+        plan = replace(plan_with_planner(plan, specs, world_size // replica_groups), replica_groups=replica_groups)
+    check_plan(plan, specs, world_size)
+    return plan
 
-    Args:
-        tables: configurations, ours or TorchRec's.
-        options: how they are stored and learn.
 
-    Returns:
-        One for each that ranks hold, with one lookup per sample and feature. Of tables with ``robe_sharded`` that is
-        their array, with each feature as often as a vector has blocks.
-
-    Raises:
-        RecipeError: options say something of a table that is not there.
-    """
-    check_names("tables", options.per_table, [table.name for table in tables])
-    held = TablesOfRanks(tables, options)
-    specs = []
-    compressed: dict[str, int] = {}
-    for form in held.forms:
-        compressed |= shared_bytes(form, options)
-    for table in held.tables:
-        own = held.options.of(table.name)
-        blocks = [held.blocks[name].feature for name in features_of(table) if name in held.blocks]
-        features = tuple(blocks or features_of(table))
-        specs.append(
-            TableSpec(
-                name=table.name,
-                rows=table.num_embeddings,
-                dim=table.embedding_dim,
-                features=features,
-                bytes_per_value=own.dtype.itemsize,
-                optimizer_bytes_per_row=own.optimizer_bytes_per_row(table.embedding_dim),
-                lookups_per_sample=float(len(features)),
-                compressed_bytes=compressed.get(table.name),
-                by_rows=table.name in held.arrays,
-            )
-        )
-    return specs
+def _split(world: "World", plan: Plan) -> "tuple[World, World | None]":
+    """The ranks of this one's group, and those that hold what this one does, where there are several groups."""
+    if plan.replica_groups == 1:
+        return world, None
+    ranks = np.arange(world.size).reshape(plan.replica_groups, -1)
+    return world.split(ranks.tolist()), world.split(ranks.T.tolist())
 
 
 def _check_groups(groups: Sequence[Sequence[str]]) -> None:

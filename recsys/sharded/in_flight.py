@@ -56,7 +56,7 @@ class InFlightLookup(Generic[Result]):
         """Send the counts, or send them anew to where the tables are now; nothing must have been read. Collective."""
         tables, samples = self._tables, self._samples
         self._layout = layout = tables.layout
-        world = tables.world
+        world = tables.group
         self._owner = layout.owners[world.rank]
         self._asked = pack(samples, layout.owners, layout.index, tables.form)
         length = layout.num_groups + len(self._owner.requests)
@@ -86,14 +86,14 @@ class InFlightLookup(Generic[Result]):
         if self._received:
             return
         self._pending.wait()
-        rank = self._tables.world.rank
+        rank = self._tables.group.rank
         self._received = [
             self._asked[rank]
             if peer == rank
             else Message(self._tables.form, header.numpy(), self._owner.request_groups)
             for peer, header in enumerate(self._headers)
         ]
-        self._pending = self._tables.world.start_exchange(
+        self._pending = self._tables.group.start_exchange(
             [message.buffer for message in self._asked],
             [message.buffer for message in self._received],
             stage=f"{self._tables.stage}: ids",

@@ -194,7 +194,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         Rows that pad a batch go nowhere: their bags are empty.
         """
         del wanted, asked, samples
-        layout, rank, size = self.layout, self.world.rank, self.world.size
+        layout, rank, size = self.layout, self.group.rank, self.group.size
         num_rows = np.stack([message.num_rows for message in received])
         owner, mine = layout.owners[rank], num_rows[rank]
         starts = [

@@ -10,10 +10,12 @@ from windrow.comm.errors import RecipeError
 from windrow.recsys.sharded.layout import OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput
 from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm
+from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
 from windrow.recsys.tables.make import make_table_batch
 from windrow.recsys.tables.options import TableOptions
 
 if TYPE_CHECKING:
+    from windrow.comm.world import World
     from windrow.recsys.tables.table import TableBatch
 
 __all__ = ["RankTables"]
@@ -32,6 +34,7 @@ class RankTables:
         pooled: sum the rows of a bag, or return each row.
         device: of the tables.
         replicated: whether every rank holds the same.
+        peers: the ranks that hold what this one does, in the order of their groups; None where there is one group.
         fixed: names of tables that cannot have more rows later, in batches of their own.
         seed: of the first values; None: they are zero, for what is about to be loaded.
     """
@@ -46,11 +49,12 @@ class RankTables:
         pooled: bool,
         device: torch.device,
         replicated: bool,
+        peers: "World | None",
         fixed: Collection[str],
         seed: int | None,
     ) -> None:
         self.batches: list[TableBatch] = []
-        self._pooled = pooled
+        self._pooled, self._peers = pooled, peers
         self._have_moved = False
         self._rate_factors: list[float] = []
         for of_batch in [] if device.type == "meta" else owner.batches:
@@ -70,10 +74,12 @@ class RankTables:
                     table_rows=rows,
                     pooled=pooled,
                     replicated=replicated,
+                    by_row=peers is not None,
                     device=device,
                     seed=seed,
                 )
             batch.fixed = members[0].name in fixed
+            batch.is_copy = peers is not None and peers.rank > 0
             self.batches.append(batch)
             own_rate = options.of(members[0].name).learning_rate
             self._rate_factors.append(own_rate / options.learning_rate)
@@ -105,6 +111,17 @@ class RankTables:
                 rows.register_hook(self._refuse_if_moved)
             found += [rows] if self._pooled else rows.split(counts)
         return found
+
+    def sum_between_groups(self, *, stage: str) -> None:
+        """Sum the gradients of rows over the ranks that hold them. Collective over `peers`.
+
+        Every rank then takes the same step with the sum, so that copies stay equal, bit for bit, and equal to those of
+        one group, up to the order of additions: with row-wise Adagrad, which squares sums, not parts of them.
+        """
+        if self._peers is not None:
+            for batch in self.batches:
+                if isinstance(batch, DenseGradientTableBatch):
+                    batch.sum_row_gradients(self._peers, stage=stage)
 
     def retire(self) -> None:
         """Learn no more, since the tables have moved: backward passes raise `RecipeError` from now on."""

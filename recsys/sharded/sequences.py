@@ -165,7 +165,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
     ) -> Route:
         """From the rows that this owner found for each lookup, and locally the replicated tables', to each output."""
         del received
-        layout, size = self.layout, self.world.size
+        layout, size = self.layout, self.group.size
         counts = np.concatenate([np.empty((size, 0), np.int64), *(of_batch.counts for of_batch in wanted)], axis=1)
         starts = [list(accumulate(of_lookup, initial=0)) for of_lookup in counts.T.tolist()]
         outgoing = [

@@ -51,7 +51,7 @@ class DenseGradientTableBatch(TableBatch):
     Args:
         members, lookups, pooled, replicated: see `TableBatch`.
         options: optimiser and its settings; precision must be fp32.
-        by_row: members that learn by row, which `forward` does not look up; none where options move every row.
+        by_row: members that learn by row; none where options move every row.
         elsewhere: those of them that someone else changes, with the state that is kept here.
         device: of everything. The batch cannot move later: the optimiser state would stay behind.
     """
@@ -77,6 +77,7 @@ class DenseGradientTableBatch(TableBatch):
         self._parameters_in_order = tuple(self._weights)
         self._keeps_steps = options.optimizer == "adam"
         self._moves_every_row = options.moves_every_row
+        self._by_row = frozenset(by_row)
         self.dense_parameters = [part for n, part in enumerate(self._parameters_in_order) if n not in by_row]
         """Those with a dense gradient, which ranks that hold copies sum before `step`."""
         self.row_parameters = [self._parameters_in_order[n] for n in sorted(set(by_row) - set(elsewhere))]
@@ -87,12 +88,14 @@ class DenseGradientTableBatch(TableBatch):
 
     def forward(self, values: Tensor, offsets: Tensor, per_sample_weights: Tensor | None = None) -> Tensor:
         """See `TableBatch.forward`."""
-        return pool_rows(self._parameters_in_order, self.lookups, values, offsets, per_sample_weights)
+        tables = self._parameters_in_order
+        return pool_rows(tables, self.lookups, values, offsets, per_sample_weights, by_row=self._by_row)
 
     def rows(self, values: Tensor, offsets: Tensor) -> Tensor:
         """See `TableBatch.rows`."""
-        cut = _cut(self._parameters_in_order, self.lookups, offsets)
-        return torch.cat([embedding(values[first:last], table) for table, _, first, last in cut])
+        cut = _cut(self.lookups, offsets)
+        tables = self._parameters_in_order
+        return torch.cat([embedding(values[i:j], tables[n], sparse=n in self._by_row) for n, _, i, j in cut])
 
     def step(self) -> None:
         """See `TableBatch.step`. Reads and writes every row of what does not learn by row."""
@@ -113,16 +116,33 @@ class DenseGradientTableBatch(TableBatch):
     def sum_row_gradients(self, world: "World", *, stage: str) -> None:
         """Sum the gradients of what learns by row over ranks that hold copies, in their order. Collective.
 
-        Cost: each rank sends the rows that it looked up to all others.
+        Cost: each rank sends the rows that it looked up to all others, in three messages.
         """
+        if not self.row_parameters:
+            return
+        rows: list[Tensor] = []
+        values: list[Tensor] = []
         for parameter in self.row_parameters:
-            rows, values = parameter.new_empty(0, dtype=torch.int64), parameter.new_empty(0, parameter.shape[1])
-            if parameter.grad is not None:
-                mine = parameter.grad.coalesce()
-                rows, values = mine.indices()[0], mine.values()
-            all_rows, all_values = (torch.cat(world.all_gather(part, stage=stage)) for part in (rows, values))
+            mine = None if parameter.grad is None else parameter.grad.coalesce()
+            rows.append(parameter.new_empty(0, dtype=torch.int64) if mine is None else mine.indices()[0])
+            values.append(parameter.new_empty(0) if mine is None else mine.values().flatten())
+        counts = torch.tensor([len(found) for found in rows])
+        widths = torch.tensor([parameter.shape[1] for parameter in self.row_parameters])
+        mine_together = counts, torch.cat(rows), torch.cat(values)
+        all_rows: list[tuple[Tensor, ...]] = []
+        all_values: list[tuple[Tensor, ...]] = []
+        gathered = [world.all_gather(part, stage=stage) for part in mine_together]
+        for n, of_rank, changes_of_rank in zip(*gathered, strict=True):
+            all_rows.append(of_rank.split(n.tolist()))
+            all_values.append(changes_of_rank.split((n * widths).tolist()))
+        for parameter, found, changes in zip(
+            self.row_parameters, zip(*all_rows, strict=True), zip(*all_values, strict=True), strict=True
+        ):
             parameter.grad = torch.sparse_coo_tensor(
-                all_rows[None], all_values, parameter.shape, check_invariants=False
+                torch.cat(found)[None],
+                torch.cat(changes).view(-1, parameter.shape[1]),
+                parameter.shape,
+                check_invariants=False,
             )
 
     def renew(self, member: int, rows: Tensor, like: Sequence[int]) -> None:
@@ -252,25 +272,32 @@ class _ByRow(Optimizer):
 
 
 def pool_rows(
-    tables: Sequence[Tensor], lookups: tuple[int, ...], values: Tensor, offsets: Tensor, weights: Tensor | None
+    tables: Sequence[Tensor],
+    lookups: tuple[int, ...],
+    values: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    *,
+    by_row: Collection[int] = (),
 ) -> Tensor:
     """Sum rows of bags: see `TableBatch.forward`; `lookups` name the table of each segment, [rows, dim] float32.
 
-    Differentiable towards the tables, whose gradients are dense.
+    Differentiable towards the tables, whose gradients are dense, or of the rows that were looked up: sparse tensors.
     """
     if values.device.type == "cpu":
-        pooled: Tensor = _PoolRows.apply(lookups, values, offsets.long(), weights, *tables)  # type: ignore[no-untyped-call]
+        pooled: Tensor = _PoolRows.apply(lookups, by_row, values, offsets.long(), weights, *tables)  # type: ignore[no-untyped-call]
         return pooled
     columns = [
         embedding_bag(
             values[first:last],
-            table,
+            tables[number],
             bags - first,
             mode="sum",
+            sparse=number in by_row,
             per_sample_weights=None if weights is None else weights[first:last],
             include_last_offset=True,
         )
-        for table, bags, first, last in _cut(tables, lookups, offsets)
+        for number, bags, first, last in _cut(lookups, offsets)
     ]
     return torch.cat(columns, dim=1)
 
@@ -281,24 +308,28 @@ def segment_bounds(offsets: Tensor, segments: int) -> list[int]:
     return offsets[::num_samples].tolist() if num_samples else [0] * (segments + 1)
 
 
-def _cut(
-    tables: Sequence[Tensor], lookups: tuple[int, ...], offsets: Tensor
-) -> Iterator[tuple[Tensor, Tensor, int, int]]:
+def _cut(lookups: tuple[int, ...], offsets: Tensor) -> Iterator[tuple[int, Tensor, int, int]]:
     """Of each lookup the table, the offsets of its bags, the first and the last; waits once, to learn these."""
     num_samples, bounds = (len(offsets) - 1) // len(lookups), segment_bounds(offsets, len(lookups))
     for number, table in enumerate(lookups):
         bags = offsets[number * num_samples : (number + 1) * num_samples + 1]
-        yield tables[table], bags, bounds[number], bounds[number + 1]
+        yield table, bags, bounds[number], bounds[number + 1]
 
 
 class _PoolRows(torch.autograd.Function):
     @staticmethod
     def forward(
-        context: Any, lookups: tuple[int, ...], values: Tensor, offsets: Tensor, weights: Tensor | None, *tables: Tensor
+        context: Any,
+        lookups: tuple[int, ...],
+        by_row: Collection[int],
+        values: Tensor,
+        offsets: Tensor,
+        weights: Tensor | None,
+        *tables: Tensor,
     ) -> Tensor:
         from windrow.recsys.tables.table_kernels import sum_rows
 
-        context.lookups = lookups
+        context.lookups, context.by_row = lookups, by_row
         context.save_for_backward(values, offsets, weights, *tables)
         num_samples = (len(offsets) - 1) // len(lookups)
         pooled = torch.empty(num_samples, sum(tables[table].shape[1] for table in lookups))
@@ -309,14 +340,30 @@ class _PoolRows(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(context: Any, pooled_gradient: Tensor) -> tuple[Tensor | None, ...]:
-        from windrow.recsys.tables.table_kernels import add_to_rows
+        from windrow.recsys.tables.table_kernels import add_to_rows, distinct
 
         values, offsets, weights, *tables = context.saved_tensors
         arriving = pooled_gradient.contiguous().numpy()
-        gradients = [torch.zeros_like(table) for table in tables]
-        for table, bags, column in _segments(context.lookups, offsets, tables):
-            add_to_rows(gradients[table].numpy(), values.numpy(), bags, _array(weights), arriving, column)
-        return None, None, None, None, *gradients
+        places = values.numpy().astype(np.int64) if context.by_row else values.numpy()
+        segments = _segments(context.lookups, offsets, tables)
+        found: dict[int, Tensor] = {}
+        for number in context.by_row:
+            # Segments of a table are neighbours; its rows are numbered by those that are there.
+            of_table = [bags for table, bags, _ in segments if table == number]
+            own = slice(of_table[0][0], of_table[-1][-1])
+            rows, places[own], _ = distinct(places[own], len(tables[number]))
+            found[number] = torch.from_numpy(rows)
+        gradients = [
+            table.new_zeros(len(found[number]), table.shape[1]) if number in found else torch.zeros_like(table)
+            for number, table in enumerate(tables)
+        ]
+        for table, bags, column in segments:
+            add_to_rows(gradients[table].numpy(), places, bags, _array(weights), arriving, column)
+        for number, looked_up in found.items():
+            gradients[number] = torch.sparse_coo_tensor(
+                looked_up[None], gradients[number], tables[number].shape, check_invariants=False, is_coalesced=True
+            )
+        return None, None, None, None, None, *gradients
 
 
 def _segments(

@@ -27,6 +27,7 @@ def make_table_batch(
     table_rows: Mapping[str, int],
     pooled: bool = True,
     replicated: bool = False,
+    by_row: bool = False,
     device: torch.device | None = None,
     seed: int | None = 0,
 ) -> TableBatch:
@@ -40,6 +41,7 @@ def make_table_batch(
         pooled: sum the rows of each bag, or return each row.
         replicated: whether every rank holds the same shards: gradients are then dense, so that ranks can sum
             them. Others learn within the backward pass where the optimiser can.
+        by_row: whether some ranks hold the same shards: gradients are then of the rows that were looked up alone.
         device: where to store them; None for the CPU.
         seed: the run's seed. Equal seeds give equal values, however the tables are cut. None: values are zero.
 
@@ -48,11 +50,17 @@ def make_table_batch(
         2019); optimiser state is zero.
 
     Raises:
-        RecipeError: options ask for fp16 with dense gradients.
+        RecipeError: options ask for fp16 with dense gradients; or move every row of what is to learn by row.
     """
     own = options.of(members[0].name)
     batch: TableBatch
-    if not (own.moves_every_row or replicated):
+    if by_row and own.moves_every_row:
+        raise RecipeError(
+            f'tables.optimizer = "{own.optimizer}" with weight_decay = {own.weight_decay:g} moves every row, but '
+            "groups of ranks that hold all tables each (replica_groups) exchange the rows of a step alone: take sgd, "
+            "adagrad or rowwise_adagrad without weight_decay"
+        )
+    if not (own.moves_every_row or replicated or by_row):
         from windrow.recsys.tables.fbgemm import FBGEMMTableBatch
 
         batch = FBGEMMTableBatch(members, lookups, own, pooled=pooled, device=device)
@@ -60,10 +68,18 @@ def make_table_batch(
         if own.dtype != torch.float32:
             names = ", ".join(dict.fromkeys(member.name for member in members))
             raise RecipeError(
-                f'tables.precision = "{own.precision}": tables {names} have dense gradients (a copy on every '
-                'rank), which need fp32: take precision = "fp32", or have the plan shard these tables'
+                f'tables.precision = "{own.precision}": tables {names} have gradients that ranks sum (copies on '
+                'several ranks), which need fp32: take precision = "fp32", or have the plan hold these tables once'
             )
-        batch = DenseGradientTableBatch(members, lookups, own, pooled=pooled, replicated=replicated, device=device)
+        batch = DenseGradientTableBatch(
+            members,
+            lookups,
+            own,
+            pooled=pooled,
+            replicated=replicated,
+            by_row=range(len(members)) if by_row else (),
+            device=device,
+        )
     if seed is not None:
         initialise(batch, options, table_rows, seed=seed)
     return batch

@@ -48,6 +48,8 @@ class TableBatch(nn.Module, ABC):
         self.lookups = lookups
         self.pooled = pooled
         self.replicated = replicated
+        self.is_copy = False
+        """Whether a rank of another group of ranks saves what is here: see `StateTensor.is_copy`."""
         self.fixed = False
         """Whether members can have no more rows than before: see `StateTensor.fixed`."""
         self.output_dim = sum(dims) if pooled else dims[0]
@@ -118,6 +120,7 @@ class TableBatch(nn.Module, ABC):
                 tensor=tensor,
                 axes=axes[: tensor.ndim],
                 replicated=self.replicated,
+                is_copy=self.is_copy,
                 fixed=self.fixed,
             )
             for number, member in enumerate(self.members)

@@ -129,6 +129,14 @@ def test_what_is_no_rate_is_refused(rate):
         seconds_per_byte(rate)
 
 
+def test_links_of_the_first_ranks():
+    links = described_links(NetworkDescription(nodes=2, ranks_per_node=2, rate="1gbit", latency_us=100.0))
+    first = links.of_first(2)
+    assert first.hosts == links.hosts[:2]
+    np.testing.assert_array_equal(first.seconds_per_byte, links.seconds_per_byte[:2, :2])
+    assert links.of_first(4) is links
+
+
 def test_uniform_network():
     links = described_links(NetworkDescription(nodes=8, rate="100gbit", latency_us=5))
     others = ~np.eye(8, dtype=bool)

@@ -234,13 +234,15 @@ def test_two_ranks_train_as_one_and_go_on_under_another_plan(
     # One job for both: its start takes longer than these runs.
     for planner in ("round_robin", "row_wise"):
         check_two_ranks(shared_tmp_path, click_recipe, planner)
-    # Whatever a search finds, rank 0 finds it for both, and it learns as any other plan does.
-    result = train(
-        click_recipe(shared_tmp_path, plan={"planner": "neuroshard"}), run_folder=shared_tmp_path / "searched"
-    )
-    losses = [read_records(shared_tmp_path / run / "metrics.jsonl")[0].loss for run in ("searched", "round_robin")]
-    assert losses[0] == pytest.approx(losses[1], rel=0.01)
-    assert (result.test or 0) > 0.6
+    # Whatever a search finds, rank 0 finds it for both, and it learns as any other plan does; so do two groups.
+    for run, plan in (("searched", {"planner": "neuroshard"}), ("groups", {"replica_groups": 2})):
+        result = train(click_recipe(shared_tmp_path, plan=plan), run_folder=shared_tmp_path / run)
+        losses = [read_records(shared_tmp_path / path / "metrics.jsonl")[0].loss for path in (run, "round_robin")]
+        assert losses[0] == pytest.approx(losses[1], rel=0.01)
+        assert (result.test or 0) > 0.6
+    records = read_records(shared_tmp_path / "groups" / "metrics.jsonl")
+    assert records[0].figures["share of local rows"] == 1.0
+    assert len(load_checkpoint(shared_tmp_path / "groups" / "checkpoints").header.table_files) == 1
 
 
 def check_two_ranks(folder: Path, click_recipe: Make, planner: str) -> None:

@@ -45,6 +45,13 @@ def test_each_block_of_an_array_is_looked_up_and_sent(planted_recipes):
     assert blocks - dense == pytest.approx(found.counted_samples() * VECTOR_BYTES)
 
 
+def test_groups_of_ranks_send_each_other_no_vectors(planted_recipes):
+    explained, _ = explain(planted_recipes["time"], GROUPS, "plan.replica_groups=2")
+    assert explained.group_size == 1
+    assert "vectors on the wire" not in {saving.what for saving in explained.savings}
+    assert "rows looked up" in {saving.what for saving in explained.savings}
+
+
 def found_samples(recipe_file):
     return LogStore.open(load_recommendation_recipe(recipe_file).store).split("train").rows
 

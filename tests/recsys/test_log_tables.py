@@ -24,8 +24,8 @@ from windrow.recsys.log_tables import (
     set_first_values,
     table_configs,
 )
-from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+from windrow.recsys.sharded.tables_of_ranks import table_specs
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
 
 Prepared = tuple[Callable[..., RecommendationRecipe], LogStore]

@@ -14,9 +14,9 @@ from windrow.recsys.batches.jagged import Jagged, pack_windows
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
+from windrow.recsys.sharded.tables_of_ranks import table_specs
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, TableOptions
 
 DIM = 8

@@ -24,9 +24,9 @@ from windrow.recsys.batches.jagged import keyed
 from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.recommender import Recommender, pipelined
-from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
+from windrow.recsys.sharded.tables_of_ranks import table_specs
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, TableOptions
 from windrow.recsys.task import RecommendationTask, TrainingOptions
 from windrow.training.callbacks import Callback

@@ -148,6 +148,12 @@ def test_what_torchrec_cannot_do_is_refused(pieces: list[Any], message: str) -> 
         to_torchrec(Plan(shards, copies), [table()], 4)
 
 
+def test_a_plan_of_several_groups_is_refused() -> None:
+    plan = Plan((Shard("item", 0, (0, 10), (0, 8)),), replica_groups=2)
+    with pytest.raises(PlanError, match="replica_groups = 2: a ShardingPlan is that of one group"):
+        to_torchrec(plan, [TableSpec(name="item", rows=10, dim=8, features=())], 2)
+
+
 def test_plans_of_torchrec_that_say_too_little_are_refused() -> None:
     specs = [table("item")]
     sharding = to_torchrec(Plan((Shard("item", 1, (0, 10), (0, 16)),)), specs, 2).plan[""]

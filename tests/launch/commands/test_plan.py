@@ -79,6 +79,10 @@ def test_what_is_shown_and_written_is_what_training_takes(
 
 
 def test_what_cannot_be_planned(recipe_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="replica_groups = 2 of 3 ranks"):
+        plan_with(recipe_file, "--ranks", 3, "--set", "plan.replica_groups=2")
+    with pytest.raises(RecipeError, match=r"plan\.replica_groups = 2 does not go with plan\.file: write it into"):
+        plan_with(recipe_file, "--ranks", 2, "--set", "plan.replica_groups=2", "--set", "plan.file=p.toml")
     with pytest.raises(RecipeError, match="--ranks 0: expected at least 1"):
         plan_with(recipe_file, "--ranks", 0)
     with pytest.raises(PlanError, match="it lacks 1340000 bytes") as caught:
@@ -154,6 +158,12 @@ def test_costs_are_predicted_and_drawn(recipe_file: Path, tmp_path: Path, capsys
     assert "item is column-wise: whole it would take" in shown
     # Of 3 ranks on this machine nothing is known.
     assert "predicted, on no network: give --network" in shown
+    groups = ("--set", "plan.replica_groups=2", "--compare", "--network", network, "--out", tmp_path / "plan.toml")
+    assert plan_with(recipe_file, "--ranks", 2, *groups) == 0
+    shown = capsys.readouterr().out
+    assert "2 groups of 1 rank(s) hold all of this each" in shown
+    assert "gradients of replicated tables and of rows that groups have in common take" in shown
+    assert (tmp_path / "plan.toml").read_text().count("replica_groups = 2") == 1
     tight = ("--set", "plan.rank_memory_bytes=800000", "--set", "plan.planner=row_wise", "--compare")
     assert plan_with(recipe_file, "--ranks", 4, *tight) == 0
     shown = capsys.readouterr().out

@@ -90,6 +90,19 @@ def test_a_plan_by_hand(hand_made: ComputeModel) -> None:
     assert costs.least_possible() < found.total
 
 
+def test_groups_look_up_among_themselves_and_exchange_rows(hand_made: ComputeModel) -> None:
+    workload = Workload(batch_size=100, links=network(4))
+    plan = Plan((Shard("a", 0, (0, 1000), (0, 16)), Shard("b", 1, (0, 500), (0, 8))), replica_groups=2)
+    found = TableCosts(SPECS, 4, workload, hand_made, replica_groups=2).of_plan(plan)
+    alone = TableCosts(SPECS, 2, Workload(batch_size=100, links=network(2)), hand_made).of_plan(plan)
+    for part in ("ids", "compute", "backward", "forward", "memory"):
+        np.testing.assert_array_equal(getattr(found, part), getattr(alone, part))
+    assert alone.sums == 0
+    # Rank 0 sends rank 2 its rows of a, 600 lookups of a thousand, each with its number.
+    rows = 1000 * (1 - np.exp(-0.6))
+    assert found.sums == pytest.approx(GAMMA + rows * (8 + 4 * 16) * THETA)
+
+
 def test_what_equal_lists_and_neighbours_save(hand_made: ComputeModel) -> None:
     once = TableSpec(name="a", rows=1000, dim=16, features=("a",), lookups_per_sample=1.5, lists_per_sample=0.5)
     workload = Workload(batch_size=100, links=network(2))

@@ -18,6 +18,7 @@ from windrow.partition.tables.plan import (
     rank_bytes,
     shard_bytes,
     specs_by_name,
+    table_placement,
 )
 
 SPECS = (
@@ -73,6 +74,20 @@ def test_bytes_by_rank() -> None:
     day = 3 * 4 * 4
     grid = 4 * (8 * 4 + 4), 3 * (4 * 4 + 4) + 3 * (4 * 4 + 4)
     assert rank_bytes(PLAN, SPECS, 3) == [640 + grid[0] + day, grid[1] + day, day]
+
+
+def test_groups_of_ranks_hold_the_same() -> None:
+    plan = dataclasses.replace(PLAN, replica_groups=3)
+    check_plan(plan, SPECS, 6)
+    assert Plan.from_dict(dataclasses.asdict(plan)) == plan
+    assert plan.only(["user"]) == Plan((USER,), replica_groups=3)
+    assert rank_bytes(plan, SPECS, 6) == 3 * rank_bytes(PLAN, SPECS, 2)
+    users = table_placement([(SPECS[0], plan)], 6)["tables"][0]["shards"]
+    assert [shard["rank"] for shard in users] == [0, 2, 4]
+    with pytest.raises(PlanError, match="there is no rank 1 among 1"):
+        check_plan(plan, SPECS, 3)
+    with pytest.raises(PlanError, match="replica_groups = 3 of 4 ranks: groups have the same number of ranks"):
+        check_plan(plan, SPECS, 4)
 
 
 @pytest.mark.parametrize(

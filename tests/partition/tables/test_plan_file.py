@@ -1,5 +1,6 @@
 """windrow.partition.tables.plan_file: what is written is read back, and mistakes are named."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,13 +80,16 @@ shards = [{rank=0, rows=[4, 8], columns=[0, 8]}, {rank=1, rows=[4, 8], columns=[
     names=st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5, unique=True),
     planner=st.sampled_from(["row_wise", "column_wise", "greedy_size"]),
     below=st.sampled_from([0, 500]),
+    groups=st.integers(1, 3),
 )
-def test_round_trip(tmp_path_factory: pytest.TempPathFactory, names: list[str], planner, below: int) -> None:
+def test_round_trip(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str], planner, below: int, groups: int
+) -> None:
     specs = [
         TableSpec(name=name, rows=1 + 7 * number, dim=4 + 6 * number, features=()) for number, name in enumerate(names)
     ]
     path = tmp_path_factory.mktemp("plan") / "plan.toml"
-    plan = plan_with_planner(planner, specs, 3, replicate_below_bytes=below)
+    plan = replace(plan_with_planner(planner, specs, 3, replicate_below_bytes=below), replica_groups=groups)
     write_plan(path, plan, specs)
     assert read_plan(path, specs) == plan
 
@@ -96,6 +100,8 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, names: list[str], 
         ("[user_id\n", r"plan\.toml: not valid TOML"),
         ("[user]\nrank = 0", r"plan\.toml: \[user\] is no table of this model\. Did you mean 'user_id'\?"),
         ("[zzz]\nrank = 0", r"\[zzz\] is no table .*There are: user_id, item_id, country"),
+        ("replica_groups = 0", "replica_groups = 0: expected the number of groups that hold all tables"),
+        ("replica_groups = true", "replica_groups = True: expected the number of groups"),
         ("user_id = 3", r"\[user_id\] is 3: expected the keys rank, shards, replicated"),
         ("[user_id]\nrnk = 0", r"\[user_id\] has no key 'rnk'\. Did you mean 'rank'\?"),
         ("[user_id]", r"\[user_id\] needs one of the keys rank, shards, replicated, got none"),

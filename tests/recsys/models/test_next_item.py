@@ -13,8 +13,8 @@ from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.retrieval import NextItem, next_item_tables
 from windrow.recsys.ranking_evaluation import NextItemEvaluator
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.sequences import EmbeddingCollection
+from windrow.recsys.sharded.tables_of_ranks import table_specs
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.task import RecommendationTask
 from windrow.training.dropout import DropoutContext

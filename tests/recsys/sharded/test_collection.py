@@ -9,9 +9,9 @@ from windrow.comm.errors import PlanError, RecipeError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.partition.tables.plan import Plan
-from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
+from windrow.recsys.sharded.tables_of_ranks import table_specs
 from windrow.recsys.tables.options import TableOptions, TableOverrides
 from windrow.training.shard_files import ShardReader, write_shard_file
 

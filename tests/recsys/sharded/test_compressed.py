@@ -12,9 +12,9 @@ from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.partition.tables.plan import Replica, rank_bytes
 from windrow.partition.tables.planners import plan_with_planner
-from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
+from windrow.recsys.sharded.tables_of_ranks import table_specs
 from windrow.recsys.tables.compressed import CompressedTables, make_forms
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions, TableOverrides
 from windrow.training.shard_files import ShardReader, write_shard_file

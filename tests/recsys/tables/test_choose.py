@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError
 from windrow.partition.tables.plan import TableSpec
-from windrow.recsys.sharded.collection import table_specs
+from windrow.recsys.sharded.tables_of_ranks import table_specs
 from windrow.recsys.tables.choose import choose_forms, form_rows, with_forms
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
 

@@ -11,11 +11,10 @@ from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.partition.tables.plan import Plan, Range, Shard
 from windrow.partition.tables.planners import plan_with_planner
-from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.packing import read_samples
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
-from windrow.recsys.sharded.robe_tables import TablesOfRanks
 from windrow.recsys.sharded.sequences import EmbeddingCollection
+from windrow.recsys.sharded.tables_of_ranks import TablesOfRanks, table_specs
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, TableOptions, TableOverrides
 from windrow.training.shard_files import ShardReader, write_shard_file
 

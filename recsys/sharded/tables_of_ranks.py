@@ -1,4 +1,4 @@
-"""ROBE arrays that are spread over ranks: a table like any other, and lookups of blocks in place of lookups of rows.
+"""Tables as ranks hold them, and as planners know them: an array of ROBE that is cut over ranks is one like any other.
 
     tables     item 10,000,000 x 64, user 3,000,000 x 64          what models and batches know
     array      item.array 26,000 x 32                             what plans, owners and checkpoints know
@@ -18,22 +18,23 @@ from typing import NamedTuple
 import numpy as np
 
 from windrow.comm.errors import RecipeError
-from windrow.partition.tables.plan import Plan, Shard
+from windrow.partition.tables.plan import Plan, Shard, TableSpec
 from windrow.recsys.sharded.layout import Layout, make_layout
 from windrow.recsys.sharded.packing import Samples
-from windrow.recsys.tables.compressed import make_forms
+from windrow.recsys.tables.compressed import make_forms, shared_bytes
 from windrow.recsys.tables.options import (
     EmbeddingBagConfig,
     TableConfig,
     TableOptions,
     TableOverrides,
+    check_names,
     embedding_names,
     features_of,
     pooling_of,
 )
 from windrow.recsys.tables.robe import RobeTable
 
-__all__ = ["BlockFeature", "TablesOfRanks"]
+__all__ = ["BlockFeature", "TablesOfRanks", "table_specs"]
 
 
 class BlockFeature(NamedTuple):
@@ -169,3 +170,43 @@ class TablesOfRanks:
             given.one_each[rows],
             given.inverse,
         )
+
+
+def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[TableSpec]:
+    """What planners have to know of some tables.
+
+    Args:
+        tables: configurations, ours or TorchRec's.
+        options: how they are stored and learn.
+
+    Returns:
+        One for each that ranks hold, with one lookup per sample and feature. Of tables with ``robe_sharded`` that is
+        their array, with each feature as often as a vector has blocks.
+
+    Raises:
+        RecipeError: options say something of a table that is not there.
+    """
+    check_names("tables", options.per_table, [table.name for table in tables])
+    held = TablesOfRanks(tables, options)
+    specs = []
+    compressed: dict[str, int] = {}
+    for form in held.forms:
+        compressed |= shared_bytes(form, options)
+    for table in held.tables:
+        own = held.options.of(table.name)
+        blocks = [held.blocks[name].feature for name in features_of(table) if name in held.blocks]
+        features = tuple(blocks or features_of(table))
+        specs.append(
+            TableSpec(
+                name=table.name,
+                rows=table.num_embeddings,
+                dim=table.embedding_dim,
+                features=features,
+                bytes_per_value=own.dtype.itemsize,
+                optimizer_bytes_per_row=own.optimizer_bytes_per_row(table.embedding_dim),
+                lookups_per_sample=float(len(features)),
+                compressed_bytes=compressed.get(table.name),
+                by_rows=table.name in held.arrays,
+            )
+        )
+    return specs
