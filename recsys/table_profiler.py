@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ REFERENCE_SAMPLES, REFERENCE_REPEATS = 2048, 3
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileSettings:
-    """What is measured. The defaults take about twenty minutes."""
+    """What is measured. The defaults take about an hour."""
 
     sets: int = 1500
     """Sets of tables."""
@@ -55,8 +55,10 @@ class ProfileSettings:
     """Of a set in a minibatch; sets with more are drawn again."""
     warm_up: int = 2
     """Steps before measuring."""
-    repeats: int = 5
+    repeats: int = 3
     """Steps that are measured; the median counts."""
+    visits: int = 3
+    """Times that a set is measured so, others in between; the median counts."""
     max_dim: int = 128
     """Columns at most."""
     seed: int = 0
@@ -70,9 +72,9 @@ class MeasuredSets:
     features: list[Floats]
     """[pieces, 22] of each set: `windrow.partition.tables.cost_model.FEATURES`."""
     seconds: Floats
-    """[sets] median of the steps, at the machine's usual speed (`profile_tables`)."""
+    """[sets] median of the visits, at the machine's usual speed (`profile_tables`)."""
     noise: Floats
-    """[sets] half the distance between the quartiles of the steps over the median."""
+    """[sets] half the distance between the quartiles of the visits over the median."""
     origin: Mapping[str, Any]
     """Hardware, versions, threads."""
 
@@ -134,7 +136,7 @@ def profile_tables(
 
     A machine may be slower for minutes, when others use its memory or its clock changes. So a set that is always the
     same is timed before and after each, and times count at the speed at which that one takes its median in the first
-    file.
+    file; and all sets of a file are measured before the first of them is measured again.
 
     Args:
         folder: of the Parquet files; those of the same options and hardware that are there are kept.
@@ -160,16 +162,19 @@ def profile_tables(
     reference = made(REFERENCE, REFERENCE_SAMPLES)
     while done < options.sets:
         some = list(islice(drawn, SETS_IN_A_FILE))
-        rows = []
-        for specs, samples in some:
-            before = timed(reference, repeats=REFERENCE_REPEATS)
-            steps = timed(made(specs, samples, seed=done), repeats=options.repeats)
-            after = timed(reference, repeats=REFERENCE_REPEATS)
-            features = [piece_features(spec, (0, spec.rows), spec.dim, samples) for spec in specs]
-            rows.append((np.concatenate(features), np.array(steps), float(np.median(before + after))))
-            done += 1
-            if progress is not None:
-                progress(done, options.sets)
+        rows = [
+            Row(np.concatenate([piece_features(spec, (0, spec.rows), spec.dim, samples) for spec in specs]), [], [])
+            for specs, samples in some
+        ]
+        for visit in range(options.visits):
+            for place, (specs, samples) in enumerate(some):
+                before = timed(reference, repeats=REFERENCE_REPEATS)
+                rows[place].seconds.append(timed(made(specs, samples, seed=done + place), repeats=options.repeats))
+                after = timed(reference, repeats=REFERENCE_REPEATS)
+                rows[place].references.append(float(np.median(before + after)))
+                if progress is not None:
+                    progress(done + (visit * len(some) + place + 1) // options.visits, options.sets)
+        done += len(some)
         _write(folder / f"sets-{done:06d}.parquet", rows, origin)
     return read_measured(folder)
 
@@ -202,14 +207,22 @@ def _origin(options: ProfileSettings, device: torch.device) -> dict[str, Any]:
     return plain
 
 
-def _write(path: Path, rows: Sequence[tuple[Floats, Floats, float]], origin: Mapping[str, Any]) -> None:
+class Row(NamedTuple):
+    """What is written of a set: features [pieces, 22], seconds [visits][steps], and those of the reference [visits]."""
+
+    features: Floats
+    seconds: list[list[float]]
+    references: list[float]
+
+
+def _write(path: Path, rows: Sequence[Row], origin: Mapping[str, Any]) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
     columns = {
-        "features": pa.array([features.ravel().tolist() for features, *_ in rows], pa.list_(pa.float64())),
-        "seconds": pa.array([steps.tolist() for _, steps, _ in rows], pa.list_(pa.float64())),
-        "reference": pa.array([reference for *_, reference in rows], pa.float64()),
+        "features": pa.array([row.features.ravel().tolist() for row in rows], pa.list_(pa.float64())),
+        "seconds": pa.array([row.seconds for row in rows], pa.list_(pa.list_(pa.float64()))),
+        "references": pa.array([row.references for row in rows], pa.list_(pa.float64())),
     }
     about = {"origin": json.dumps(origin), "columns of features": json.dumps(FEATURES)}
     buffer = io.BytesIO()
@@ -226,23 +239,23 @@ def read_measured(folder: Path) -> MeasuredSets:
     import pyarrow as pa
     from pyarrow import parquet
 
-    features, steps, origins = [], [], []
-    references: list[list[float]] = []
+    features, origins = [], []
+    steps: list[list[list[float]]] = []
+    references: list[Floats] = []
     for path in sorted(folder.glob("sets-*.parquet")):
         try:
             found = parquet.read_table(path)
             origins.append(json.loads(found.schema.metadata[b"origin"]))
+            features += [np.array(row).reshape(-1, len(FEATURES)) for row in found["features"].to_pylist()]
+            steps += found["seconds"].to_pylist()
+            references.append(np.array(found["references"].to_pylist()))
         except (OSError, KeyError, TypeError, pa.ArrowInvalid) as error:
             raise StoreError(f"{path}: no measurements of tables ({error}): delete it and measure again") from error
-        features += [np.array(row).reshape(-1, len(FEATURES)) for row in found["features"].to_pylist()]
-        steps += [np.array(row) for row in found["seconds"].to_pylist()]
-        references.append(found["reference"].to_pylist())
     if not steps:
         raise StoreError(f"{folder}: no measurements of tables: write some by `windrow pretrain-cost --data {folder}`")
     if any(origin != origins[0] for origin in origins):
         raise StoreError(f"{folder}: measurements of several machines or settings: keep each in a folder of its own")
-    quartiles = np.array([np.percentile(row, (25, 50, 75)) for row in steps])
-    noise = (quartiles[:, 2] - quartiles[:, 0]) / 2 / quartiles[:, 1]
     # By the first file, so that times stay what they are when more sets are measured.
     speed = np.median(references[0]) / np.concatenate(references)
-    return MeasuredSets(features=features, seconds=quartiles[:, 1] * speed, noise=noise, origin=origins[0])
+    low, middle, high = np.percentile(np.median(steps, axis=2) * speed, (25, 50, 75), axis=1)
+    return MeasuredSets(features=features, seconds=middle, noise=(high - low) / 2 / middle, origin=origins[0])

@@ -12,7 +12,7 @@ from windrow.partition.tables import TableSpec
 from windrow.recsys.table_profiler import ProfileSettings, make_step, profile_tables, read_measured, time_steps
 from windrow.recsys.tables.options import TableOptions
 
-FEW = ProfileSettings(sets=3, tables=(1, 3), samples=(64,), warm_up=1, repeats=3, max_dim=8, most_bytes=1e7)
+FEW = ProfileSettings(sets=3, tables=(1, 3), samples=(64,), warm_up=1, repeats=2, visits=2, max_dim=8, most_bytes=1e7)
 
 
 def test_steps_are_timed() -> None:
@@ -25,7 +25,8 @@ def test_steps_are_timed() -> None:
 def test_a_measurement_goes_on_where_it_was(tmp_path: Path) -> None:
     done = []
     first = profile_tables(tmp_path, FEW, progress=lambda sets, of: done.append((sets, of)))
-    assert done == [(1, 3), (2, 3), (3, 3)]
+    assert done == sorted(done)
+    assert done[-1] == (3, 3)
     assert len(first.features) == len(first.seconds) == len(first.noise) == 3
     assert {features.shape[1] for features in first.features} == {22}
     assert first.origin["threads"] == torch.get_num_threads()
