@@ -80,9 +80,9 @@ def global_generators_stay_untouched() -> Iterator[None]:
     assert torch.equal(before, torch.random.get_rng_state()), "something drew from torch's global generator"
 
 
-WORLDS = ("loopback", 1), ("loopback", 2), ("loopback", 4), ("mpi", 2), ("mpi", 4), ("gloo", 2)
-MORE_WORLDS = ("mpi", 1), ("gloo", 4)
-"""Of tests in tests/comm only: what stands above `World` cannot tell them from the others."""
+WORLDS = ("loopback", 1), ("loopback", 2), ("loopback", 4), ("mpi", 2), ("mpi", 4)
+MORE_WORLDS = {"comm": (("mpi", 1), ("gloo", 2), ("gloo", 4)), "training": (("gloo", 2),)}
+"""Of tests in some folders only: what stands above `World` and the trainer cannot tell them from the others."""
 
 SEVERAL_RANKS = re.compile(r"\bspmd\b|\bmark\.parallel\b")
 
@@ -98,14 +98,14 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Let a test that takes the fixture `spmd` run on every world."""
     if "spmd" in metafunc.fixturenames:
-        in_comm = metafunc.definition.path.is_relative_to(REPOSITORY / "tests" / "comm")
+        more = MORE_WORLDS.get(metafunc.definition.path.relative_to(REPOSITORY / "tests").parts[0], ())
         worlds = [
             pytest.param(
                 (backend, size),
                 id=f"{backend}-{size}",
                 marks=pytest.mark.parallel(size) if backend != "loopback" else (),
             )
-            for backend, size in (WORLDS + MORE_WORLDS if in_comm else WORLDS)
+            for backend, size in (*WORLDS, *more)
         ]
         metafunc.parametrize("spmd", worlds, indirect=True)
 

@@ -61,14 +61,15 @@ def measure(program):
         raise MissingDataError("there is no number")
     if program.options.number == 99:
         program.in_process({"pid": str(program.script.with_name("pid"))}, threads=1)
-    compared = comparison_from_json(program.on_ranks(2, {}))
+    # Some runs do without ranks, whose start takes seconds.
+    compared = {"2 ranks": comparison_from_json(program.on_ranks(2, {}))} if program.options.number >= 4 else {}
     task = {"stops": str(program.script.with_name("stopped"))} if program.options.number == 98 else {}
     threads = program.in_process({"thread": True, **task}, threads=3)
     figures = {"number_count": program.options.number, "threads_count": int(threads)}
     aims = {"large": Aim("number >= 4", program.options.number >= 4)}
     rows = [{"short": program.short, "part": part} for part in program.chosen(["many", "few"], short=1)]
     return Findings(
-        figures=figures, aims=aims, comparisons={"2 ranks": compared}, tables={"form": Table.from_rows(rows)}
+        figures=figures, aims=aims, comparisons=compared, tables={"form": Table.from_rows(rows)}
     )
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,19 @@ def few_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> Callable[..., Path]:
+def make_run(make_run_in: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
     """Write a run folder: ``make_run("graph", "one", ranks=2, epochs=3, old=False)``."""
+    return partial(make_run_in, tmp_path)
 
-    def make(kind: str, name: str, /, *, ranks: int = 2, epochs: int = 3, old: bool = False, **recipe: Any) -> Path:
-        path = tmp_path / name
+
+@pytest.fixture(scope="session")
+def make_run_in() -> Callable[..., Path]:
+    """The same in a folder of one's own, the first argument."""
+
+    def make(
+        parent: Path, kind: str, name: str, /, *, ranks: int = 2, epochs: int = 3, old: bool = False, **recipe: Any
+    ) -> Path:
+        path = parent / name
         folder = create_run_folder(path, {**_run_recipe(kind, ranks), **recipe})
         lines = [json.dumps(asdict(_record(kind, epoch))) for epoch in range(1, epochs + 1)]
         folder.metrics_file.write_text("".join(f"{line}\n" for line in lines))

@@ -12,7 +12,7 @@ import pytest
 
 from windrow.comm.errors import RecipeError
 from windrow.launch.report.page import build_page
-from windrow.launch.report.read_run import ReportedRun
+from windrow.launch.report.read_run import ReportedRun, read_run
 
 HOSTILE = '<img src=x onerror="alert(1)">&amp;</script><script>alert(2)</script>%{y}'
 PHONE = {"width": 390, "height": 844}
@@ -20,15 +20,16 @@ PAPER_WIDTH = 718
 """Pixels of an A4 page between margins of 1 cm."""
 
 
-@pytest.fixture
-def page(run_of: Callable[..., ReportedRun], tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def page(make_run_in: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs, with names that try to break out."""
+    folder = tmp_path_factory.mktemp("page")
     runs = [
-        run_of("graph", "first", ranks=4, **{HOSTILE: HOSTILE}, model={"kind": HOSTILE}),
-        run_of("log", "second", ranks=9),
+        make_run_in(folder, "graph", "first", ranks=4, **{HOSTILE: HOSTILE}, model={"kind": HOSTILE}),
+        make_run_in(folder, "log", "second", ranks=9),
     ]
-    path = tmp_path / "report.html"
-    path.write_text(build_page(runs), encoding="utf-8")
+    path = folder / "report.html"
+    path.write_text(build_page([read_run(run, name=run.name) for run in runs]), encoding="utf-8")
     return path
 
 
