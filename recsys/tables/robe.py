@@ -194,6 +194,9 @@ class RobeTable(Robe):
         super().__init__(tables, options)
         self.span, self.spacing = self.size // self.block, self.block
 
+    # Of whole arrays, as in serving, for which no loop is worth while; ranks look blocks up instead.
+    pool = Form.pool
+
     def blocks(self, table: int, ids: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """Rows of the array that vectors of a table consist of, [blocks of a vector, n], and their signs.
 
@@ -213,17 +216,6 @@ class RobeTable(Robe):
     def signs(self, table: int, ids: Tensor) -> Tensor:
         """See `Robe.signs`: one for each block."""
         return super().signs(table, ids)[:, :: self.block].repeat_interleave(self.block, 1)
-
-    def pool(
-        self,
-        segments: Sequence[Segment],
-        values: Tensor,
-        offsets: Tensor,
-        weights: Tensor | None,
-        stored: Sequence[Tensor],
-    ) -> Tensor:
-        """See `Form.pool`: of whole arrays, as in serving; ranks look blocks up instead."""
-        return Form.pool(self, segments, values, offsets, weights, stored)
 
 
 def product(ids: Tensor, factor: int, prime: int) -> Tensor:
