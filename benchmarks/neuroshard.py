@@ -11,12 +11,14 @@ that a method places, and how many these are. "search" is ours. TorchRec's plann
 
 Measured (--only measured): tasks of 10 to 30 tables of up to a million rows, 128 MiB, on 2 and 4 emulated hosts at 1
 and 10 Gbit/s: seconds of a step of the tables, and of a whole DLRM, under the plan of each method, all by our runtime,
-in turn. Predicted and measured costs are compared by Spearman's rank correlation over the plans of each task.
+in turn; "2 groups" of ranks hold all tables each, and exchange rows (`Plan.replica_groups`). Predicted and measured
+costs are compared by Spearman's rank correlation over the plans of each task.
 
     python benchmarks/neuroshard.py [--short] [--only exact | simulated | measured]
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice, product
 from statistics import fmean, median
@@ -79,12 +81,21 @@ def place_at_random(specs: Sequence[TableSpec], world_size: int, memory: float, 
 
 
 GREEDY = ("greedy_size", "greedy_dim", "greedy_lookups", "greedy_size_lookups")
+
+
+def search_in_groups(specs: Sequence[TableSpec], world_size: int, memory: float, workload: Workload) -> Plan:
+    """Two groups of ranks that hold all tables each."""
+    size = world_size // 2
+    return replace(plan_by_search(specs, size, memory, workload.of_group(size)), replica_groups=2)
+
+
 METHODS: dict[str, Planner] = {
     OURS: plan_by_search,
     "random": place_at_random,
     **{name: PLANNERS[name] for name in GREEDY},
     TORCHREC: plan_with_torchrec,
 }
+MEASURED_METHODS = METHODS | {"search, 2 groups": search_in_groups}
 
 
 def network(ranks: int, rate: str) -> Links:
@@ -270,13 +281,13 @@ def measure_task(world: World, specs: Sequence[TableSpec], rate: str, repeats: i
         )
         for spec in specs
     ]
-    costs = TableCosts(specs, world.size, workload, model)
     of_tables: dict[str, Callable[[], object]] = {}
     of_model: dict[str, Callable[[], object]] = {}
     predicted: dict[str, float] = {}
-    for name, planner in METHODS.items():
+    for name, planner in MEASURED_METHODS.items():
         made = planner(specs, world.size, float("inf"), workload) if world.rank == 0 else None
         plan = world.broadcast_object(made, root=0, stage="plan")
+        costs = TableCosts(specs, world.size, workload, model, replica_groups=plan.replica_groups)
         predicted[name] = costs.of_plan(plan).total
         collection = recsys.EmbeddingBagCollection(tables, world=world, plan=plan)
         model_on_tables = ModelOnTables(collection, BATCH, kind="dcn", bottom=(64,), top=(64,), world=world, seed=0)
@@ -318,17 +329,19 @@ def measured(program: Program) -> Findings:
         task = {"what": "measured", "rate": rate, "repeats": REPEATS, "number": MEASURED[program.short], "seed": hosts}
         found = program.on_ranks(hosts, task, rate=rate, deadline_s=7200)
         of_setting: dict[str, dict[str, list[float]]] = {
-            what: {name: [] for name in METHODS} for what in ("tables", "DLRM")
+            what: {name: [] for name in MEASURED_METHODS} for what in ("tables", "DLRM")
         }
         for number, each in enumerate(found):
             for what, timed in each["timed"].items():
                 comparison = comparison_from_json(timed)
                 comparisons[f"{hosts} hosts, {rate}, task {number}, {what}"] = comparison
-                for name in METHODS:
+                for name in MEASURED_METHODS:
                     of_setting[what][name].append(1 / comparison.ratio(name).median)
                 if what == "tables":
-                    seconds = [comparison.variants[name].median_s for name in METHODS]
-                    orders.append(float(spearmanr([each["predicted"][name] for name in METHODS], seconds).statistic))
+                    seconds = [comparison.variants[name].median_s for name in MEASURED_METHODS]
+                    orders.append(
+                        float(spearmanr([each["predicted"][name] for name in MEASURED_METHODS], seconds).statistic)
+                    )
         for what, ratios in of_setting.items():
             over = {name: fmean(values) for name, values in ratios.items() if name != OURS}
             greedy = min(over[name] for name in GREEDY)
@@ -339,7 +352,7 @@ def measured(program: Program) -> Findings:
                 gains["greedy"].append(greedy)
                 gains[TORCHREC].append(over[TORCHREC])
     figures["rank_correlation"] = median(orders)
-    others = [name for name in METHODS if name != OURS]
+    others = [name for name in MEASURED_METHODS if name != OURS]
     return Findings(
         figures=figures,
         comparisons=comparisons,
