@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from windrow.comm.links import Links
     from windrow.launch.recipe import AnyRecipe
     from windrow.launch.recommendation_recipe import RecommendationRecipe
+    from windrow.recsys.log.store import LogStore
+    from windrow.recsys.tables.choose import ChosenForm
 
 __all__ = [
     "add_log",
@@ -23,10 +26,13 @@ __all__ = [
     "add_overrides",
     "add_recipe",
     "add_run",
+    "add_table_bytes",
     "byte_count",
+    "fit_tables",
     "load_log_recipe",
     "network_of",
     "recipe_to_compute",
+    "refuse_form_alone",
     "write_json",
     "writing",
 ]
@@ -75,6 +81,55 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def add_log(parser: argparse.ArgumentParser, *, text: str) -> None:
     """Declare ``--log``, which fills ``files`` with files of samples that came after training."""
     parser.add_argument("--log", type=Path, action="append", default=[], dest="files", metavar="FILE", help=text)
+
+
+def add_table_bytes(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--table-bytes`` and ``--table-form``, for `fit_tables`."""
+    parser.add_argument(
+        "--table-bytes",
+        type=int,
+        metavar="N",
+        help="of a log: say how to store its tables in so many bytes, weights and optimiser state, by how often their "
+        "rows occur in the training split",
+    )
+    parser.add_argument(
+        "--table-form",
+        choices=("robe", "tensor_train", "hashed", "quotient_remainder", "narrow", "codes"),
+        help="with --table-bytes: form of the tables that are not dense (robe)",
+    )
+
+
+def refuse_form_alone(arguments: argparse.Namespace) -> None:
+    """Refuse ``--table-form`` without ``--table-bytes``."""
+    if arguments.table_form is not None and arguments.table_bytes is None:
+        raise RecipeError("--table-form says nothing without --table-bytes: add it, or leave --table-form out")
+
+
+def fit_tables(
+    recipe: "RecommendationRecipe", store: "LogStore", arguments: argparse.Namespace
+) -> "tuple[RecommendationRecipe, list[ChosenForm]]":
+    """The recipe with tables in so many bytes as ``--table-bytes`` says; prints the sections that make it so."""
+    from windrow.recsys.log_tables import count_table_rows, log_table_specs
+    from windrow.recsys.tables.choose import choose_forms, form_rows, with_forms
+    from windrow.training.terminal import table
+
+    if arguments.table_bytes < 1:
+        raise RecipeError(f"--table-bytes {arguments.table_bytes}: expected at least 1")
+    dense = replace(recipe, tables=recipe.tables.as_dense())
+    chosen = choose_forms(
+        log_table_specs(dense, store),
+        count_table_rows(store),
+        arguments.table_bytes,
+        options=recipe.tables,
+        form=arguments.table_form or "robe",
+    )
+    before, after = (sum(getattr(one, name) for one in chosen) for name in ("dense_bytes", "num_bytes"))
+    print(f"{recipe.name}: tables in {after:,} bytes, in place of {before:,}\n\n{table(form_rows(chosen))}\n")
+    print("For the recipe:\n")
+    for one in chosen:
+        settings = (f"{name} = {json.dumps(value)}" for name, value in one.settings().items())
+        print("\n".join([f"[tables.{json.dumps(one.table)}]", *settings, ""]))
+    return replace(recipe, tables=with_forms(dense.tables, chosen)), chosen
 
 
 def load_log_recipe(arguments: argparse.Namespace) -> "RecommendationRecipe":

@@ -11,14 +11,22 @@ be stored in to fit. One process does this: start it without mpirun.
 """
 
 import argparse
-import json
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.commands.arguments import add_network, add_recipe, network_of, write_json, writing
+from windrow.launch.commands.arguments import (
+    add_network,
+    add_recipe,
+    add_table_bytes,
+    fit_tables,
+    network_of,
+    refuse_form_alone,
+    write_json,
+    writing,
+)
 from windrow.launch.recipe_file import read_recipe
 
 if TYPE_CHECKING:
@@ -27,7 +35,6 @@ if TYPE_CHECKING:
     from windrow.gnn.partitioned import PartitionedGraph
     from windrow.launch.recipe import Recipe
     from windrow.launch.recommendation_recipe import RecommendationRecipe
-    from windrow.recsys.tables.options import FormName
 
 __all__ = ["add_arguments", "run"]
 
@@ -65,18 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ranks", type=int, metavar="N", help="of a log: how many ranks will train (1)")
     parser.add_argument("--rows", type=int, metavar="N", help="of a log: about the most samples to look at (262144)")
-    parser.add_argument(
-        "--table-bytes",
-        type=int,
-        metavar="N",
-        help="of a log: say how to store its tables in so many bytes, weights and optimiser state, by how often their "
-        "rows occur in the training split",
-    )
-    parser.add_argument(
-        "--table-form",
-        choices=("robe", "tensor_train", "hashed", "quotient_remainder", "narrow", "codes"),
-        help="with --table-bytes: form of the tables that are not dense (robe)",
-    )
+    add_table_bytes(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the curves (*.png)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers (*.json)")
 
@@ -93,30 +89,17 @@ def run(arguments: argparse.Namespace) -> int:
     _refuse_options(arguments, OF_CACHES, "the recipe of a log")
     if arguments.table_bytes is not None:
         return _explain_forms(recipe, arguments)
-    if arguments.table_form is not None:
-        raise RecipeError("--table-form says nothing without --table-bytes: add it, or leave --table-form out")
+    refuse_form_alone(arguments)
     return _explain_deduplication(recipe, arguments)
 
 
 def _explain_forms(recipe: "RecommendationRecipe", arguments: argparse.Namespace) -> int:
     from windrow.recsys.log.store import LogStore
-    from windrow.recsys.log_tables import check_store, count_table_rows, log_table_specs
-    from windrow.recsys.tables.choose import choose_forms, form_rows
-    from windrow.training.terminal import table
+    from windrow.recsys.log_tables import check_store
 
-    if arguments.table_bytes < 1:
-        raise RecipeError(f"--table-bytes {arguments.table_bytes}: expected at least 1")
     store = LogStore.open(recipe.store)
     check_store(recipe, store)
-    specs = log_table_specs(replace(recipe, tables=recipe.tables.as_dense()), store)
-    form: FormName = "robe" if arguments.table_form is None else arguments.table_form
-    chosen = choose_forms(specs, count_table_rows(store), arguments.table_bytes, options=recipe.tables, form=form)
-    dense, stored = (sum(getattr(one, name) for one in chosen) for name in ("dense_bytes", "num_bytes"))
-    print(f"{recipe.name}: tables in {stored:,} bytes, in place of {dense:,}\n\n{table(form_rows(chosen))}\n")
-    print("For the recipe:\n")
-    for one in chosen:
-        settings = (f"{name} = {json.dumps(value)}" for name, value in one.settings().items())
-        print("\n".join([f"[tables.{json.dumps(one.table)}]", *settings, ""]))
+    _, chosen = fit_tables(recipe, store, arguments)
     write_json(arguments.json, [asdict(one) for one in chosen])
     return 0
 

@@ -1,15 +1,25 @@
 """``windrow plan``: show and write where embedding tables live.
 
 Place the embedding tables of a prepared log on ranks, as the recipe's section [plan] says, and print what each rank
-holds, and what a step is predicted to cost it. The file that --out writes can be changed by hand and named as
-plan.file. One process does this: start it without mpirun.
+holds, and what a step is predicted to cost it. With --table-bytes, as if tables were compressed to fit: it prints the
+sections of the recipe that make it so, by how often rows occur (windrow explain does the same alone). The file that
+--out writes can be changed by hand and named as plan.file. One process does this: start it without mpirun.
 """
 
 import argparse
 from pathlib import Path
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.commands.arguments import add_network, add_recipe, load_log_recipe, network_of, writing
+from windrow.launch.commands.arguments import (
+    add_network,
+    add_recipe,
+    add_table_bytes,
+    fit_tables,
+    load_log_recipe,
+    network_of,
+    refuse_form_alone,
+    writing,
+)
 
 __all__ = ["add_arguments", "run"]
 
@@ -20,6 +30,7 @@ examples:
   mpirun -n 4 windrow train examples/open_bandit.toml --set plan.file=plan.toml
   windrow plan examples/open_bandit.toml --ranks 32 --compare --network examples/network.toml
   windrow plan examples/open_bandit.toml --ranks 4 --set plan.planner=neuroshard --picture plan.png
+  windrow plan examples/open_bandit.toml --ranks 4 --table-bytes 20000
 """
 
 
@@ -32,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--picture", type=Path, metavar="FILE", help="bars of each rank's time and memory to draw (*.png)"
     )
     parser.add_argument("--compare", action="store_true", help="what a step would cost under every other planner")
+    add_table_bytes(parser)
     add_network(parser)
 
 
@@ -39,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     if arguments.ranks < 1:
         raise RecipeError(f"--ranks {arguments.ranks}: expected at least 1")
+    refuse_form_alone(arguments)
     recipe = load_log_recipe(arguments)
     from windrow.partition.tables.cost_model import ComputeModel
     from windrow.partition.tables.costs import TableCosts
@@ -55,6 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     store = LogStore.open(recipe.store)
     check_store(recipe, store)
+    if arguments.table_bytes is not None:
+        recipe, _ = fit_tables(recipe, store, arguments)
     links, where = network_of(arguments.network, arguments.ranks)
     specs = surveyed_table_specs(recipe, store, arguments.ranks)
     plan = plan_tables(recipe, store, arguments.ranks, links, surveyed=specs)

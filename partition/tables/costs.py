@@ -209,9 +209,19 @@ class TableCosts:
         return Traffic(sum(seen.values()), total.vectors, total.gradients)
 
     def sums(self, replicated: Iterable[tuple[str, int]]) -> float:
-        """Seconds of summing the gradients of so many rows of some tables over ranks."""
-        numbers = sum(rows * self.specs[table].dim for table, rows in replicated)
-        return predict_all_reduce(self._links, FLOAT32_BYTES * numbers) if self._links is not None else 0.0
+        """Seconds of summing the gradients of so many rows of some tables over ranks.
+
+        Of compressed ones those of all that they are computed from.
+        """
+        summed, compressed = 0.0, dict[str, float]()
+        for table, rows in replicated:
+            spec = self.specs[table]
+            if spec.compressed_bytes is None:
+                summed += FLOAT32_BYTES * rows * spec.dim
+            else:
+                compressed[table] = spec.compressed_bytes
+        summed += sum(compressed.values())
+        return predict_all_reduce(self._links, summed) if self._links is not None else 0.0
 
     def between_groups(self, pieces: Sequence[Iterable[Piece]]) -> float:
         """Seconds until groups have each other's gradients of the rows that were looked up, [ranks of a group]."""

@@ -171,6 +171,18 @@ def test_costs_are_predicted_and_drawn(recipe_file: Path, tmp_path: Path, capsys
     assert re.search(r"^greedy +- +- +lacks .* MiB$|^greedy +- +- +lacks .* KiB$", shown, re.MULTILINE)
 
 
+def test_tables_that_are_to_fit_are_compressed_first(recipe_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = (recipe_file, "--ranks", 2, "--set", "plan.rank_memory_bytes=600000")
+    with pytest.raises(PlanError, match="it lacks"):
+        plan_with(*asked)
+    assert plan_with(*asked, "--table-bytes", 500_000) == 0
+    shown = capsys.readouterr().out
+    assert "For the recipe:" in shown
+    assert re.search(r"^item +40000 +8 +\d+ +replicated +all$", shown, re.MULTILINE)
+    with pytest.raises(RecipeError, match="--table-form says nothing without --table-bytes"):
+        plan_with(recipe_file, "--ranks", 2, "--table-form", "hashed")
+
+
 def test_accesses_are_counted_in_the_log(recipe_file: Path) -> None:
     recipe = load_recommendation_recipe(recipe_file)
     store = LogStore.open(recipe.store)

@@ -1,5 +1,7 @@
 """windrow.partition.tables.costs: a plan's cost, rank by rank, against the same worked out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -88,6 +90,13 @@ def test_a_plan_by_hand(hand_made: ComputeModel) -> None:
     parts = (found.ids, found.compute, found.backward, found.forward)
     assert found.total == pytest.approx(sum(float(part[0]) for part in parts) + found.sums)
     assert costs.least_possible() < found.total
+
+
+def test_of_a_compressed_table_what_is_stored_is_summed(hand_made: ComputeModel) -> None:
+    specs = [SPECS[0], replace(SPECS[1], compressed_bytes=800)]
+    plan = Plan((), (Replica("a", (0, 1000)), Replica("b", (0, 200)), Replica("b", (200, 500))))
+    found = TableCosts(specs, 2, Workload(links=network(2)), hand_made).of_plan(plan)
+    assert found.sums == pytest.approx(predict_all_reduce(network(2), 1000 * 16 * 4 + 800))
 
 
 def test_groups_look_up_among_themselves_and_exchange_rows(hand_made: ComputeModel) -> None:
