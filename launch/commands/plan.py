@@ -30,7 +30,7 @@ examples:
   mpirun -n 4 windrow train examples/open_bandit.toml --set plan.file=plan.toml
   windrow plan examples/open_bandit.toml --ranks 32 --compare --network examples/network.toml
   windrow plan examples/open_bandit.toml --ranks 4 --set plan.planner=neuroshard --picture plan.png
-  windrow plan examples/open_bandit.toml --ranks 4 --table-bytes 20000
+  windrow plan examples/open_bandit.toml --ranks 4 --table-bytes 4000
 """
 
 
