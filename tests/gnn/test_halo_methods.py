@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from itertools import product
 
 import numpy as np
 import pytest
@@ -74,7 +75,7 @@ def trained(world, graph, options, kind="gcn", **more):
         return losses, gradients, trainer.task.traffic().rows_sent
 
 
-METHODS = ["boundary_sampling", "stale", "skip_broadcasts", "feature_slices", "auto"]
+METHODS = ["boundary_sampling", "stale", "skip_broadcasts", "feature_slices"]
 EXACT = [
     {"method": "boundary_sampling", "boundary_share": 1.0},
     {"method": "skip_broadcasts", "skip_threshold": 0.0},
@@ -84,18 +85,23 @@ EXACT = [
 ]
 
 
-@pytest.mark.parametrize("settings", EXACT, ids=lambda settings: "-".join(map(str, settings.values())))
+LAYERS = {
+    "weighted": ("gcn", DIRECTED, True, {"edge_weights": True}),
+    "gcn": ("gcn", UNDIRECTED, True, {}),
+    "graphsage": ("graphsage", DIRECTED, False, {"dropout": 0.3}),
+    "gin": ("gin", DIRECTED, True, {}),
+}
+
+
 @pytest.mark.parametrize(
-    ("kind", "graph", "partial_sums", "more"),
-    [
-        ("gcn", UNDIRECTED, True, {}),
-        ("gcn", DIRECTED, True, {"edge_weights": True}),
-        ("graphsage", DIRECTED, False, {"dropout": 0.3}),
-        ("gin", DIRECTED, True, {}),
-    ],
-    ids=["gcn", "weighted", "graphsage", "gin"],
+    ("layers", "settings"),
+    # Each method with one kind of layers, and two with all.
+    [*(("weighted", settings) for settings in EXACT), *product(["gcn", "graphsage", "gin"], (EXACT[0], EXACT[3]))],
+    ids=lambda given: given if isinstance(given, str) else "-".join(map(str, given.values())),
 )
-def test_what_is_called_exact_is(spmd, kind, graph, more, partial_sums, settings):
+def test_what_is_called_exact_is(spmd, layers, settings):
+    kind, graph, partial_sums, more = LAYERS[layers]
+
     def body(world):
         options = FullGraphOptions(partial_sums=partial_sums, keep_first=partial_sums)
         return [
@@ -381,7 +387,7 @@ def test_the_faster_method_is_chosen_and_why_is_said(edges, kind, line):
         assert found.startswith(line)
 
 
-@pytest.mark.parametrize("method", METHODS[:-1])
+@pytest.mark.parametrize("method", METHODS)
 def test_what_travels_in_training_is_said(method):
     def body(world):
         with make_trainer(world, UNDIRECTED, FullGraphOptions(method=method)) as trainer:
