@@ -67,8 +67,8 @@ def test_a_model_learns_what_was_measured(design: Design, tmp_path: Path) -> Non
         assert np.square(found - seconds[test]).mean() < seconds[test].var() / 3
     assert model.origin["held out: MAPE"] == pytest.approx(percentage_error(found, seconds[test]))
     # Same seed, same model; and the same after the file.
-    again = fit_compute_model(sets, seconds, design=design, origin={"threads": 1}, epochs=120)
-    np.testing.assert_array_equal(again.of_sets(held_out), found)
+    short = [fit_compute_model(sets, seconds, design=design, origin={}, epochs=3).of_sets(held_out) for _ in range(2)]
+    np.testing.assert_array_equal(*short)
     model.save(tmp_path / "costs.npz")
     read = ComputeModel.load(tmp_path / "costs.npz")
     np.testing.assert_allclose(read.of_sets(held_out), found, rtol=1e-5)
