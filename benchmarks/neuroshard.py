@@ -47,6 +47,7 @@ from windrow.partition.tables.plan import Plan, Shard, TableSpec, check_plan
 from windrow.partition.tables.planners import PLANNERS, SHIPPED_MODEL, Planner, plan_by_search
 from windrow.partition.tables.population import DIMS, draw_tables, draw_tasks
 from windrow.partition.tables.search import SearchOptions, search_plan
+from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.torchrec_plans import plan_with_torchrec
 
 PARTS = ("exact", "simulated", "measured")
@@ -62,6 +63,8 @@ SIMULATED_BATCH = 65_536
 MEASURED = {False: 20, True: 2}
 SETTINGS = {False: ((2, "1gbit"), (2, "10gbit"), (4, "1gbit"), (4, "10gbit")), True: ((2, "1gbit"),)}
 BATCH, REPEATS = 512, 6
+DENSE_PART = ModelOptions(kind="dcn", cross_layers=1, low_rank=16, deep=(64,))
+"""For tables of several widths."""
 MEASURED_TABLES, MEASURED_BYTES, MEASURED_ROWS = (10, 30), 128 << 20, 1_000_000
 OURS, TORCHREC = "search", "TorchRec's planner"
 AIM_GREEDY, AIM_TORCHREC, AIM_RANKS = 1.15, 1.20, 0.8
@@ -290,7 +293,7 @@ def measure_task(world: World, specs: Sequence[TableSpec], rate: str, repeats: i
         costs = TableCosts(specs, world.size, workload, model, replica_groups=plan.replica_groups)
         predicted[name] = costs.of_plan(plan).total
         collection = recsys.EmbeddingBagCollection(tables, world=world, plan=plan)
-        model_on_tables = ModelOnTables(collection, BATCH, kind="dcn", bottom=(64,), top=(64,), world=world, seed=0)
+        model_on_tables = ModelOnTables(collection, BATCH, shape=DENSE_PART, world=world, seed=0)
         of_tables[name] = step_of_tables(collection, ids)
         of_model[name] = partial(model_on_tables.train, ids)
     timed = {

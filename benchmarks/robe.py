@@ -33,6 +33,7 @@ from benchmarks.harness.zipf import zipf_ids
 from windrow.comm.connect import connect
 from windrow.launch.rank_process import keep_freed_memory
 from windrow.recsys.batches.jagged import keyed
+from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.fbgemm import FBGEMMTableBatch
 from windrow.recsys.tables.forms import Segment, whole_table
@@ -81,8 +82,7 @@ def on_hosts(task: Mapping[str, Any]) -> dict[str, Any]:
             name: ModelOnTables(
                 EmbeddingBagCollection(configs, world=world, optimizer=own, seed=SEED),
                 SAMPLES,
-                bottom=(128,),
-                top=(256, 128),
+                shape=ModelOptions(bottom=(128,), top=(256, 128)),
                 world=world,
                 seed=SEED,
             )

@@ -31,6 +31,7 @@ from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparis
 from benchmarks.harness.zipf import zipf_ids
 from windrow.launch.rank_process import keep_freed_memory
 from windrow.recsys.batches.jagged import keyed
+from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.forms import Segment, whole_table
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions, TableOverrides
@@ -132,7 +133,7 @@ def steps(task: Mapping[str, Any]) -> list[dict[str, Any]]:
             options = TableOptions(optimizer="sgd", learning_rate=0.01, per_table=per_table)
             collection = EmbeddingBagCollection(configs, optimizer=options, seed=SEED)
             of_tables[name] = partial(step_of_tables, collection, upstream, cycle(batches))
-            model = ModelOnTables(collection, count, bottom=BOTTOM, top=TOP, seed=SEED)
+            model = ModelOnTables(collection, count, shape=ModelOptions(bottom=BOTTOM, top=TOP), seed=SEED)
             of_model[name] = partial(train_next, model, cycle(batches))
         for what, one_each in (("tables", of_tables), ("DLRM", of_model)):
             timed = compare(one_each, baseline=DENSE, repeats=task["repeats"])

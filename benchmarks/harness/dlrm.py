@@ -1,6 +1,4 @@
-"""A DLRM whose tables are in some form or on other ranks, trained and asked step by step on ids that are given."""
-
-from collections.abc import Sequence
+"""A click model whose tables are in some form or on other ranks, trained and asked step by step on given ids."""
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -11,7 +9,7 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
 from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.build import build_model
-from windrow.recsys.models.options import ModelKind, ModelOptions
+from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 
 __all__ = ["ModelOnTables"]
@@ -21,14 +19,12 @@ LEARNING_RATE = 0.01
 
 
 class ModelOnTables:
-    """A DLRM of Criteo's shape: 13 dense values, and ids of each table. Every rank has samples of its own.
+    """A click model of 13 dense values, as Criteo's, and ids of each table. Every rank has samples of its own.
 
     Args:
         collection: the tables.
         samples: of a rank's batch.
-        kind: of the interaction; "dlrm" wants tables of one width.
-        bottom: hidden layers before the interaction, without the last, of that width.
-        top: hidden layers after it.
+        shape: of the dense part; kind = "dlrm" wants tables of one width.
         world: the ranks; None: this one alone.
         seed: of weights, dense values and labels.
     """
@@ -38,16 +34,13 @@ class ModelOnTables:
         collection: EmbeddingBagCollection,
         samples: int,
         *,
-        kind: ModelKind = "dlrm",
-        bottom: Sequence[int],
-        top: Sequence[int],
+        shape: ModelOptions,
         world: World | None = None,
         seed: int,
     ) -> None:
         world = world or Loopback.single()
         self._collection = collection
         self._dims = dict(zip(collection.embedding_names, collection.embedding_dims, strict=True))
-        shape = ModelOptions(kind=kind, bottom=tuple(bottom), top=tuple(top))
         self._dlrm = build_model(shape, num_dense=NUM_DENSE, pooled_dims=self._dims, seed=seed)
         self._optimizer = torch.optim.SGD(self._dlrm.parameters(), lr=LEARNING_RATE)
         self._reducer = GradientReducer(world, [*self._dlrm.parameters(), *collection.replicated_parameters()])
