@@ -105,7 +105,13 @@ def fit_compute_model(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     places = {name: torch.from_numpy(found) for name, found in (("learn", learn), ("stop", stop))}
     batch = min(BATCH, max(len(learn) // LEAST_STEPS, 1))
-    order, best, kept = torch.Generator().manual_seed(seed), float("inf"), _copied(parameters)
+
+    def stop_error() -> float:
+        with torch.no_grad():
+            return float((predicted(places["stop"]) - target[places["stop"]]).square().mean())
+
+    # Where there is nothing to learn but noise, ``corrected`` stays the sum of times that it begins as.
+    order, best, kept = torch.Generator().manual_seed(seed), stop_error(), _copied(parameters)
     for epoch in range(epochs):
         for part in places["learn"][torch.randperm(len(learn), generator=order)].split(batch):
             loss = (predicted(part) - target[part]).square().mean()
@@ -113,8 +119,7 @@ def fit_compute_model(
             loss.backward()
             optimizer.step()
         schedule.step()
-        with torch.no_grad():
-            error = float((predicted(places["stop"]) - target[places["stop"]]).square().mean())
+        error = stop_error()
         if error < best:
             best, kept = error, _copied(parameters)
         if progress is not None:
