@@ -65,7 +65,7 @@ def test_a_feature_is_in_one_group(small, groups, message):
 
 def test_short_floats_do_not_go_with_copies(small):
     options = TableOptions(precision="fp16")
-    with pytest.raises(RecipeError, match='"fp16": tables user, item, tag, tiny have dense gradients'):
+    with pytest.raises(RecipeError, match='"fp16": tables user, item, tag, tiny have gradients that ranks sum'):
         Loopback.run(
             2,
             lambda world: EmbeddingBagCollection(
