@@ -126,15 +126,15 @@ class DenseGradientTableBatch(TableBatch):
             mine = None if parameter.grad is None else parameter.grad.coalesce()
             rows.append(parameter.new_empty(0, dtype=torch.int64) if mine is None else mine.indices()[0])
             values.append(parameter.new_empty(0) if mine is None else mine.values().flatten())
-        counts = torch.tensor([len(found) for found in rows])
-        widths = torch.tensor([parameter.shape[1] for parameter in self.row_parameters])
-        mine_together = counts, torch.cat(rows), torch.cat(values)
+        counts = torch.tensor([len(found) for found in rows], device=rows[0].device)
+        widths = [parameter.shape[1] for parameter in self.row_parameters]
         all_rows: list[tuple[Tensor, ...]] = []
         all_values: list[tuple[Tensor, ...]] = []
-        gathered = [world.all_gather(part, stage=stage) for part in mine_together]
-        for n, of_rank, changes_of_rank in zip(*gathered, strict=True):
-            all_rows.append(of_rank.split(n.tolist()))
-            all_values.append(changes_of_rank.split((n * widths).tolist()))
+        gathered = [world.all_gather(part, stage=stage) for part in (counts, torch.cat(rows), torch.cat(values))]
+        for of_rank, rows_of_rank, values_of_rank in zip(*gathered, strict=True):
+            numbers = of_rank.tolist()
+            all_rows.append(rows_of_rank.split(numbers))
+            all_values.append(values_of_rank.split([n * width for n, width in zip(numbers, widths, strict=True)]))
         for parameter, found, changes in zip(
             self.row_parameters, zip(*all_rows, strict=True), zip(*all_values, strict=True), strict=True
         ):
