@@ -91,7 +91,7 @@ class Scale:
 
 
 FULL_SCALE = Scale(vertices=1_000_000, edges=20_000_000, communities=500, train_share=0.08, batch_size=4096, repeats=2)
-SHORT_SCALE = Scale(vertices=100_000, edges=1_500_000, communities=100, train_share=0.1, batch_size=2048, repeats=2)
+SHORT_SCALE = Scale(vertices=100_000, edges=1_500_000, communities=100, train_share=0.1, batch_size=2048, repeats=1)
 
 
 def make_store(scale: Scale, store: Path) -> None:
