@@ -224,10 +224,10 @@ def explain_formats(
     found: list[FormatSaving] = []
     settings: tuple[Literal["vectors", "gradients"], ...] = ("vectors", "gradients")
     group = np.arange(links.size) // explained.group_size
-    pairs = (group[:, None] == group) & ~np.eye(links.size, dtype=bool)
+    pairs = links.size * (explained.group_size - 1)
     for setting in settings:
-        rows = moved.get(f"{setting} on the wire", 0.0) / (VALUE_BYTES * width) / max(pairs.sum(), 1)
-        found += row_savings(setting, links, rows * pairs, width)
+        rows = moved.get(f"{setting} on the wire", 0.0) / (VALUE_BYTES * width) / max(pairs, 1)
+        found += row_savings(setting, links, rows * (group[:, None] == group), width)
     model = make_click_model(recipe, store, seed=0)
     return found + sum_savings(links, sum(weight.numel() for weight in model.parameters() if weight.requires_grad))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from windrow.comm.errors import PlanError
 from windrow.partition.tables.access import steps_of
 from windrow.partition.tables.cost_model import Piece
-from windrow.partition.tables.costs import PlanCost, TableCosts, Workload
+from windrow.partition.tables.costs import PlanCost, TableCosts
 from windrow.partition.tables.plan import Plan, Range, TableSpec, rank_bytes, specs_by_name
 from windrow.partition.tables.planners import PLANNERS, PlanOptions, make_plan
 from windrow.training.journal import COLOURS, new_figure
@@ -107,20 +107,15 @@ def describe_costs(plan: Plan, costs: TableCosts, memory: float = float("inf")) 
     return "\n".join(lines)
 
 
-def compare_planners(costs: TableCosts, options: PlanOptions, world_size: int, workload: Workload) -> str:
-    """What a step would cost under each planner, with what else the options say, as a table.
-
-    Args:
-        costs: predicts.
-        options: all but the planner.
-        world_size: ranks in all.
-        workload: of all of them.
-    """
+def compare_planners(costs: TableCosts, options: PlanOptions) -> str:
+    """What a step would cost under each planner, with what else the options say, as a table."""
+    # `costs` has the groups: what is planned is one of them.
+    options = replace(options, file=None, replica_groups=1)
     specs, rows = list(costs.specs.values()), []
     for planner in PLANNERS:
         row: dict[str, object] = {"planner": planner}
         try:
-            plan = make_plan(replace(options, planner=planner, file=None), specs, world_size, workload)
+            plan = make_plan(replace(options, planner=planner), specs, costs.world_size, costs.workload)
         except PlanError as error:
             rows.append(
                 row | {"step ms": None, "fullest rank MiB": None, "": f"lacks {byte_size(error.shortfall_bytes)}"}

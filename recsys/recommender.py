@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from torch import nn
@@ -162,8 +161,7 @@ class Recommender(nn.Module):
         collections = self.collections()
         first, specs = collections[0], [spec for found in collections for spec in found.specs]
         if not isinstance(plan, Plan):
-            plan = plan_with_planner(plan, specs, first.group.size)
-            plan = replace(plan, replica_groups=first.plan.replica_groups)
+            plan = plan_with_planner(plan, specs, first.world.size, replica_groups=first.plan.replica_groups)
         check_plan(plan, specs, first.world.size)
         for collection in collections:
             collection.move_to(plan.only([spec.name for spec in collection.specs]))

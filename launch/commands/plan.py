@@ -74,14 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
     specs = surveyed_table_specs(recipe, store, arguments.ranks)
     plan = plan_tables(recipe, store, arguments.ranks, links, surveyed=specs)
     model = ComputeModel.load(recipe.plan.cost_model or SHIPPED_MODEL)
-    workload = plan_workload(recipe, links)
-    costs = TableCosts(specs, arguments.ranks, workload, model, replica_groups=plan.replica_groups)
+    costs = TableCosts(specs, arguments.ranks, plan_workload(recipe, links), model, replica_groups=plan.replica_groups)
     memory = float(recipe.plan.rank_memory_bytes or "inf")
     print(describe_plan(plan, specs, arguments.ranks))
     network = where if links is not None else "on no network: give --network, or measure it by windrow network"
     print(f"\npredicted, {network}:\n\n{describe_costs(plan, costs, memory)}")
     if arguments.compare:
-        print(f"\n{compare_planners(costs, recipe.plan, arguments.ranks, workload)}")
+        print(f"\n{compare_planners(costs, recipe.plan)}")
     if arguments.picture is not None:
         with writing(arguments.picture, "--picture"):
             draw_plan(costs.of_plan(plan), arguments.picture, memory)

@@ -11,7 +11,7 @@ embedding tables (as compared in Zha et al.: DreamShard, NeurIPS 2022).
 import importlib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -112,19 +112,18 @@ def make_plan(
     """
     memory = options.rank_memory_bytes or None
     if options.file is None:
-        group_size = Plan((), replica_groups=options.replica_groups).group_size(world_size)
         planner = _find_planner(options.planner)
         if planner is plan_by_search:
             planner = partial(plan_by_search, search=options.search, cost_model=options.cost_model)
         plan = plan_with_planner(
             planner,
             specs,
-            group_size,
+            world_size,
             rank_memory_bytes=memory,
             replicate_below_bytes=options.replicate_below_bytes,
-            workload=workload and workload.of_group(group_size),
+            workload=workload,
+            replica_groups=options.replica_groups,
         )
-        plan = replace(plan, replica_groups=options.replica_groups)
     else:
         plan = read_plan(options.file, specs)
     try:
@@ -143,22 +142,27 @@ def plan_with_planner(
     rank_memory_bytes: int | None = None,
     replicate_below_bytes: int = 0,
     workload: Workload | None = None,
+    replica_groups: int = 1,
 ) -> Plan:
     """Ask one planner, or one by its name (see `PlanOptions.planner`), for a plan that covers every table once.
+
+    With several groups of ranks the planner is asked for a plan of one of them.
 
     Planners of whole tables respect `rank_memory_bytes`, None for no limit; it is not checked where every table is cut
     or replicated: there is nothing to choose. Where there are several ranks, compressed tables are replicated, and
     float32 tables whose weights are smaller than `replicate_below_bytes`.
 
     Raises:
-        PlanError: a whole table fits on no rank beside what is there already; with the shortfall.
+        PlanError: a whole table fits on no rank beside what is there already; with the shortfall. Or groups would
+            differ in size.
         RecipeError: there is no such planner.
     """
+    size = Plan((), replica_groups=replica_groups).group_size(world_size)
     # Ranks sum gradients in float32, so weights in half precision are not replicated.
     small = [
         spec
         for spec in specs
-        if world_size > 1
+        if size > 1
         and (
             spec.compressed_bytes is not None
             or (
@@ -172,10 +176,10 @@ def plan_with_planner(
         memory = rank_memory_bytes - rank_bytes(Plan((), copies), specs, 1)[0]
     found = _find_planner(planner) if isinstance(planner, str) else planner
     others = [spec for spec in specs if spec not in small]
-    plan = found(others, world_size, memory, workload or Workload()) if others else Plan(())
+    plan = found(others, size, memory, (workload or Workload()).of_group(size)) if others else Plan(())
     order = {spec.name: number for number, spec in enumerate(specs)}
     everywhere = sorted((*copies, *plan.replicated), key=lambda replica: (order[replica.table], replica.rows))
-    return Plan(plan.shards, tuple(everywhere))
+    return Plan(plan.shards, tuple(everywhere), replica_groups)
 
 
 _FLOAT32_BYTES = 4

@@ -629,7 +629,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
 def _plan_of(plan: Plan | str, specs: Sequence[TableSpec], world_size: int, replica_groups: int) -> Plan:
     """A plan that fits, or that of a planner."""
     if not isinstance(plan, Plan):
-        plan = replace(plan_with_planner(plan, specs, world_size // replica_groups), replica_groups=replica_groups)
+        plan = plan_with_planner(plan, specs, world_size, replica_groups=replica_groups)
     check_plan(plan, specs, world_size)
     return plan
 

@@ -164,6 +164,11 @@ def test_costs_are_predicted_and_drawn(recipe_file: Path, tmp_path: Path, capsys
     assert "2 groups of 1 rank(s) hold all of this each" in shown
     assert "gradients of replicated tables and of rows that groups have in common take" in shown
     assert (tmp_path / "plan.toml").read_text().count("replica_groups = 2") == 1
+    # Other planners are asked for groups as the file has them.
+    compared = shown.partition("planner ")[2].partition("wrote")[0].strip()
+    of_file = ("--set", f"plan.file={tmp_path / 'plan.toml'}", "--compare", "--network", network)
+    assert plan_with(recipe_file, "--ranks", 2, *of_file) == 0
+    assert capsys.readouterr().out.partition("planner ")[2].strip() == compared
     tight = ("--set", "plan.rank_memory_bytes=800000", "--set", "plan.planner=row_wise", "--compare")
     assert plan_with(recipe_file, "--ranks", 4, *tight) == 0
     shown = capsys.readouterr().out
