@@ -129,12 +129,15 @@ class ComputeModel:
     @property
     def width(self) -> int:
         """Numbers in the vector of a piece."""
-        return len(self.body[1][1]) + 1
+        return len(self.head[0][1]) + 1
 
     def vectors(self, features: Floats) -> Floats:
-        """What adds up over pieces: [n, width] of [n, 22] features; the last column is the roof, or the number 1."""
+        """What adds up over pieces: [n, width] of [n, 22] features; the last column is the roof, or the number 1.
+
+        The rest has gone through the head's first weights: these act on each piece of a sum alike.
+        """
         inputs = (inputs_of(self.design, features) - self.mean) / self.deviation
-        found = np.maximum(forward(self.body, inputs), 0.0)
+        found = np.maximum(forward(self.body, inputs), 0.0) @ self.head[0][0]
         weight = np.ones(len(features)) if self.design == "published" else roof_terms(features) @ self.roof[:-1]
         if self.design == "corrected":
             found = found * weight[:, None]
@@ -142,13 +145,11 @@ class ComputeModel:
 
     def seconds(self, sums: Floats) -> Floats:
         """Of each set of pieces, [n], from the sum of their vectors, [n, width]; an empty set takes none."""
-        weight = sums[:, -1]
-        if self.design == "published":
-            found = forward(self.head, sums[:, :-1])[:, 0]
-        else:
-            mean = sums[:, :-1] / np.maximum(weight, 1e-30)[:, None]
-            change = np.clip(forward(self.head, mean)[:, 0], -CORRECTION, CORRECTION)
-            found = (self.roof[-1] + weight) * np.exp(change)
+        weight, (_, bias) = sums[:, -1], self.head[0]
+        share = np.ones_like(weight) if self.design == "published" else 1 / np.maximum(weight, 1e-30)
+        found = forward(self.head[1:], np.maximum(sums[:, :-1] * share[:, None] + bias, 0.0))[:, 0]
+        if self.design == "corrected":
+            found = (self.roof[-1] + weight) * np.exp(np.clip(found, -CORRECTION, CORRECTION))
         return np.where(weight > 0, np.maximum(found, 0.0), 0.0)
 
     def of_sets(self, sets: Sequence[Floats]) -> Floats:

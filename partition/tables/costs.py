@@ -111,29 +111,9 @@ def exchange_seconds(links: "Links", sent: Floats, starts: Floats) -> Floats:
         sent: [n, n] bytes from each rank to each; the diagonal does not travel.
         starts: [n] seconds at which each begins to send.
     """
-    sent = sent * (1 - np.eye(links.size))
-    theta = links.seconds_per_byte
-    host = np.unique(links.hosts, return_inverse=True)[1]
-    near = host[:, None] == host[None, :]
-    of_host = near.astype(np.float64)
-    seconds = sent * theta * links.all_to_all.stretch
-    latency = np.where(sent > 0, links.latency_s, 0.0) * max(links.all_to_all.latency_factor, 1.0)
-    across = np.where(near, 0.0, seconds)
-    # A port carries what all ranks of its host send to others; inside a host each rank has a port of its own.
-    leaving = starts + np.maximum(of_host @ across.sum(axis=1), np.where(near, seconds, 0.0).sum(axis=1))
-    order = np.argsort(-starts, kind="stable")
-    arriving = np.where(near, seconds, across @ of_host)
-    queued = np.empty_like(arriving)
-    queued[order] = np.cumsum(arriving[order], axis=0)
-    taking = np.where(arriving > 0, starts[:, None] + queued, 0.0).max(axis=0)
-    sends = sent > 0
-    last_sender = np.where(sends, leaving[:, None] + latency, 0.0).max(axis=0)
-    ends = np.maximum.reduce([starts, leaving, taking + latency.max(axis=0), last_sender])
-    ends = np.where(sends.any(axis=0) | sends.any(axis=1), ends, starts)
-    shared = links.shared_seconds_per_byte * sent.sum() * links.all_to_all.stretch
-    ends = np.maximum(ends, (starts.min() + shared) * bool(sends.any()))
-    seconds_of_ranks: Floats = ends - starts
-    return seconds_of_ranks
+    from windrow.partition.tables.cost_kernels import exchange, network_of
+
+    return exchange(network_of(links, links.size), np.asarray(sent, np.float64), np.asarray(starts, np.float64))
 
 
 class TableCosts:
@@ -163,6 +143,12 @@ class TableCosts:
         """Of a group."""
         self.model = model
         self._links, self._groups = workload.links, replica_groups
+        # Compiled loops are loaded with the first costs.
+        from windrow.partition.tables.cost_kernels import exchanges, network_of
+
+        self._exchanges = exchanges
+        self.network = network_of(self.workload.links, self.world_size)
+        """Between the ranks of a group, for compiled loops."""
         self._vectors: dict[tuple[Piece, bool], Floats] = {}
         self._traffic: dict[Piece, Traffic] = {}
 
@@ -240,21 +226,11 @@ class TableCosts:
 
     def of_ranks(self, compute: Floats, traffic: Floats, memory: Floats, sums: float) -> PlanCost:
         """The cost of a plan, from what its ranks compute, exchange ([ranks, 3], see `Traffic.rows`) and hold."""
-        links, none = self.workload.links, np.zeros(self.world_size)
-        if links is None or self.world_size == 1:
+        if self.workload.links is None or self.world_size == 1:
+            none = np.zeros(self.world_size)
             return PlanCost(ids=none, compute=compute, backward=none, forward=none, sums=sums, memory=memory)
-        ids, vectors, gradients = traffic.T
-        ones = np.ones((self.world_size, 1))
-        backward = exchange_seconds(links, ones * gradients, none)
-        starts = compute + backward
-        return PlanCost(
-            ids=exchange_seconds(links, ones * ids, none),
-            compute=compute,
-            backward=backward,
-            forward=exchange_seconds(links, (ones * vectors).T, starts - starts.min()),
-            sums=sums,
-            memory=memory,
-        )
+        ids, backward, forward = self._exchanges(self.network, compute, traffic)
+        return PlanCost(ids=ids, compute=compute, backward=backward, forward=forward, sums=sums, memory=memory)
 
     def of_plan(self, plan: Plan) -> PlanCost:
         """The cost of any plan of these tables."""

@@ -24,7 +24,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,9 @@ from windrow.comm.options import NonNegativeFloat, NonNegativeInt, PositiveInt, 
 from windrow.partition.tables.cost_model import Floats, Piece
 from windrow.partition.tables.costs import PlanCost, TableCosts, Traffic
 from windrow.partition.tables.plan import COLUMN_MULTIPLE, Plan, Range, Replica, Shard, TableSpec, shard_bytes
+
+if TYPE_CHECKING:
+    from windrow.partition.tables.cost_kernels import Pieces, Ranks
 
 __all__ = ["SearchOptions", "search_plan"]
 
@@ -56,7 +59,6 @@ class SearchOptions:
     """Caps that are tried on the bytes that a rank exchanges: 1, 1.05, 1.1, ... times the mean (M)."""
 
 
-CAP_STEP = 0.05
 TARGETS, TRIED = 8, 32
 """Ranks that pieces of the slowest one may move to, and changes of a plan that are priced at a time."""
 LEAST_GAIN = 1e-4
@@ -69,37 +71,36 @@ class _State:
 
     pieces: tuple[Piece, ...]
     replicated: tuple[str, ...]
-    vectors: Floats
-    """[pieces, width]"""
-    seconds: Floats
-    """[pieces] of each alone."""
-    num_bytes: Ints
-    """[pieces]"""
-    traffic: Floats
-    """[pieces, 3] bytes of ids, vectors and gradients."""
+    key: int
+    """Equal for states whose pieces cost the same: a sum over pieces, whatever their order."""
+    arrays: "Pieces"
 
-    def taken(self, places: Sequence[int], replicated: tuple[str, ...]) -> "_State":
-        """Some of the pieces, in this order."""
-        kept = np.array(places, np.int64)
-        pieces = tuple(self.pieces[place] for place in places)
-        arrays = self.vectors[kept], self.seconds[kept], self.num_bytes[kept], self.traffic[kept]
-        return _State(pieces, replicated, *arrays)
+    def without(self, places: Iterable[int], replicated: tuple[str, ...]) -> "_State":
+        """The other pieces, beside tables that are replicated now."""
+        kept = sorted(set(range(len(self.pieces))).difference(places))
+        pieces = tuple(self.pieces[place] for place in kept)
+        return _State(pieces, replicated, hash(replicated) + sum(map(_key, pieces)), self.arrays.taken(kept))
 
-    def joined(self, other: "_State") -> "_State":
-        """These pieces and then those of another."""
+    def replaced(self, place: int, halves: "_State") -> "_State":
+        """With two pieces in the place of one: the first there, the second at the end."""
+        first, second = halves.pieces
+
+        def both(here: npt.NDArray[Any], there: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            joined = np.concatenate([here, there[1:]])
+            joined[place] = there[0]
+            return joined
+
         return _State(
-            (*self.pieces, *other.pieces),
+            (*self.pieces[:place], first, *self.pieces[place + 1 :], second),
             self.replicated,
-            np.concatenate([self.vectors, other.vectors]),
-            np.concatenate([self.seconds, other.seconds]),
-            np.concatenate([self.num_bytes, other.num_bytes]),
-            np.concatenate([self.traffic, other.traffic]),
+            self.key - _key(self.pieces[place]) + halves.key,
+            type(self.arrays)(*map(both, self.arrays, halves.arrays)),
         )
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for states whose pieces cost the same."""
-        return (*sorted((p.table, p.rows, p.num_columns) for p in self.pieces), self.replicated)
+
+def _key(piece: Piece) -> int:
+    """Equal for pieces that cost the same."""
+    return hash((piece.table, piece.rows, piece.num_columns))
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +115,7 @@ class _Placed:
     @property
     def order(self) -> tuple[float, int]:
         """What makes one better than another: its cost, and while nothing fits, small pieces."""
-        return self.cost, int(self.state.num_bytes.max(initial=0)) if self.cost == float("inf") else 0
+        return self.cost, int(self.state.arrays.num_bytes.max(initial=0)) if self.cost == float("inf") else 0
 
 
 class _Copies(NamedTuple):
@@ -162,10 +163,10 @@ def search_plan(
         successors = []
         for parent in beam:
             found = []
-            for state in search.cuts(parent.state):
-                if state.key not in seen and not search.is_over():
-                    seen.add(state.key)
-                    found.append(search.placed(state))
+            for state in search.cuts(parent.state, seen):
+                if search.is_over():
+                    break
+                found.append(search.placed(state))
             successors.append(sorted(found, key=lambda placed: placed.order))
         beam = _nested_beam(successors, options.beam)
         if not beam:
@@ -209,9 +210,9 @@ class _Search:
         self._of_replicated: dict[tuple[str, ...], _Copies] = {}
         self._deadline = time.monotonic() + options.seconds if options.seconds else float("inf")
         # Compiled loops are loaded with the first search.
-        from windrow.partition.tables.search_kernels import head_of
+        from windrow.partition.tables import cost_kernels
 
-        self._head = head_of(costs.model)
+        self._kernels, self._head = cost_kernels, cost_kernels.head_of(costs.model)
 
     def is_over(self) -> bool:
         """Whether the time that was given is used up."""
@@ -230,7 +231,7 @@ class _Search:
             pieces = self._fitting_pieces(halves)
             needed = sum(self._bytes(piece) for piece in pieces)
             if needed <= self._memory * self._size:
-                return self._state(pieces, ())
+                return self._state(pieces)
         largest = max(self._costs.specs.values(), key=lambda spec: spec.num_bytes)
         shortfall = needed - int(self._memory) * self._size
         raise PlanError(
@@ -256,20 +257,25 @@ class _Search:
                 waiting += reversed(two)
         return pieces
 
-    def cuts(self, state: _State) -> Iterator[_State]:
-        """States that follow from one by one cut."""
+    def cuts(self, state: _State, seen: set[int]) -> Iterator[_State]:
+        """States that follow from one by one cut, but for those whose keys were seen."""
         most = self._options.candidates
-        largest, costliest = np.argsort(-state.num_bytes, kind="stable"), np.argsort(-state.seconds, kind="stable")
+        largest, costliest = (
+            np.argsort(-array, kind="stable") for array in (state.arrays.num_bytes, state.arrays.seconds)
+        )
         for place in dict.fromkeys([*largest[:most].tolist(), *costliest[:most].tolist()]):
             piece = state.pieces[place]
             spec = self._costs.specs[piece.table]
             if spec.compressed_bytes is not None or self._size == 1:
                 continue
             columns, rows = _column_halves(piece), _row_halves(piece)
-            if columns:
-                yield self._replaced(state, place, columns)
-            if rows and (not columns or 2 * state.num_bytes[place] > self._memory):
-                yield self._replaced(state, place, rows)
+            if columns and 2 * state.arrays.num_bytes[place] <= self._memory:
+                rows = []
+            for halves in filter(None, (columns, rows)):
+                key = state.key - _key(piece) + sum(map(_key, halves))
+                if key not in seen:
+                    seen.add(key)
+                    yield state.replaced(place, self._state(halves))
 
     def replicated(self, state: _State) -> Iterator[_State]:
         """States with the first 1, 2, 4, ... whole tables replicated that exchange most for each byte of theirs."""
@@ -280,30 +286,23 @@ class _Search:
             and piece.num_columns == spec.dim
             and spec.bytes_per_value == np.dtype(np.float32).itemsize
         ]
-        exchanged = state.traffic.sum(axis=1) / state.num_bytes
+        exchanged = state.arrays.traffic.sum(axis=1) / state.arrays.num_bytes
         whole.sort(key=lambda place: -exchanged[place])
         for number in sorted({1 << power for power in range(len(whole).bit_length())} | {len(whole)}):
             copied = set(whole[:number])
-            if self._size == 1 or state.num_bytes[list(copied)].sum() > self._memory:
+            if self._size == 1 or state.arrays.num_bytes[list(copied)].sum() > self._memory:
                 break
-            kept = [place for place in range(len(state.pieces)) if place not in copied]
-            yield state.taken(kept, tuple(state.pieces[place].table for place in whole[:number]))
+            yield state.without(copied, tuple(state.pieces[place].table for place in whole[:number]))
 
-    def _state(self, pieces: Sequence[Piece], replicated: tuple[str, ...]) -> _State:
+    def _state(self, pieces: Sequence[Piece]) -> _State:
         vectors = self._costs.vectors(pieces)
-        return _State(
-            tuple(pieces),
-            replicated,
+        arrays = self._kernels.Pieces(
             vectors,
             self._costs.model.seconds(vectors),
             np.array([self._bytes(piece) for piece in pieces], np.int64),
             Traffic.rows(map(self._costs.traffic, pieces)),
         )
-
-    def _replaced(self, state: _State, place: int, halves: Sequence[Piece]) -> _State:
-        """A state with two pieces in the place of one: the first there, the second at the end."""
-        both, number = state.joined(self._state(halves, ())), len(state.pieces)
-        return both.taken([*range(place), number, *range(place + 1, number), number + 1], state.replicated)
+        return _State(tuple(pieces), (), sum(map(_key, pieces)), arrays)
 
     def _bytes(self, piece: Piece) -> int:
         return shard_bytes(self._costs.specs[piece.table], piece.rows[1] - piece.rows[0], piece.num_columns)
@@ -312,35 +311,20 @@ class _Search:
 
     def placed(self, state: _State) -> _Placed:
         """The best of all caps."""
-        from windrow.partition.tables.search_kernels import place_greedily
+        arrays, owners = state.arrays, np.zeros(len(state.pieces), np.int64)
+        order = np.lexsort((-arrays.num_bytes, -arrays.seconds))
+        ranks = self._ranks(state)
+        cost = self._kernels.best_placement(order, arrays, ranks, self._options.caps, owners)
+        return _Placed(state, owners, cost + self._copies(state).sums)
 
-        order = np.lexsort((-state.num_bytes, -state.seconds))
-        loads = state.traffic.sum(axis=1)
-        mean = loads.sum() / self._size
+    def _priced(self, state: _State, owners: Ints) -> _Placed:
+        cost = self._kernels.total(state.arrays, self._ranks(state), owners)
+        return _Placed(state, owners, cost + self._copies(state).sums)
+
+    def _ranks(self, state: _State) -> "Ranks":
         copies = self._copies(state)
-        memory = self._memory - copies.num_bytes
-        best = _Placed(state, np.zeros(0, np.int64), float("inf"))
-        tried: set[bytes] = set()
-        for number in range(self._options.caps):
-            ranks, sums = np.empty(len(order), np.int64), np.empty((self._size, len(copies.vector)))
-            # The costliest piece has to be somewhere.
-            cap = max((1 + CAP_STEP * number) * mean, loads.max(initial=0.0)) * (1 + 1e-9)
-            fits = place_greedily(
-                order, state.vectors, state.num_bytes, loads, copies.vector, memory, cap, self._head, ranks, sums
-            )
-            if fits and ranks.tobytes() not in tried:
-                tried.add(ranks.tobytes())
-                cost = self._cost(state, ranks, sums)
-                if cost < best.cost:
-                    best = _Placed(state, ranks, cost)
-        return best
-
-    def _cost(self, state: _State, ranks: Ints, sums: Floats) -> float:
-        traffic = np.zeros((self._size, 3))
-        np.add.at(traffic, ranks, state.traffic)
-        compute = self._costs.model.seconds(sums)
-        # What ranks hold makes no difference to the time.
-        return self._costs.of_ranks(compute, traffic, compute, self._copies(state).sums).total
+        memory = float(self._memory - copies.num_bytes)
+        return self._kernels.Ranks(self._costs.network, self._head, copies.vector, memory)
 
     def _copies(self, state: _State) -> _Copies:
         """What every rank has: the same for all states that replicate the same tables."""
@@ -376,12 +360,7 @@ class _Search:
                 ranks.append(rank)
                 room[rank] -= self._bytes(taken)
                 start += rows
-        return self._priced(self._state(pieces, ()), np.array(ranks, np.int64))
-
-    def _priced(self, state: _State, ranks: Ints) -> _Placed:
-        sums = np.tile(self._copies(state).vector, (self._size, 1))
-        np.add.at(sums, ranks, state.vectors)
-        return _Placed(state, ranks, self._cost(state, ranks, sums))
+        return self._priced(self._state(pieces), np.array(ranks, np.int64))
 
     # --------------------------------------------------------------------------------------------------- refinement
 
@@ -400,12 +379,12 @@ class _Search:
 
         They look as good as the slower of the two ranks would be if seconds of pieces added up.
         """
-        state, ranks = placed.state, placed.ranks
+        state, arrays, ranks = placed.state, placed.state.arrays, placed.ranks
         memory = self._memory - self._copies(state).num_bytes
-        taken = np.bincount(ranks, weights=state.num_bytes, minlength=self._size)
+        taken = np.bincount(ranks, weights=arrays.num_bytes, minlength=self._size)
         links = self._costs.workload.links
         per_byte = 0.0 if links is None else float(links.seconds_per_byte.mean()) * self._size
-        effort = state.seconds + state.traffic.sum(axis=1) * per_byte
+        effort = arrays.seconds + arrays.traffic.sum(axis=1) * per_byte
         of_rank = np.bincount(ranks, weights=effort, minlength=self._size)
         source = int(of_rank.argmax())
         mine = np.flatnonzero(ranks == source)
@@ -416,7 +395,7 @@ class _Search:
             theirs = np.flatnonzero(ranks == target)
             # The last column: nothing comes back.
             moved = effort[mine][:, None] - np.append(effort[theirs], 0.0)
-            grown = state.num_bytes[mine][:, None] - np.append(state.num_bytes[theirs], 0)
+            grown = arrays.num_bytes[mine][:, None] - np.append(arrays.num_bytes[theirs], 0)
             slower = np.maximum(of_rank[source] - moved, of_rank[target] + moved)
             slower[(taken[target] + grown > memory) | (taken[source] - grown > memory)] = np.inf
             for place in np.argsort(slower, axis=None)[:TRIED]:

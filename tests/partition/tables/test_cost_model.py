@@ -8,10 +8,10 @@ import pytest
 from windrow.comm.errors import StoreError
 from windrow.partition.tables import TableSpec
 from windrow.partition.tables.access import zipf_shares
+from windrow.partition.tables.cost_kernels import head_of, seconds_of
 from windrow.partition.tables.cost_model import FEATURES, ComputeModel, Design, piece_features, roof_terms
 from windrow.partition.tables.fitting import fit_compute_model, fit_roof, kendall_tau, percentage_error, split_sets
 from windrow.partition.tables.population import draw_tables, draw_tasks
-from windrow.partition.tables.search_kernels import head_of, seconds_of
 
 SPEC = TableSpec(
     name="t", rows=1000, dim=16, features=("a", "b"), lookups_per_sample=6.0, access=zipf_shares(1000, 1.0)

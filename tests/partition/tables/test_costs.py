@@ -1,6 +1,7 @@
 """windrow.partition.tables.costs: a plan's cost, rank by rank, against the same worked out by hand."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.link_model import predict_all_reduce
-from windrow.comm.links import Links, NetworkDescription, described_links
+from windrow.comm.links import CollectiveCost, Links, NetworkDescription, described_links
 from windrow.partition.tables import Plan, Replica, Shard, TableSpec, rank_bytes
 from windrow.partition.tables.cost_model import ComputeModel, Piece, piece_features, roof_terms
 from windrow.partition.tables.costs import TableCosts, Traffic, Workload, exchange_seconds
@@ -67,6 +68,48 @@ def test_no_rank_is_done_before_its_bytes_can_be_there(starts: list[float], sent
     # Later starts end no earlier.
     later = exchange_seconds(network(3), matrix, np.array(starts) + 0.5) + np.array(starts) + 0.5
     np.testing.assert_allclose(later, found + 0.5)
+
+
+@given(st.data())
+def test_an_exchange_is_what_its_formulas_say(data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, 6))
+    hosts = data.draw(st.lists(st.sampled_from("xyz"), min_size=size, max_size=size))
+    chance = np.random.default_rng(data.draw(st.integers(0, 99)))
+    links = replace(
+        network(size, hosts),
+        seconds_per_byte=chance.uniform(1e-9, 1e-8, (size, size)),
+        latency_s=chance.uniform(0, 1e-3, (size, size)),
+        shared_seconds_per_byte=data.draw(st.sampled_from([0.0, 1e-8])),
+        all_to_all=CollectiveCost(latency_factor=1.5, stretch=0.8),
+    )
+    sent = chance.uniform(0, 1e6, (size, size)) * chance.integers(0, 2, (size, size))
+    starts = chance.integers(0, 3, size) * 1e-3
+    ranks = range(size)
+    travels = [[sent[k, q] if k != q else 0.0 for q in ranks] for k in ranks]
+    theta, latency = 0.8 * links.seconds_per_byte, 1.5 * links.latency_s
+    mates = [[q for q in ranks if hosts[q] == hosts[k]] for k in ranks]
+
+    def seconds(sources: list[int], targets: list[int], inside: bool) -> float:
+        pairs = product(sources, targets)
+        return sum(travels[k][q] * theta[k, q] for k, q in pairs if (hosts[k] == hosts[q]) == inside)
+
+    left = [starts[k] + max(seconds(mates[k], list(ranks), False), seconds([k], list(ranks), True)) for k in ranks]
+    turn = sorted(ranks, key=lambda k: -starts[k])
+    for q in ranks:
+        ends = [starts[q]]
+        senders = [k for k in ranks if travels[k][q] > 0]
+        if senders or any(travels[q]):
+            ends += [left[q], *(left[k] + latency[k, q] for k in senders)]
+        queued, slowest = 0.0, max((latency[k, q] for k in senders), default=0.0)
+        for k in turn:
+            arriving = seconds([k], [q], True) + seconds([k], mates[q], False)
+            queued += arriving
+            # What goes to others of the host takes turns at its port, too.
+            if arriving > 0 and (senders or any(travels[q])):
+                ends.append(starts[k] + queued + slowest)
+        if np.any(travels):
+            ends.append(starts.min() + 0.8 * links.shared_seconds_per_byte * np.sum(travels))
+        assert exchange_seconds(links, sent, starts)[q] == pytest.approx(max(ends) - starts[q])
 
 
 def test_a_plan_by_hand(hand_made: ComputeModel) -> None:
