@@ -16,12 +16,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import GOLDEN
+from windrow.comm.threads import ROWS_AT_ONCE, in_parallel
 from windrow.recsys.tables.forms import Form, distinct, mixed, refuse_unless_smaller, scale_of, signed, whole_table
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.tables.table import fill_slices, table_key
@@ -36,7 +39,7 @@ HEAD = 2
 """Words before the codes: scale and low."""
 CHANCE_BITS = 24
 """Of a random number; float32 holds as many."""
-ROWS_AT_ONCE = 1 << 14
+FILLED_AT_ONCE = 1 << 14
 
 
 class QuantisedRows(Form):
@@ -67,7 +70,7 @@ class QuantisedRows(Form):
         super().__init__([table], [stored])
         self._kind = options.optimizer
         self._scale = scale_of(options, table)
-        self._key = signed(table_key(stored.name, 0))
+        self._key = table_key(stored.name, 0)
         self._steps, self._device = 0, torch.device("cpu")
 
     def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
@@ -76,16 +79,27 @@ class QuantisedRows(Form):
         found: Tensor = _Rows.apply(self, ids, stored[0])  # type: ignore[no-untyped-call]
         return found
 
-    def unpacked(self, words: Tensor) -> Tensor:
-        """Vectors [n, dim] of stored rows [n, words]."""
-        return unpack(words, self.tables[0].dim, self._bits)
+    def unpacked(self, words: Tensor, ids: Tensor) -> Tensor:
+        """Vectors [n, dim] of the stored rows of some ids."""
+        if words.device.type != "cpu":
+            return unpack(words[ids], self.tables[0].dim, self._bits)
+        from windrow.recsys.tables.quantised_kernels import unpack_rows
+
+        found, given = torch.empty(len(ids), self.tables[0].dim), _as_arrays(words)
+        places, target = ids.numpy(), found.numpy()
+        in_parallel(
+            lambda first, last: unpack_rows(*given, places[first:last], self._bits, target[first:last]),
+            len(ids),
+            at_once=ROWS_AT_ONCE,
+        )
+        return found
 
     def first_values(self, seed: int) -> list[Tensor]:
         """See `Form.first_values`: those of the dense table, to nearest."""
         (table,) = self.tables
         found = torch.empty(table.num_rows, self.stored[0].dim)
-        for start in range(0, table.num_rows, ROWS_AT_ONCE):
-            piece = replace(table, rows=(start, min(start + ROWS_AT_ONCE, table.num_rows)))
+        for start in range(0, table.num_rows, FILLED_AT_ONCE):
+            piece = replace(table, rows=(start, min(start + FILLED_AT_ONCE, table.num_rows)))
             values = torch.empty(piece.num_rows, table.dim)
             fill_slices(values, piece, self._scale, seed)
             found[slice(*piece.rows)] = pack(values, self._bits)
@@ -93,7 +107,7 @@ class QuantisedRows(Form):
 
     def nearest(self, tables: Sequence[Tensor]) -> list[Tensor]:
         """See `Form.nearest`."""
-        return [torch.cat([pack(values, self._bits) for values in tables[0].split(ROWS_AT_ONCE)])]
+        return [torch.cat([pack(values, self._bits) for values in tables[0].split(FILLED_AT_ONCE)])]
 
     def start(self, stored: Sequence[Tensor]) -> None:
         """See `Form.start`."""
@@ -115,11 +129,25 @@ class QuantisedRows(Form):
         ids, arriving = self.take_waiting()
         found, places, _ = distinct(ids, self.tables[0].num_rows)
         change = arriving.new_zeros(len(found), arriving.shape[1]).index_add_(0, places, arriving)
+        rates = change.new_full((len(found),), learning_rate)
         if self._kind == "rowwise_adagrad":
-            kept[0][found] += change.square().mean(1)
-            change = change / (kept[0][found].sqrt() + eps)[:, None]
-        learnt = self.unpacked(stored[0][found]).sub_(change, alpha=learning_rate)
-        stored[0][found] = pack(learnt, self._bits, self._chance(found))
+            squares = kept[0][found] + change.square().mean(1)
+            kept[0][found] = squares
+            rates /= squares.sqrt() + eps
+        if change.device.type != "cpu":
+            learnt = self.unpacked(stored[0], found) - rates[:, None] * change
+            stored[0][found] = pack(learnt, self._bits, self.chance(found))
+            return
+        from windrow.recsys.tables.quantised_kernels import learn_rows
+
+        given, key, step = _as_arrays(stored[0]), np.uint64(self._key), np.uint64(self._steps)
+        rows, changes, of_rows = found.numpy(), change.numpy(), rates.numpy()
+
+        def learn(first: int, last: int) -> None:
+            piece = slice(first, last)
+            learn_rows(*given, rows[piece], self._bits, changes[piece], of_rows[piece], key, step)
+
+        in_parallel(learn, len(rows), at_once=ROWS_AT_ONCE)
 
     def state(self, *, replicated: bool) -> list[StateTensor]:
         """See `Form.state`: the steps, on which chance depends."""
@@ -133,12 +161,14 @@ class QuantisedRows(Form):
         self._steps = int(part.tensor)
         return True
 
-    def _chance(self, ids: Tensor) -> Tensor:
-        """[n, dim] numbers of [0, 1)."""
-        of_rows = mixed(self._key ^ mixed(mixed(ids + signed(GOLDEN)) + self._steps))
-        columns = torch.arange(self.tables[0].dim, device=ids.device)
-        words = mixed(of_rows[:, None] + columns * signed(GOLDEN))
-        return (words & ((1 << CHANCE_BITS) - 1)).float() / (1 << CHANCE_BITS)
+    def chance(self, ids: Tensor) -> Tensor:
+        """[n, dim] numbers of [0, 1) for this step; columns 2 i and 2 i + 1 have the halves of one 64-bit number."""
+        of_rows = mixed(signed(self._key) ^ mixed(mixed(ids + signed(GOLDEN)) + self._steps))
+        dim = self.tables[0].dim
+        pairs = torch.arange(-(-dim // 2), device=ids.device)
+        words = mixed(of_rows[:, None] + pairs * signed(GOLDEN))
+        halves = torch.stack([words, words >> 32], 2).flatten(1)[:, :dim]
+        return (halves & ((1 << CHANCE_BITS) - 1)).float() / (1 << CHANCE_BITS)
 
 
 def pack(values: Tensor, bits: int, chance: Tensor | None = None) -> Tensor:
@@ -174,12 +204,18 @@ def unpack(words: Tensor, dim: int, bits: int) -> Tensor:
     return words[:, 1:HEAD] + words[:, :1] * codes.flatten(1)[:, :dim]
 
 
+def _as_arrays(words: Tensor) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
+    """Stored rows as compiled loops want them."""
+    array = words.detach().numpy()
+    return array, array.view(np.uint8)
+
+
 class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, form: QuantisedRows, ids: Tensor, words: Tensor) -> Tensor:
         context.form = form
         context.save_for_backward(ids)
-        return form.unpacked(words.detach()[ids])
+        return form.unpacked(words.detach(), ids)
 
     @staticmethod
     @once_differentiable

@@ -97,6 +97,31 @@ def test_rows_learn_as_dense_ones_do_but_for_rounding(form, optimizer, hot):
 
 
 @every_form
+@pytest.mark.parametrize("dim", [7, 8, 33])
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+def test_compiled_loops_equal_operators_bit_for_bit(form, dim, optimizer):
+    draw = torch.Generator().manual_seed(dim)
+    table = EmbeddingBagConfig(name="b", num_embeddings=5000, embedding_dim=dim)
+    (rows,) = make_forms([table], options(form, optimizer=optimizer))
+    (stored,) = rows.first_values(3)
+    rows.start([stored])
+    ids, gradients = torch.randperm(5000, generator=draw)[:3000], torch.randn(3000, dim, generator=draw)
+    found = rows.rows(0, ids, [stored.requires_grad_()])
+    assert torch.equal(found, unpack(stored[ids], dim, BITS[form]))
+    found.backward(gradients)
+    before, rates = stored.detach().clone(), torch.full((3000,), 0.05)
+    kept = [torch.zeros(5000)] if optimizer == "rowwise_adagrad" else []
+    stored.requires_grad_(False)  # PyTorch's own
+    rows.learn([stored], kept, 0.05, 1e-8)
+    if kept:
+        rates /= gradients.square().mean(1).sqrt() + 1e-8
+    learnt = unpack(before[ids], dim, BITS[form]) - rates[:, None] * gradients
+    expected = before.clone()
+    expected[ids] = pack(learnt, BITS[form], rows.chance(ids))
+    assert torch.equal(stored.view(torch.int32), expected.view(torch.int32))
+
+
+@every_form
 def test_small_changes_are_not_lost(form):
     """A thousand changes of a hundredth of a step: to nearest, none would be there."""
     tables = compressed(form, learning_rate=1e-2)
