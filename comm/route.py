@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -84,6 +85,8 @@ class Landing:
     runs: Runs | None = None
     """Which columns of the block are copied or added to which of the target; rows are neighbours then. None: all, as
     they stand."""
+    add: bool = False
+    """Whether all columns are added to what is there; rows are listed then, no two equal."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,8 +139,8 @@ class Route:
         Raises:
             ValueError: a landing has runs, which rank after rank copies or adds, so nothing may land before `finish`.
         """
-        if into and any(landing.runs is not None for of_rank in self.landings for landing in of_rank):
-            raise ValueError("rows that are copied or added by runs cannot land at once: give the targets to finish")
+        if into and any(landing.runs is not None or landing.add for of_rank in self.landings for landing in of_rank):
+            raise ValueError("rows that are added, or copied by runs, cannot land at once: give the targets to finish")
         self.wire.wake()
         transfer = Transfer(self)
         if differentiable and torch.is_grad_enabled():
@@ -289,7 +292,7 @@ class Transfer:
         values, packing = received.blocks[peer][number], received.packings[peer]
         if packing is not None:
             fits = (target.dtype, target.device, target.shape[1:]) == (torch.float32, values.device, shape[1:])
-            if landing.runs is None and fits and target.is_contiguous():
+            if landing.runs is None and not landing.add and fits and target.is_contiguous():
                 if isinstance(block.rows, slice):
                     packing.unpack(number, values, target[block.rows])
                 else:
@@ -412,6 +415,9 @@ def _copy(source: Tensor | RowSource, block: Block, out: Tensor) -> None:
         source.gather(block.rows, out=out)
     elif block.columns is None and out.is_contiguous() and out.device == source.device:
         move_rows(source, block.rows.to(source.device), out, None)
+    elif block.columns is not None and source.dtype == out.dtype == torch.float32 and source.device.type == "cpu":
+        start, stop = block.columns
+        move_columns(source, out, np.array([[start, 0, stop - start, 0]]), index=block.rows)
     else:
         out.copy_(_read(source, block))
 
@@ -442,11 +448,25 @@ def _write(matrix: Tensor, block: Block, values: Tensor) -> None:
 
 def _land(values: Tensor, landing: Landing, target: Tensor) -> None:
     """Copy or add a block."""
-    if landing.runs is None:
+    if landing.add:
+        _add(values, landing.target, target)
+    elif landing.runs is None:
         _write(target, landing.target, values)
     else:
         values = values.to(target.device, non_blocking=target.is_cuda)
         move_columns(values, _view(target, landing.target), landing.runs)
+
+
+def _add(values: Tensor, block: Block, target: Tensor) -> None:
+    """Add values to listed rows of a target."""
+    assert isinstance(block.rows, Tensor)
+    values = values.to(target.device, target.dtype)
+    start, stop = block.columns or (0, target.shape[1])
+    if target.device.type == "cpu":
+        run = np.array([[start, 0, stop - start, 1]])
+        move_columns(values, target, run, index=block.rows, back=True, add=True)
+    else:
+        target[:, start:stop].index_add_(0, block.rows.to(target.device), values)
 
 
 def _land_directly(

@@ -18,6 +18,7 @@ __all__ = [
     "draw_rows",
     "expected_distinct",
     "expected_reuse",
+    "filled_bags",
     "is_frequent_first",
     "octave_shares",
     "steps_of",
@@ -94,6 +95,11 @@ def expected_distinct(steps: tuple[Floats, Floats], lookups: float) -> float:
     """Different rows that so many lookups of the whole table find in some steps (`steps_of`)."""
     rows, expected = _expected(steps, lookups)
     return float((rows * -np.expm1(-expected)).sum())
+
+
+def filled_bags(share: float, length: float) -> float:
+    """Part of bags of so many ids that have one at least of a range of rows with this share of all lookups."""
+    return float(1 - (1 - min(share, 1.0)) ** length)
 
 
 def expected_reuse(steps: tuple[Floats, Floats], lookups: float) -> Floats:

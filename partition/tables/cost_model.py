@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import StoreError
-from windrow.partition.tables.access import REUSE_BINS, expected_distinct, expected_reuse, steps_of
+from windrow.partition.tables.access import REUSE_BINS, expected_distinct, expected_reuse, filled_bags, steps_of
 from windrow.partition.tables.plan import Range, TableSpec
 
 __all__ = [
@@ -72,13 +72,16 @@ class Piece(NamedTuple):
 def piece_features(spec: TableSpec, rows: Range, num_columns: int, samples: float) -> Floats:
     """`FEATURES` of a piece of a table when so many samples are looked up: [22].
 
-    ``bags`` are lists of ids, ``lookups`` the ids in these whose rows the piece has, ``distinct`` the different rows
-    among them, and the bins how often rows are looked up again (`expected_reuse`).
+    ``bags`` are lists of ids, of a piece without all rows those that have one of its own; ``lookups`` the ids in these
+    whose rows the piece has; ``distinct`` the different rows among them; and the bins how often rows are looked up
+    again (`expected_reuse`).
     """
     steps = steps_of(spec, rows)
-    lookups = samples * spec.lookups_per_sample
+    lookups, share = samples * spec.lookups_per_sample, float(steps[1].sum())
     bags = samples * spec.lists_per_sample * max(len(spec.features), 1)
-    found = [bags, lookups * float(steps[1].sum()), expected_distinct(steps, lookups), num_columns, rows[1] - rows[0]]
+    if rows != (0, spec.rows):
+        bags *= filled_bags(share, lookups / max(bags, 1))
+    found = [bags, lookups * share, expected_distinct(steps, lookups), num_columns, rows[1] - rows[0]]
     return np.concatenate([found, expected_reuse(steps, lookups)])
 
 

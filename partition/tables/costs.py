@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from windrow.comm.link_model import predict_all_reduce
-from windrow.partition.tables.access import expected_distinct, steps_of
+from windrow.partition.tables.access import expected_distinct, filled_bags, steps_of
 from windrow.partition.tables.cost_model import ComputeModel, Floats, Piece, piece_features
 from windrow.partition.tables.plan import Plan, TableSpec, rank_bytes, specs_by_name
 
@@ -176,7 +176,11 @@ class TableCosts:
             spec, workload = self.specs[piece.table], self.workload
             samples = workload.batch_size
             bags = samples * spec.lists_per_sample * max(len(spec.features), 1)
-            lookups = samples * spec.lookups_per_sample * float(steps_of(spec, piece.rows)[1].sum())
+            share, length = float(steps_of(spec, piece.rows)[1].sum()), samples * spec.lookups_per_sample / max(bags, 1)
+            lookups = samples * spec.lookups_per_sample * share
+            if piece.rows != (0, spec.rows):
+                # Of a table that is cut by rows, bags without ids of a piece do not travel.
+                bags *= filled_bags(share, length)
             numbers = bags * piece.num_columns
             # A list of exactly one id has no length on the wire.
             lengths = 0.0 if spec.lookups_per_sample == spec.lists_per_sample * len(spec.features) else bags

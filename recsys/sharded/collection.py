@@ -30,7 +30,7 @@ from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.sharded.in_flight import InFlightLookup
 from windrow.recsys.sharded.layout import Lookup, OwnerLayout, make_layout
 from windrow.recsys.sharded.moving import move_state
-from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, read_samples, unpack
+from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, read_samples, unpack
 from windrow.recsys.sharded.rank_tables import RankTables
 from windrow.recsys.sharded.tables_of_ranks import TablesOfRanks, table_specs
 from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, without_values, write_table
@@ -381,16 +381,15 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         Args:
             wanted: input of this rank's tables.
             received: what each rank asks this one for.
-            asked: what this rank asks each owner for.
+            asked: what this rank asks each owner for, and at the end what of replicated tables.
             samples: likewise, group by group.
         """
 
-    def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
+    def look_up_replicated(self, asked: Message) -> list[Tensor]:
         """Look up what this rank wants of the tables that every rank holds."""
         if not self._replicated.batches:
             return []
-        messages = pack(samples, [self.layout.replicated], self.layout.replicated_index, self.form)
-        wanted = unpack(messages, self.layout.replicated, self.form)
+        wanted = unpack([asked], self.layout.replicated, self.form)
         return self._replicated.look_up([of_batch.to(self.device) for of_batch in wanted])
 
     @abstractmethod
@@ -605,25 +604,23 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             factor = compressed.options.learning_rate / self.options.learning_rate
             compressed.batch.set_learning_rate(learning_rate * factor)
 
-    def count_rows(self, samples: Sequence[Samples], messages: Sequence[Message]) -> None:
+    def count_rows(self, asked: Sequence[Message]) -> None:
         """Count where the rows of a minibatch are, when it is looked up.
 
         Not earlier: a run that goes on from a checkpoint sends minibatches again that were only on their way. Cost: one
-        addition for each lookup of each owner; a pass over the ids of tables of which every rank holds some rows.
+        addition for each lookup of each owner.
 
         Args:
-            samples: each group of this rank.
-            messages: what it asks each owner for, itself included.
+            asked: what this rank asks each owner for, itself included, and at the end what of replicated tables.
         """
         if self.world.meter is None:
             return
-        asked = []
-        for owner, message in zip(self.layout.owners, messages, strict=True):
+        rows = []
+        for owner, message in zip((*self.layout.owners, self.layout.replicated), asked, strict=True):
             counts: list[int] = message.counts.tolist()
-            asked.append(sum(counts[lookup.request] for lookup in owner.lookups))
-        mine = asked[self.group.rank]
-        copies = rows_of_whole_tables(self.layout.replicated, samples)
-        self.world.meter.record_found(f"{self.stage}: rows", local=mine + copies, remote=sum(asked) - mine)
+            rows.append(sum(counts[lookup.request] for lookup in owner.lookups))
+        here = rows[self.group.rank] + rows[-1]
+        self.world.meter.record_found(f"{self.stage}: rows", local=here, remote=sum(rows) - here)
 
 
 def _plan_of(plan: Plan | str, specs: Sequence[TableSpec], world_size: int, replica_groups: int) -> Plan:

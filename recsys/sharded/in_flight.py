@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.sharded.packing import Message, Samples, pack, unpack
+from windrow.recsys.sharded.packing import Message, Samples, header_length, pack, unpack
 
 if TYPE_CHECKING:
     from windrow.comm.route import Transfer
@@ -58,8 +58,8 @@ class InFlightLookup(Generic[Result]):
         self._layout = layout = tables.layout
         world = tables.group
         self._owner = layout.owners[world.rank]
-        self._asked = pack(samples, layout.owners, layout.index, tables.form)
-        length = layout.num_groups + len(self._owner.requests)
+        *self._asked, self._asked_here = pack(samples, (*layout.owners, layout.replicated), layout.index, tables.form)
+        length = header_length(self._owner, layout.num_groups)
         self._headers = [torch.empty(length, dtype=torch.int64) for _ in range(world.size)]
         self._pending: Pending[None] = world.start_exchange(
             [torch.from_numpy(message.header) for message in self._asked],
@@ -88,9 +88,7 @@ class InFlightLookup(Generic[Result]):
         self._pending.wait()
         rank = self._tables.group.rank
         self._received = [
-            self._asked[rank]
-            if peer == rank
-            else Message(self._tables.form, header.numpy(), self._owner.request_groups)
+            self._asked[rank] if peer == rank else Message(self._tables.form, header.numpy(), self._owner)
             for peer, header in enumerate(self._headers)
         ]
         self._pending = self._tables.group.start_exchange(
@@ -107,10 +105,11 @@ class InFlightLookup(Generic[Result]):
         self.start_ids()
         self._pending.wait()
         wanted = unpack(self._received, self._owner, self._tables.form)
-        self._transfer = self._tables.send(wanted, self._received, self._asked, self._samples)
-        self._tables.count_rows(self._samples, self._asked)
+        asked = (*self._asked, self._asked_here)
+        self._transfer = self._tables.send(wanted, self._received, asked, self._samples)
+        self._tables.count_rows(asked)
         # While the vectors travel:
-        self._replicated = self._tables.look_up_replicated(self._samples)
+        self._replicated = self._tables.look_up_replicated(self._asked_here)
 
     def finish(self) -> Result:
         """Wait for what was found for this rank's samples. Collective; once."""

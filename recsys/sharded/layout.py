@@ -13,9 +13,10 @@ A request is what every rank sends to an owner for one feature; two pieces of a 
 share it. A lookup is one segment of the owner's batch of tables, and one block of columns of what it returns.
 
 Features come in groups. Those of group 0 have a row for each sample; those of any other are deduplicated together and
-have a row for each distinct one, so that groups differ in their number of rows. Kernels want one number of bags for
-all lookups of a batch of tables: tables whose features are of the same groups make one batch, as far as they are stored
-and learn alike.
+have a row for each distinct one, so that groups differ in their number of rows. Of a table that is cut by rows an
+owner gets those bags alone that have ids of its rows, and sends back a vector for each. Kernels want one number of bags
+for all lookups of a batch of tables: tables whose features are of the same groups make one batch, as far as they are
+stored and learn alike, and tables that are cut by rows make batches of their own.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from windrow.partition.tables.plan import Plan, Range, Shard
 from windrow.recsys.tables.options import TableConfig, features_of
 from windrow.training.shard_files import LocalTable
 
-__all__ = ["Band", "IndexMap", "Layout", "Lookup", "LookupBatch", "OwnerLayout", "Request", "make_layout"]
+__all__ = ["Band", "IndexMap", "Layout", "Lookup", "OwnerLayout", "Request", "make_layout"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 _INT32_ROWS = 1 << 31
@@ -45,7 +46,7 @@ class Request:
     rows: Range
     """First row that the owner holds, and the row after the last."""
     whole: bool
-    """Whether these are all rows of the table, so that ids need not be sorted out."""
+    """Whether these are all rows of the table, so that ids need not be sorted out, and bags without ids count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +71,18 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
-class LookupBatch:
-    """Neighbouring lookups that one batch of tables does: tables of one kind, features of the same groups.
-
-    Unpooled, rows of one batch have one length instead, and its groups do not matter.
-    """
-
-    lookups: Range
-    """First lookup, and the one after the last."""
-    groups: tuple[int, ...]
-    """Groups of the features. Where they are several, those with fewer rows get empty bags at their end."""
-
-
-@dataclass(frozen=True, slots=True)
 class Band:
-    """Neighbouring columns of one batch's output whose features are of one group: one block of what is sent home."""
+    """Neighbouring columns of one batch's output that have the same rows: one block of what is sent home.
+
+    Those of whole tables whose features are of one group, or of one lookup in a table that is cut by rows.
+    """
 
     batch: int
     """Place in `OwnerLayout.batches`."""
+    request: int
+    """One whose rows it has; a place in `OwnerLayout.requests`."""
     group: int
-    """Whose rows it has."""
+    """Of the features."""
     lookups: Range
     """First lookup, and the one after the last."""
     columns: Range
@@ -106,9 +99,13 @@ class OwnerLayout:
     """Group by group."""
     request_groups: tuple[int, ...]
     """Group of each request."""
+    cut: tuple[int, ...]
+    """Requests for some rows of a table, if pooled: for these bags without ids are left out."""
     lookups: tuple[Lookup, ...]
     """Batch by batch."""
-    batches: tuple[LookupBatch, ...]
+    batches: tuple[Range, ...]
+    """Of each batch of tables the first lookup, and the one after the last. Pooled, lookups that have fewer bags than
+    others of the batch get empty ones at their end; unpooled, rows of a batch have one length."""
     bands: tuple[Band, ...]
     """Batch by batch; they cover all lookups."""
 
@@ -165,9 +162,7 @@ class Layout:
     wide_ids: bool
     """Whether a piece has more rows than int32 can count."""
     index: tuple[IndexMap, ...]
-    """For each group: ids to `owners`."""
-    replicated_index: tuple[IndexMap, ...]
-    """For each group: ids to `replicated`."""
+    """For each group: ids to `owners`, and to `replicated` at the end."""
 
     @property
     def is_direct(self) -> bool:
@@ -234,8 +229,7 @@ def make_layout(
         owners,
         replicated,
         most >= _INT32_ROWS,
-        tuple(_index(owners, group) for group in range(1 + len(groups))),
-        tuple(_index([replicated], group) for group in range(1 + len(groups))),
+        tuple(_index((*owners, replicated), group) for group in range(1 + len(groups))),
     )
 
 
@@ -285,10 +279,12 @@ def _lay_out(
         for table in range(len(tables))
     ]
 
-    def batch_of(shard: Shard) -> tuple[tuple[int, ...], int]:
+    def batch_of(shard: Shard) -> tuple[bool, tuple[int, ...], int]:
         """Equal for shards that one batch can look up."""
         number = order[shard.table]
-        return groups_of_table[number] if pooled else (shard.columns[1] - shard.columns[0],), kinds[number]
+        if not pooled:
+            return False, (shard.columns[1] - shard.columns[0],), kinds[number]
+        return shard.rows != (0, tables[number].num_embeddings), groups_of_table[number], kinds[number]
 
     shards = sorted(held, key=lambda shard: (batch_of(shard), order[shard.table], shard.rows, shard.columns))
     members = tuple(LocalTable(name=shard.table, rows=shard.rows, columns=shard.columns) for shard in shards)
@@ -303,17 +299,25 @@ def _lay_out(
         sorted(dict.fromkeys(request for _, _, request in blocks), key=lambda request: feature_groups[request.feature])
     )
     lookups: list[Lookup] = []
-    batches: list[LookupBatch] = []
+    batches: list[Range] = []
     bands: list[Band] = []
-    for (groups, _), of_batch in groupby(blocks, key=lambda block: batch_of(shards[block[0]])):
+    for (is_cut, _, _), of_batch in groupby(blocks, key=lambda block: batch_of(shards[block[0]])):
         first, column = len(lookups), 0
-        for group, of_band in groupby(of_batch, key=lambda block: feature_groups[block[2].feature]):
-            start = len(lookups), column
+
+        def band_of(block: tuple[int, int, Request], *, alone: bool = is_cut) -> tuple[int, ...]:
+            """Equal for blocks of one band."""
+            group = feature_groups[block[2].feature]
+            return (group, *block[:2]) if alone else (group,)
+
+        for key, of_band in groupby(of_batch, key=band_of):
+            group, start = key[0], (len(lookups), column)
             for member, output, request in of_band:
                 columns = (column, column + members[member].dim)
                 lookups.append(Lookup(requests.index(request), member, columns, output, members[member].columns))
                 column = columns[1]
-            bands.append(Band(len(batches), group, (start[0], len(lookups)), (start[1], column)))
-        batches.append(LookupBatch((first, len(lookups)), groups if pooled else ()))
+            asked = lookups[start[0]].request
+            bands.append(Band(len(batches), asked, group, (start[0], len(lookups)), (start[1], column)))
+        batches.append((first, len(lookups)))
     request_groups = tuple(feature_groups[request.feature] for request in requests)
-    return OwnerLayout(members, requests, request_groups, tuple(lookups), tuple(batches), tuple(bands))
+    some = tuple(number for number, request in enumerate(requests) if pooled and not request.whole)
+    return OwnerLayout(members, requests, request_groups, some, tuple(lookups), tuple(batches), tuple(bands))

@@ -1,15 +1,16 @@
 """A minibatch's ids: checked, packed into one message for each owner, and unpacked to the input of its tables.
 
 Ahead of a message travels its header, int64: the rows of each group of features (samples in group 0, distinct ones in
-the others), then a number for each request::
+the others), then the number of ids of each request, and at the end the bags of each pooled request for some rows of a
+table alone, of which those without ids are left out::
 
-    3 2 | 4 | ONE_EACH | 0        3 samples, 2 distinct rows; 4 ids; one id for each sample; no ids
+    3 2 | 4 | ONE_EACH | 3 | 2    3 samples, 2 distinct rows; 4 ids; one id for each sample; 3 ids; these in 2 bags
 
 and then the ids themselves, all requests in one message, group by group::
 
-    ids       7 2 5 1 | 3 3 8 |                      int32, or int64 where a piece has more rows than int32 counts
+    ids       7 2 5 1 | 3 3 8 | 4 4 6                int32, or int64 where a piece has more rows than int32 counts
     weights   ...                                    float32, one for each id, in a weighted collection
-    lengths   2 0 2           | 0 0                  int32, of pooled lookups; none where there is one id each
+    lengths   2 0 2           | 1 2                  int32, of pooled lookups; none where there is one id each
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,17 @@ if TYPE_CHECKING:
     from windrow.recsys.sharded.layout import Layout, Request
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
-__all__ = ["ONE_EACH", "LookupInput", "Message", "MessageFormat", "Samples", "pack", "read_samples", "unpack"]
+__all__ = [
+    "ONE_EACH",
+    "LookupInput",
+    "Message",
+    "MessageFormat",
+    "Samples",
+    "header_length",
+    "pack",
+    "read_samples",
+    "unpack",
+]
 
 
 _Ints: TypeAlias = npt.NDArray[np.int64]
@@ -191,7 +202,7 @@ def _refuse(jagged: "KeyedJaggedTensor", layout: "Layout") -> None:
 
 
 ONE_EACH = -1
-"""Stands in a header for the number of ids where every row has exactly one: then no lengths travel."""
+"""Stands in a header for the number of ids where every bag has exactly one: then no lengths travel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,27 +227,30 @@ class Message:
 
     Args:
         form: of all messages.
-        header: [groups + requests] int64, as drawn above.
-        request_groups: group of each request, ascending: `OwnerLayout.request_groups`.
+        header: int64, as drawn above.
+        owner: who is asked.
         allocate: have memory of its own; otherwise `lie_in` gives it some.
     """
 
-    def __init__(
-        self, form: MessageFormat, header: _Ints, request_groups: Sequence[int], *, allocate: bool = True
-    ) -> None:
-        groups = len(header) - len(request_groups)
+    def __init__(self, form: MessageFormat, header: _Ints, owner: OwnerLayout, *, allocate: bool = True) -> None:
+        groups = len(header) - header_length(owner, 0)
         self.header = header
         self.num_rows: _Ints = header[:groups]
         """[groups]."""
-        rows = self.num_rows[np.array(request_groups, np.int64)]
-        one_each = header[groups:] == ONE_EACH
-        self.counts: _Ints = np.where(one_each, rows, header[groups:])
+        self.bags: _Ints = self.num_rows[np.array(owner.request_groups, np.int64)]
+        """[requests] rows, or those that have ids."""
+        self.bags[list(owner.cut)] = header[groups + len(self.bags) :]
+        self.places: dict[int, Tensor] = {}
+        """Where it was packed, for each request of `OwnerLayout.cut` the rows that have ids: [bags] int64."""
+        counts = header[groups : groups + len(self.bags)]
+        one_each = counts == ONE_EACH
+        self.counts: _Ints = np.where(one_each, self.bags, counts)
         """[requests] ids."""
         self.send_lengths: npt.NDArray[np.bool_] = ~one_each if form.with_lengths else np.zeros_like(one_each)
         """[requests]."""
         self.first_ids: _Ints = np.concatenate([[0], self.counts.cumsum()])
         """[requests + 1] where the ids of each begin."""
-        self.first_lengths: _Ints = np.concatenate([[0], (self.send_lengths * rows).cumsum()])
+        self.first_lengths: _Ints = np.concatenate([[0], (self.send_lengths * self.bags).cumsum()])
         """[requests + 1] where the lengths of each begin."""
         num_ids = int(self.first_ids[-1])
         self._ids_end = num_ids * form.id_bytes
@@ -254,7 +268,7 @@ class Message:
         self.weights = parts[self._ids_end : self._weights_end].view(np.float32)
         self.lengths = parts[self._weights_end :].view(np.int32)
 
-    def places(self, first: int, requests: slice) -> _Ints:
+    def places_in_memory(self, first: int, requests: slice) -> _Ints:
         """Where some requests' parts begin in memory whose byte `first` the message begins at.
 
         Returns:
@@ -269,6 +283,11 @@ class Message:
             ],
             axis=1,
         )
+
+
+def header_length(owner: OwnerLayout, num_groups: int) -> int:
+    """Numbers in the header of a message to an owner."""
+    return num_groups + len(owner.requests) + len(owner.cut)
 
 
 _WORD_BYTES = 4
@@ -301,33 +320,41 @@ def pack(
     counted = [_count(group, of_group, form) for group, of_group in zip(samples, index, strict=True)]
     messages, firsts = [], [0]
     for number, owner in enumerate(owners):
-        counts = [found[of_group.of_owner(number)] for (_, _, found, _), of_group in zip(counted, index, strict=True)]
-        messages.append(Message(form, np.concatenate([rows, *counts]), owner.request_groups, allocate=False))
+        parts = [found.of(of_group.of_owner(number)) for found, of_group in zip(counted, index, strict=True)]
+        bags = [found[cut] for _, found, cut in parts if form.with_lengths]
+        header = np.concatenate([rows, *(counts for counts, _, _ in parts), *bags])
+        messages.append(Message(form, header, owner, allocate=False))
         firsts.append(firsts[-1] + -(-messages[-1].num_bytes // _ALIGNMENT) * _ALIGNMENT)
     memory = torch.empty(firsts[-1], dtype=torch.uint8)
     for message, first in zip(messages, firsts, strict=False):
         message.lie_in(memory[first : first + message.num_bytes])
     done = [0] * len(owners)
     flat = memory.numpy()
-    for group, of_group, (asked_rows, features, _, bag_lengths) in zip(samples, index, counted, strict=True):
+    for group, of_group, found in zip(samples, index, counted, strict=True):
         places = []
         for number, message in enumerate(messages):
             asked = of_group.of_owner(number)
             requests = slice(done[number], done[number] + asked.stop - asked.start)
-            places.append(message.places(firsts[number], requests))
+            places.append(message.places_in_memory(firsts[number], requests))
+            for request, row in enumerate(range(asked.start, asked.stop), requests.start):
+                if form.with_lengths and (cut := int(found.requests[row, 2])) >= 0:
+                    first, stop = found.first_bags[cut : cut + 2].tolist()
+                    message.places[request] = torch.from_numpy(found.places[first:stop])
             done[number] = requests.stop
         pack_requests(
             group.lengths,
             group.ids,
             group.weights,
             group.starts,
-            asked_rows,
-            features,
+            found.requests,
+            found.features,
             of_group.bounds,
             of_group.first_asked,
             of_group.asked,
             np.concatenate(places),
-            bag_lengths,
+            found.bag_lengths,
+            found.first_bags,
+            found.places,
             flat.view(form.id_type),
             flat.view(np.float32),
             flat.view(np.int32),
@@ -335,19 +362,37 @@ def pack(
     return messages
 
 
-def _count(samples: Samples, index: IndexMap, form: MessageFormat) -> tuple[_Ints, _Ints, _Ints, npt.NDArray[np.int32]]:
-    """The requests of one group's features to all owners.
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What one group's features ask all owners for."""
 
-    Returns:
-        `IndexMap.requests` and `IndexMap.features`, with features as the batch counts them; [r] number of ids, or
-        ONE_EACH; and [requests of cut tables, rows] lengths.
-    """
+    requests: _Ints
+    """`IndexMap.requests`, with features as the batch counts them."""
+    features: _Ints
+    """`IndexMap.features`, likewise."""
+    counts: _Ints
+    """[r] ids, or `ONE_EACH`."""
+    bags: _Ints
+    """[r]"""
+    bag_lengths: npt.NDArray[np.int32]
+    """[requests of cut tables, rows]"""
+    first_bags: _Ints
+    """[requests of cut tables + 1] where the bags of each begin in `places`."""
+    places: _Ints
+    """Rows that have ids; not filled yet."""
+
+    def of(self, requests: slice) -> tuple[_Ints, _Ints, npt.NDArray[np.bool_]]:
+        """Counts and bags of some requests, and which of these are for cut tables."""
+        return self.counts[requests], self.bags[requests], self.requests[requests, 2] >= 0
+
+
+def _count(samples: Samples, index: IndexMap, form: MessageFormat) -> _Counted:
     from windrow.recsys.sharded.packing_kernels import count_requests
 
     requests, features = index.requests.copy(), index.features.copy()
     for found in (requests, features):
         found[:, 0] = [samples.keys[feature] for feature in found[:, 0].tolist()]
-    counts = np.empty(len(requests), np.int64)
+    counts, bags = np.empty(len(requests), np.int64), np.empty(len(requests), np.int64)
     bag_lengths = np.empty((int(requests[:, 2].max(initial=-1)) + 1, samples.num_rows), np.int32)
     count_requests(
         samples.lengths,
@@ -359,11 +404,14 @@ def _count(samples: Samples, index: IndexMap, form: MessageFormat) -> tuple[_Int
         index.first_asked,
         index.asked,
         counts,
+        bags,
         bag_lengths,
     )
+    is_cut = requests[:, 2] >= 0
+    first_bags = np.concatenate([[0], bags[is_cut].cumsum()]) if form.with_lengths else np.zeros(1, np.int64)
     if form.with_lengths:
-        counts[(requests[:, 2] < 0) & samples.one_each[requests[:, 0]]] = ONE_EACH
-    return requests, features, counts, bag_lengths
+        counts[np.where(is_cut, counts == bags, samples.one_each[requests[:, 0]])] = ONE_EACH
+    return _Counted(requests, features, counts, bags, bag_lengths, first_bags, np.empty(int(first_bags[-1]), np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,29 +444,28 @@ def unpack(messages: Sequence[Message], owner: OwnerLayout, form: MessageFormat)
         form: of the messages.
 
     Returns:
-        An input for each batch of tables (`OwnerLayout.batches`). Pooled lookups with fewer rows than others of the
-        batch have empty bags at the end of each rank's. Ids of a request that several lookups share are repeated.
+        An input for each batch of tables (`OwnerLayout.batches`). Pooled lookups with fewer bags than others of the
+        batch have empty ones at the end of each rank's. Ids of a request that several lookups share are repeated.
 
     Cost:
         One pass over the ids.
     """
-    return [_unpack_lookups(messages, owner, form, range(*batch.lookups), batch.groups) for batch in owner.batches]
+    return [_unpack_lookups(messages, owner, form, range(*lookups)) for lookups in owner.batches]
 
 
 def _unpack_lookups(
-    messages: Sequence[Message], owner: OwnerLayout, form: MessageFormat, chosen: Sequence[int], groups: Sequence[int]
+    messages: Sequence[Message], owner: OwnerLayout, form: MessageFormat, chosen: Sequence[int]
 ) -> LookupInput:
-    """The input of some lookups. Pooled: with as many bags for each rank as the largest of the groups has rows."""
+    """The input of some lookups. Pooled: with as many bags for each rank as the largest of them has."""
     from windrow.recsys.sharded.packing_kernels import place_requests
 
     of_lookup = np.array([owner.lookups[number].request for number in chosen], np.int64)
-    group_of_lookup = np.array(owner.request_groups, np.int64)[of_lookup]
     counts = np.stack([message.counts[of_lookup] for message in messages])
     # Ids: lookups outside, ranks inside.
     ends = counts.T.reshape(-1).cumsum()
     places = np.concatenate([[0], ends[:-1]]).reshape(len(of_lookup), len(messages)) if len(ends) else counts.T
     total = int(ends[-1]) if len(ends) else 0
-    bags = np.array([message.num_rows[list(groups)].max() if groups else 1 for message in messages], np.int64)
+    bags = np.array([message.bags[of_lookup].max() if form.with_lengths else 1 for message in messages], np.int64)
     first_bags = np.concatenate([[0], bags.cumsum()])
     # FBGEMM works with int64 on CPUs, and would convert.
     values = np.empty(total, np.int64)
@@ -431,7 +478,7 @@ def _unpack_lookups(
                 message.first_ids[of_lookup],
                 counts[rank],
                 np.where(message.send_lengths[of_lookup], message.first_lengths[of_lookup], -1),
-                message.num_rows[group_of_lookup] if groups else np.ones_like(of_lookup),
+                message.bags[of_lookup] if form.with_lengths else np.ones_like(of_lookup),
                 places[:, rank],
                 np.arange(len(of_lookup)) * first_bags[-1] + first_bags[rank],
             ],

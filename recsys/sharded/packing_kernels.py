@@ -88,11 +88,13 @@ def count_requests(
     first_asked: Ints,
     asked: Ints,
     counts: Ints,
+    bags: Ints,
     bag_lengths: Small,
 ) -> None:
-    """Count the ids of every request into `counts` [r], for those of cut tables also by sample.
+    """Count the ids of every request into `counts` [r], and its bags into `bags` [r].
 
-    The latter into `bag_lengths` [cut requests, samples].
+    Bags are samples, of cut tables those that have ids; of these ids by sample go into `bag_lengths` [cut requests,
+    samples].
     """
     bag_lengths[:] = 0
     for cut in range(len(features)):
@@ -108,8 +110,13 @@ def count_requests(
         feature, _, cut = requests[request]
         if cut < 0:
             counts[request] = starts[feature + 1] - starts[feature]
+            bags[request] = lengths.shape[1]
         else:
-            counts[request] = bag_lengths[cut].sum()
+            total = filled = 0
+            for sample in range(lengths.shape[1]):
+                total += bag_lengths[cut, sample]
+                filled += bag_lengths[cut, sample] > 0
+            counts[request], bags[request] = total, filled
 
 
 @numba.njit(nogil=True, cache=True)
@@ -125,6 +132,8 @@ def pack_requests(
     asked: Ints,
     places: Ints,
     bag_lengths: Small,
+    first_bags: Ints,
+    filled: Ints,
     packed_ids: npt.NDArray[Any],
     packed_weights: Floats,
     packed_lengths: Small,
@@ -133,6 +142,7 @@ def pack_requests(
 
     `places` [r, 3] say where ids, weights, and lengths (or -1 for none) of each request begin in `packed_ids`,
     `packed_weights` and `packed_lengths`, which are one memory; they are changed. `bag_lengths` is of `count_requests`.
+    `first_bags` [cut requests + 1], or [1] if unpooled, says where the samples of each that have ids go in `filled`.
     """
     num_samples = lengths.shape[1]
     weighted = len(weights) > 0
@@ -146,10 +156,17 @@ def pack_requests(
                 packed_ids[place + i] = ids[start + i]
             if weighted:
                 packed_weights[place_of_weights : place_of_weights + count] = weights[start : start + count]
-        if place_of_lengths >= 0:
+            if place_of_lengths >= 0:
+                for sample in range(num_samples):
+                    packed_lengths[place_of_lengths + sample] = lengths[feature, sample]
+        elif len(first_bags) > 1:
+            bag = first_bags[cut]
             for sample in range(num_samples):
-                length = lengths[feature, sample] if cut < 0 else bag_lengths[cut, sample]
-                packed_lengths[place_of_lengths + sample] = length
+                if bag_lengths[cut, sample] > 0:
+                    filled[bag] = sample
+                    if place_of_lengths >= 0:
+                        packed_lengths[place_of_lengths + bag - first_bags[cut]] = bag_lengths[cut, sample]
+                    bag += 1
     for cut in range(len(features)):
         feature, first, stop = features[cut]
         for position in range(starts[feature], starts[feature + 1]):

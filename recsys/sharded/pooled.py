@@ -19,7 +19,7 @@ has rows of its own number, and a message is one band after the other (`windrow.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -129,6 +129,13 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         self.is_direct = self.layout.is_direct and not self.held.arrays
         """Whether a batch may go as it is into the kernel."""
         self._runs = band_runs(self.layout)
+        self._added = [
+            (band.group, runs)
+            for owner, of_owner in zip((*self.layout.owners, self.layout.replicated), self._runs, strict=True)
+            for band, runs in zip(owner.bands, of_owner, strict=True)
+            if isinstance(runs, tuple)
+        ]
+        """Groups, and columns of their matrices that sums are put together in."""
 
     def forward(
         self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
@@ -193,26 +200,31 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
 
         Rows that pad a batch go nowhere: their bags are empty.
         """
-        del wanted, asked, samples
+        del wanted, samples
         layout, rank, size = self.layout, self.group.rank, self.group.size
-        num_rows = np.stack([message.num_rows for message in received])
-        owner, mine = layout.owners[rank], num_rows[rank]
-        starts = [
-            list(accumulate(num_rows[:, list(batch.groups)].max(axis=1).tolist(), initial=0)) for batch in owner.batches
-        ]
-        outgoing = [_bands(owner, [of_batch[peer] for of_batch in starts], num_rows[peer]) for peer in range(size)]
-        outgoing.append(_bands(layout.replicated, [0] * len(layout.replicated.batches), mine))
+        owner, owners = layout.owners[rank], (*layout.owners, layout.replicated)
+        starts = np.array(
+            [
+                [*accumulate((most_bags(owner, lookups, message) for message in received), initial=0)]
+                for lookups in owner.batches
+            ],
+            np.int64,
+        ).reshape(-1, size + 1)
+        outgoing = [_bands(owner, starts[:, peer], message) for peer, message in enumerate(received)]
+        outgoing.append(_bands(layout.replicated, np.zeros(len(layout.replicated.batches), np.int64), asked[-1]))
         arriving = [
-            [(int(mine[band.group]), band.columns[1] - band.columns[0]) for band in other.bands]
-            for other in layout.owners
+            [(int(message.bags[band.request]), band.columns[1] - band.columns[0]) for band in other.bands]
+            for other, message in zip(layout.owners, asked, strict=False)
         ]
-        targets = [Block(group, slice(0, rows)) for group, rows in enumerate(mine.tolist())]
+        targets = [Block(group, slice(0, rows)) for group, rows in enumerate(received[rank].num_rows.tolist())]
         landings = [
             [
-                Landing(number, targets[band.group], of_band)
-                for number, (band, of_band) in enumerate(zip(other.bands, of_owner, strict=True))
+                Landing(number, targets[band.group], runs)
+                if isinstance(runs, np.ndarray)
+                else Landing(number, Block(band.group, message.places[band.request], runs), add=True)
+                for number, (band, runs) in enumerate(zip(other.bands, of_owner, strict=True))
             ]
-            for other, of_owner in zip((*layout.owners, layout.replicated), self._runs, strict=True)
+            for other, of_owner, message in zip(owners, self._runs, asked, strict=True)
         ]
         return Route(self.wire, outgoing, landings, arriving)
 
@@ -222,6 +234,8 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
             torch.empty(group.num_rows if width else 0, width, device=self.device)
             for group, width in zip(samples, self._widths.values(), strict=True)
         ]
+        for group, (start, stop) in self._added:
+            matrices[group][:, start:stop] = 0
         return self.named(self._averages(transfer.finish(matrices, replicated), samples), samples)
 
     def look_up_alone(self, features: "KeyedJaggedTensor", samples: Sequence[Samples]) -> list[PooledRows]:
@@ -318,46 +332,40 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
         return self._found
 
 
-def _bands(owner: OwnerLayout, starts: Sequence[int], rows: npt.NDArray[np.int64]) -> list[Block]:
-    """One rank's rows of each group in an owner's outputs, which begin there in each batch, band by band."""
+def most_bags(owner: OwnerLayout, lookups: Range, message: Message) -> int:
+    """Bags that the largest of some lookups has for one rank: those of all in its batch."""
+    return int(message.bags[[lookup.request for lookup in owner.lookups[slice(*lookups)]]].max())
+
+
+def _bands(owner: OwnerLayout, starts: npt.NDArray[np.int64], message: Message) -> list[Block]:
+    """One rank's rows in an owner's outputs, which begin there in each batch, band by band."""
+    firsts, bags = starts.tolist(), message.bags.tolist()
     return [
-        Block(band.batch, slice(starts[band.batch], starts[band.batch] + int(rows[band.group])), band.columns)
+        Block(band.batch, slice(firsts[band.batch], firsts[band.batch] + bags[band.request]), band.columns)
         for band in owner.bands
     ]
 
 
-def band_runs(layout: Layout) -> list[list[Runs]]:
+def band_runs(layout: Layout) -> list[list[Runs | Range]]:
     """How owners' bands become one matrix for each group.
-
-    Runs are cut wherever one of the same table begins or ends, so that the first to come to a column can be copied and
-    the later ones added, and joined again where neighbours go the same way.
 
     Args:
         layout: of all owners.
 
     Returns:
-        For each owner, the replicated tables last, and each of its bands the runs from its columns to those of the
-        group's matrix (`Layout.outputs`), to be applied in this order: what is copied fills every column of
-        every matrix exactly once, before anything is added to it.
+        For each owner, the replicated tables last, and each of its bands, the runs from its columns to those of the
+        group's matrix (`Layout.outputs`), neighbours that stay neighbours joined: these are copied. Of a table that is
+        cut by rows, the columns there that rows are added to.
     """
-    owners = (*layout.owners, layout.replicated)
-    cuts: dict[int, set[int]] = {number: set() for number in range(len(layout.outputs))}
-    for lookup in chain.from_iterable(owner.lookups for owner in owners):
-        cuts[lookup.output].update(lookup.part)
-    filled: set[tuple[int, int]] = set()
-    found = []
-    for owner in owners:
-        of_bands = []
+    found: list[list[Runs | Range]] = []
+    for owner in (*layout.owners, layout.replicated):
+        of_bands: list[Runs | Range] = []
         for band in owner.bands:
             runs = []
             for lookup in owner.lookups[slice(*band.lookups)]:
-                first, last = lookup.part
-                source = lookup.columns[0] - band.columns[0] - first
-                target = layout.outputs[lookup.output][2][0]
-                inside = sorted(cut for cut in cuts[lookup.output] if first <= cut <= last)
-                for start, stop in pairwise(inside):
-                    runs.append((source + start, target + start, stop - start, int((lookup.output, start) in filled)))
-                    filled.add((lookup.output, start))
-            of_bands.append(join_runs(runs))
+                target = layout.outputs[lookup.output][2][0] + lookup.part[0]
+                runs.append((lookup.columns[0] - band.columns[0], target, lookup.dim, 0))
+            is_cut = band.request in owner.cut
+            of_bands.append((runs[0][1], runs[0][1] + runs[0][2]) if is_cut else join_runs(runs))
         found.append(of_bands)
     return found

@@ -58,7 +58,7 @@ class RankTables:
         self._have_moved = False
         self._rate_factors: list[float] = []
         for of_batch in [] if device.type == "meta" else owner.batches:
-            chosen = owner.lookups[slice(*of_batch.lookups)]
+            chosen = owner.lookups[slice(*of_batch)]
             first = chosen[0].member
             members = owner.members[first : chosen[-1].member + 1]
             lookups = tuple(lookup.member - first for lookup in chosen)

@@ -174,7 +174,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         ]
         arriving = [
             [(int(message.counts[lookup.request]), lookup.dim) for lookup in owner.lookups]
-            for owner, message in zip(layout.owners, asked, strict=True)
+            for owner, message in zip(layout.owners, asked, strict=False)
         ]
         landings = [_landings(owner, samples) for owner in (*layout.owners, layout.replicated)]
         # Ids of replicated tables, whose order is that of the samples, land as they stand.

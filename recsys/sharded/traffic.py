@@ -7,14 +7,15 @@ those of `windrow.recsys.sharded.packing`; a vector takes 4 bytes for each colum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from windrow.partition.tables.access import filled_bags
 from windrow.partition.tables.plan import Cost, Range
 from windrow.recsys.sharded.layout import Layout, Request
-from windrow.recsys.sharded.packing import MessageFormat
+from windrow.recsys.sharded.packing import MessageFormat, header_length
 
 __all__ = ["FeatureLoad", "expected_traffic"]
 
 _HEADER_BYTES = 8
-"""An int64 for each group and each request."""
+"""Of a number in a header."""
 
 _LENGTH_BYTES = 4
 """An int32 on the wire."""
@@ -36,7 +37,11 @@ class FeatureLoad:
 
 
 def expected_traffic(
-    layout: Layout, form: MessageFormat, loads: Mapping[str, FeatureLoad], id_share: Callable[[str, Range], float]
+    layout: Layout,
+    form: MessageFormat,
+    loads: Mapping[str, FeatureLoad],
+    id_share: Callable[[str, Range], float],
+    list_share: Callable[[str, Range], float] | None = None,
 ) -> Cost:
     """Add up what a step moves, where every rank's batch is alike.
 
@@ -45,33 +50,43 @@ def expected_traffic(
         form: of its messages; lengths travel in pooled collections alone.
         loads: of every feature of the layout, for one rank.
         id_share: ``(feature, rows)``: share of the feature's ids that fall into a range of rows of its table.
+        list_share: share of its lists that have any of these. None: as if ids were drawn one by one.
 
     Returns:
         The sums over all ranks; memory is left out.
     """
     size = len(layout.owners)
 
-    def num_ids(request: Request) -> float:
+    def shares(request: Request) -> tuple[float, float]:
+        """Of a feature's ids and lists that are in a request."""
         feature = layout.features[request.feature]
-        return loads[feature].ids * (1.0 if request.whole else id_share(feature, request.rows))
+        if request.whole:
+            return 1.0, 1.0
+        of_ids, load = id_share(feature, request.rows), loads[feature]
+        if list_share is not None:
+            return of_ids, list_share(feature, request.rows)
+        return of_ids, filled_bags(of_ids, load.ids / load.rows if load.rows else 0.0)
 
     id_bytes = lookups = lookup_bytes = vector_bytes = 0.0
     for owner in (*layout.owners, layout.replicated):
         travels = 0 if owner is layout.replicated else size - 1
-        message = float(_HEADER_BYTES * (layout.num_groups + len(owner.requests)))
+        message = float(_HEADER_BYTES * header_length(owner, layout.num_groups))
         for request in owner.requests:
             load = loads[layout.features[request.feature]]
-            message += num_ids(request) * (form.id_bytes + _VALUE_BYTES * form.weighted)
-            if form.with_lengths and not (request.whole and load.one_each):
-                message += _LENGTH_BYTES * load.rows
+            of_ids, of_lists = shares(request)
+            message += of_ids * load.ids * (form.id_bytes + _VALUE_BYTES * form.weighted)
+            if form.with_lengths and not load.one_each:
+                message += _LENGTH_BYTES * of_lists * load.rows
         # An owner's own samples stay local; every other rank sends it as much.
         id_bytes += travels * message
         for lookup in owner.lookups:
             request = owner.requests[lookup.request]
-            ids = num_ids(request)
+            load = loads[layout.features[request.feature]]
+            of_ids, of_lists = shares(request)
+            ids = of_ids * load.ids
             lookups += size * ids
             lookup_bytes += size * ids * _VALUE_BYTES * lookup.dim
-            vectors = loads[layout.features[request.feature]].rows if form.with_lengths else ids
+            vectors = of_lists * load.rows if form.with_lengths else ids
             vector_bytes += travels * vectors * _VALUE_BYTES * lookup.dim
     return Cost(
         lookups=lookups,

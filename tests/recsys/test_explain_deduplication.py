@@ -41,8 +41,8 @@ def test_each_block_of_an_array_is_looked_up_and_sent(planted_recipes):
     dense, blocks = (of_kind["rows looked up"].without for of_kind in amounts)
     assert blocks - dense == pytest.approx(2 * found.counted_ids("cart"))
     dense, blocks = (of_kind["vectors on the wire"].without for of_kind in amounts)
-    # One rank sent to one other; now either does.
-    assert blocks - dense == pytest.approx(found.counted_samples() * VECTOR_BYTES)
+    # One rank sent to one other; now either does, but for lists of which it has no block.
+    assert 0.8 < (blocks - dense) / (found.counted_samples() * VECTOR_BYTES) < 1
 
 
 def test_groups_of_ranks_send_each_other_no_vectors(planted_recipes):

@@ -28,7 +28,8 @@ def test_features_of_a_piece() -> None:
     assert sum(found[f"bin_{number}"] for number in range(17)) == pytest.approx(1)
     half = dict(zip(FEATURES, piece_features(SPEC, (0, 500), 8, 50), strict=True))
     assert half["lookups"] < 300
-    assert half["bags"] == 100
+    # Those of three ids with one at least of the rows, which have nearly all lookups.
+    assert half["bags"] == pytest.approx(100 * (1 - (1 - half["lookups"] / 300) ** 3))
 
 
 def test_a_hand_made_model_adds_up(hand_made: ComputeModel) -> None:
