@@ -20,6 +20,7 @@ __all__ = [
     "expected_reuse",
     "filled_bags",
     "is_frequent_first",
+    "octave_bounds",
     "octave_shares",
     "steps_of",
     "zipf_shares",

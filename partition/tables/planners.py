@@ -62,14 +62,15 @@ class PlanOptions:
     """round_robin, greedy, greedy_*: whole tables, to one rank after another, or the costliest first, each to the rank
     that has least of size (greedy is greedy_size), dim, lookups x dim, or lookups x dim x log of rows. row_wise,
     column_wise: every table is cut into one piece for each rank. replicated: every rank holds everything. neuroshard:
-    what a search finds to be fastest by predicted costs, tables cut and replicated as need be. torchrec: what the
-    planner of TorchRec finds by its costs. Or one of your own, by the name it was registered under or as
+    what a search finds to be fastest by predicted costs, tables cut and replicated as need be. oper: the same, with
+    placement by rows: the hot ones of a table replicated, the others cut by how often they are looked up. torchrec:
+    what the planner of TorchRec finds by its costs. Or one of your own, by the name it was registered under or as
     "package.module:function". Planners of whole tables cut arrays of tables.robe_sharded by rows."""
     search: SearchOptions = field(default_factory=SearchOptions)
-    """neuroshard only: how long and how wide it searches."""
+    """neuroshard and oper only: how long and how wide it searches."""
     cost_model: PathOption | None = None
-    """neuroshard only: predicts how long tables take, as ``windrow pretrain-cost`` wrote it for your machines; "none"
-    for one that comes with windrow."""
+    """neuroshard and oper only: predicts how long tables take, as ``windrow pretrain-cost`` wrote it for your machines;
+    "none" for one that comes with windrow."""
     replica_groups: PositiveInt = 1
     """So many groups of neighbouring ranks hold all tables each (2D parallelism): lookups stay inside a group, such as
     a host's ranks, and groups exchange gradients of the rows that were looked up. A divisor of the number of ranks. A
@@ -113,8 +114,8 @@ def make_plan(
     memory = options.rank_memory_bytes or None
     if options.file is None:
         planner = _find_planner(options.planner)
-        if planner is plan_by_search:
-            planner = partial(plan_by_search, search=options.search, cost_model=options.cost_model)
+        if planner in {plan_by_search, plan_rows}:
+            planner = partial(planner, search=options.search, cost_model=options.cost_model)
         plan = plan_with_planner(
             planner,
             specs,
@@ -208,16 +209,25 @@ def plan_by_search(
     *,
     search: SearchOptions | None = None,
     cost_model: Path | None = None,
+    by_rows: bool = False,
 ) -> Plan:
     """The planner ``neuroshard``: what `windrow.partition.tables.search.search_plan` finds.
+
+    With `by_rows`, the planner ``oper``: the better of that and of a search where hot rows of tables may be replicated,
+    and the others be cut by their lookups.
 
     Raises:
         PlanError: the tables do not fit.
         StoreError: there is no such cost model.
     """
     costs = TableCosts(specs, world_size, workload, ComputeModel.load(cost_model or SHIPPED_MODEL))
-    return search_plan(costs, memory, search)[0]
+    ways = (False, True) if by_rows else (False,)
+    found = [search_plan(costs, memory, search, by_rows=way) for way in ways]
+    return min(found, key=lambda each: each[1].total)[0]
 
+
+plan_rows = partial(plan_by_search, by_rows=True)
+"""The planner ``oper``."""
 
 SHIPPED_MODEL = Path(__file__).with_name("cost_model_cpu.npz")
 """Trained on one thread of a server's processor; it says on which."""
@@ -310,5 +320,6 @@ _BY_TABLE: dict[str, Planner] = {
 
 PLANNERS |= _BY_TABLE | {
     "neuroshard": plan_by_search,
+    "oper": plan_rows,
     "torchrec": partial(_imported, "windrow.recsys.torchrec_plans:plan_with_torchrec"),
 }

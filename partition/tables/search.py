@@ -17,11 +17,25 @@ times the mean in M steps. Different:
 * The search starts from several states: no table replicated, or the 1, 2, 4, ... that exchange most for their bytes.
 * Pieces of the slowest rank are moved and swapped at the end, and neighbours on one rank become one piece.
 * Where no state fits into memory, pieces are cut by rows to fill one rank after another: what fits at all is placed.
+
+With `by_rows` placement goes below the table, by how often rows are looked up (OPER; Wang et al., USENIX ATC 2024, of
+which only what it claims was at hand: this is our construction). Rows are in octaves, 1, 2, 4, 8, ... of them from the
+most frequent down (`windrow.partition.tables.access`), each of which may be replicated, so that tables of any number of
+rows are searched in the same time:
+
+    state       replicated              placed
+    start       item 0-6, user 0-62     item 7- | user 63- | ad 0-         those octaves of all tables that exchange
+                                                                           most for the bytes of their gradients
+    -> cut      item 0-14, user 0-62    item 15- | user 63- | ad 0-        one octave more
+    -> cut      item 0-6, user 0-62     item 7-90 | item 91- | ...         rows halved by lookups
+
+Replicated rows are looked up at home, and of the others bags travel that have any. In return their gradients are summed
+over ranks: that pays where a rank looks a row up about once in a step, or where nothing learns.
 """
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,6 +45,7 @@ import numpy.typing as npt
 
 from windrow.comm.errors import PlanError
 from windrow.comm.options import NonNegativeFloat, NonNegativeInt, PositiveInt, checked_dataclass
+from windrow.partition.tables.access import octave_bounds, steps_of
 from windrow.partition.tables.cost_model import Floats, Piece
 from windrow.partition.tables.costs import PlanCost, TableCosts, Traffic
 from windrow.partition.tables.plan import COLUMN_MULTIPLE, Plan, Range, Replica, Shard, TableSpec, shard_bytes
@@ -61,6 +76,8 @@ class SearchOptions:
 
 TARGETS, TRIED = 8, 32
 """Ranks that pieces of the slowest one may move to, and changes of a plan that are priced at a time."""
+HOT_STEP = 1.25
+"""Times as many octaves replicated from one first state to the next."""
 LEAST_GAIN = 1e-4
 """Of a change, as a share of the cost."""
 
@@ -70,16 +87,18 @@ class _State:
     """Pieces, and what has to be known of each to place them."""
 
     pieces: tuple[Piece, ...]
-    replicated: tuple[str, ...]
+    replicated: tuple[Piece, ...]
+    """Rows that every rank holds, in all columns."""
     key: int
     """Equal for states whose pieces cost the same: a sum over pieces, whatever their order."""
     arrays: "Pieces"
 
-    def without(self, places: Iterable[int], replicated: tuple[str, ...]) -> "_State":
-        """The other pieces, beside tables that are replicated now."""
-        kept = sorted(set(range(len(self.pieces))).difference(places))
+    def without(self, places: Iterable[int]) -> "_State":
+        """The other pieces, beside whole tables that are replicated now."""
+        out = set(places)
+        kept = sorted(set(range(len(self.pieces))) - out)
         pieces = tuple(self.pieces[place] for place in kept)
-        return _State(pieces, replicated, hash(replicated) + sum(map(_key, pieces)), self.arrays.taken(kept))
+        return _state(pieces, tuple(self.pieces[place] for place in sorted(out)), self.arrays.taken(kept))
 
     def replaced(self, place: int, halves: "_State") -> "_State":
         """With two pieces in the place of one: the first there, the second at the end."""
@@ -96,6 +115,10 @@ class _State:
             self.key - _key(self.pieces[place]) + halves.key,
             type(self.arrays)(*map(both, self.arrays, halves.arrays)),
         )
+
+
+def _state(pieces: tuple[Piece, ...], replicated: tuple[Piece, ...], arrays: "Pieces") -> _State:
+    return _State(pieces, replicated, sum(map(_key, pieces)) + 3 * sum(map(_key, replicated)), arrays)
 
 
 def _key(piece: Piece) -> int:
@@ -133,6 +156,8 @@ def search_plan(
     memory: float,
     options: SearchOptions | None = None,
     progress: Callable[[int, float], None] | None = None,
+    *,
+    by_rows: bool = False,
 ) -> tuple[Plan, PlanCost]:
     """Search for a plan of all tables that `costs` knows.
 
@@ -141,6 +166,7 @@ def search_plan(
         memory: bytes of each rank for weights and optimiser state, ``inf`` for no limit; never exceeded.
         options: how long, how wide.
         progress: called after each round with the number of cuts and the cost so far in seconds.
+        by_rows: whether some rows of a table may be replicated, and tables be cut by how often rows are looked up.
 
     Returns:
         The best plan that was found, and what it is predicted to cost. The same for the same arguments, unless
@@ -151,9 +177,9 @@ def search_plan(
         PlanError: the tables do not fit; names a table and a rank, with the shortfall.
     """
     options = options or SearchOptions()
-    search = _Search(costs, memory, options)
+    search = _Search(costs, memory, options, by_rows=by_rows)
     whole = search.first_state()
-    states = [whole, *search.replicated(whole)]
+    states = [whole, *search.replicated(whole), *search.hot(whole)]
     beam = sorted((search.placed(state) for state in states), key=lambda placed: placed.order)[: options.beam]
     seen = {state.key for state in states}
     # The best that each narrower beam has found after each round: what a smaller search would refine is among these.
@@ -201,13 +227,13 @@ class _Search:
     """States of one search, and their costs.
 
     Args:
-        costs, memory, options: see `search_plan`.
+        costs, memory, options, by_rows: see `search_plan`.
     """
 
-    def __init__(self, costs: TableCosts, memory: float, options: SearchOptions) -> None:
+    def __init__(self, costs: TableCosts, memory: float, options: SearchOptions, *, by_rows: bool) -> None:
         self._costs, self._memory, self._options = costs, memory, options
-        self._size = costs.world_size
-        self._of_replicated: dict[tuple[str, ...], _Copies] = {}
+        self._size, self._by_rows = costs.world_size, by_rows
+        self._of_replicated: dict[tuple[Piece, ...], _Copies] = {}
         self._deadline = time.monotonic() + options.seconds if options.seconds else float("inf")
         # Compiled loops are loaded with the first search.
         from windrow.partition.tables import cost_kernels
@@ -271,11 +297,83 @@ class _Search:
             columns, rows = _column_halves(piece), _row_halves(piece)
             if columns and 2 * state.arrays.num_bytes[place] <= self._memory:
                 rows = []
-            for halves in filter(None, (columns, rows)):
+            by_lookups = _lookup_halves(spec, piece) if self._by_rows else []
+            for halves in filter(None, (columns, rows, by_lookups)):
                 key = state.key - _key(piece) + sum(map(_key, halves))
                 if key not in seen:
                     seen.add(key)
                     yield state.replaced(place, self._state(halves))
+            warmer = self._warmer(state, place) if self._by_rows else None
+            if warmer is not None and warmer.key not in seen:
+                seen.add(warmer.key)
+                yield warmer
+
+    def _warmer(self, state: _State, place: int) -> _State | None:
+        """With the next octave of a piece's rows replicated, where it is whole but for rows that are."""
+        piece = state.pieces[place]
+        spec = self._costs.specs[piece.table]
+        if not self._has_hot_rows(piece):
+            return None
+        stop = next(int(bound) for bound in octave_bounds(spec.rows) if bound > piece.rows[0])
+        others = tuple(copy for copy in state.replicated if copy.table != piece.table)
+        return self._with_hot(state, {place: stop}, others)
+
+    def hot(self, state: _State) -> Iterator[_State]:
+        """States with the octaves replicated that exchange most for each byte of theirs, more and more of them."""
+        if not self._by_rows or self._size == 1:
+            return
+        rates, ends, owners = [], [], []
+        for place, piece in enumerate(state.pieces):
+            if self._has_hot_rows(piece):
+                spec = self._costs.specs[piece.table]
+                bounds = octave_bounds(spec.rows) if spec.access else np.array([0, spec.rows])
+                rows, shares = np.diff(bounds), np.array(spec.access or (1.0,))
+                rates.append(shares / rows * state.arrays.traffic[place].sum() / spec.dim)
+                ends.append(bounds[1:])
+                owners.append(np.full(len(rows), place))
+        if not rates:
+            return
+        order = np.argsort(-np.concatenate(rates), kind="stable")
+        ends_in_order, owners_in_order = np.concatenate(ends)[order], np.concatenate(owners)[order]
+        number = 1
+        while number <= len(order):
+            stops: dict[int, int] = {}
+            for place, stop in zip(owners_in_order[:number].tolist(), ends_in_order[:number].tolist(), strict=True):
+                stops[place] = max(stop, stops.get(place, 0))
+            found = self._with_hot(state, stops, ())
+            if found is None:
+                break
+            yield found
+            number = max(number + 1, int(number * HOT_STEP))
+
+    def _has_hot_rows(self, piece: Piece) -> bool:
+        """Whether the first rows of a piece may be replicated, or all where rows are in no order."""
+        spec = self._costs.specs[piece.table]
+        return (
+            piece.num_columns == spec.dim
+            and piece.rows[1] == spec.rows
+            and (spec.frequent_first or not spec.access)
+            and spec.compressed_bytes is None
+            and spec.bytes_per_value == np.dtype(np.float32).itemsize
+        )
+
+    def _with_hot(self, state: _State, stops: Mapping[int, int], others: tuple[Piece, ...]) -> _State | None:
+        """With rows of some pieces up to a row replicated, beside others that are; None where there is no memory."""
+        hot, rest = list(others), []
+        for place, stop in stops.items():
+            piece = state.pieces[place]
+            hot.append(Piece(piece.table, (0, stop), piece.columns))
+            if stop < piece.rows[1]:
+                rest.append(Piece(piece.table, (stop, piece.rows[1]), piece.columns))
+        if sum(map(self._bytes, hot)) > self._memory:
+            return None
+        kept = [place for place in range(len(state.pieces)) if place not in stops]
+        pieces, left = self._state(rest), state.arrays.taken(kept)
+        return _state(
+            (*(state.pieces[place] for place in kept), *rest),
+            tuple(sorted(hot)),
+            type(left)(*(np.concatenate([here, there]) for here, there in zip(left, pieces.arrays, strict=True))),
+        )
 
     def replicated(self, state: _State) -> Iterator[_State]:
         """States with the first 1, 2, 4, ... whole tables replicated that exchange most for each byte of theirs."""
@@ -292,7 +390,7 @@ class _Search:
             copied = set(whole[:number])
             if self._size == 1 or state.arrays.num_bytes[list(copied)].sum() > self._memory:
                 break
-            yield state.without(copied, tuple(state.pieces[place].table for place in whole[:number]))
+            yield state.without(copied)
 
     def _state(self, pieces: Sequence[Piece]) -> _State:
         vectors = self._costs.vectors(pieces)
@@ -302,7 +400,7 @@ class _Search:
             np.array([self._bytes(piece) for piece in pieces], np.int64),
             Traffic.rows(map(self._costs.traffic, pieces)),
         )
-        return _State(tuple(pieces), (), sum(map(_key, pieces)), arrays)
+        return _state(tuple(pieces), (), arrays)
 
     def _bytes(self, piece: Piece) -> int:
         return shard_bytes(self._costs.specs[piece.table], piece.rows[1] - piece.rows[0], piece.num_columns)
@@ -330,12 +428,11 @@ class _Search:
         """What every rank has: the same for all states that replicate the same tables."""
         found = self._of_replicated.get(state.replicated)
         if found is None:
-            specs = [self._costs.specs[table] for table in state.replicated]
-            pieces = [Piece(spec.name, (0, spec.rows), (0, spec.dim)) for spec in specs]
-            found = self._of_replicated[state.replicated] = _Copies(
+            pieces = state.replicated
+            found = self._of_replicated[pieces] = _Copies(
                 self._costs.vectors(pieces, replicated=True).sum(axis=0),
-                sum(spec.num_bytes for spec in specs),
-                self._costs.sums((spec.name, spec.rows) for spec in specs),
+                sum(map(self._bytes, pieces)),
+                self._costs.sums((piece.table, piece.rows[1] - piece.rows[0]) for piece in pieces),
             )
         return found
 
@@ -424,8 +521,8 @@ class _Search:
         for _, own in groupby(sorted(pieces, key=place), key=place):
             shards += joined_shards(list(own))
         shards.sort(key=lambda shard: (order[shard.table], shard.rows, shard.columns))
-        replicated = sorted(state.replicated, key=order.__getitem__)
-        return Plan(tuple(shards), tuple(Replica(table, (0, self._costs.specs[table].rows)) for table in replicated))
+        replicated = sorted(state.replicated, key=lambda piece: order[piece.table])
+        return Plan(tuple(shards), tuple(Replica(piece.table, piece.rows) for piece in replicated))
 
 
 def joined_shards(shards: Sequence[Shard]) -> list[Shard]:
@@ -466,6 +563,20 @@ def _row_halves(piece: Piece) -> list[Piece]:
     middle = (start + stop) // 2
     if middle == start:
         return []
+    return [Piece(piece.table, (start, middle), piece.columns), Piece(piece.table, (middle, stop), piece.columns)]
+
+
+def _lookup_halves(spec: TableSpec, piece: Piece) -> list[Piece]:
+    """Two pieces with as many lookups each, as far as octaves tell."""
+    start, stop = piece.rows
+    if not spec.access or not spec.frequent_first or stop - start < 2:  # one row cannot be halved
+        return []
+    held, shares = steps_of(spec, piece.rows)
+    ends = np.cumsum(shares)
+    octave = int(np.searchsorted(ends, ends[-1] / 2))
+    before = float(ends[octave] - shares[octave])
+    rows = held[:octave].sum() + (ends[-1] / 2 - before) / shares[octave] * held[octave] if shares[octave] else 0
+    middle = min(max(start + round(float(rows)), start + 1), stop - 1)
     return [Piece(piece.table, (start, middle), piece.columns), Piece(piece.table, (middle, stop), piece.columns)]
 
 

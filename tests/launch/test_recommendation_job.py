@@ -235,7 +235,8 @@ def test_two_ranks_train_as_one_and_go_on_under_another_plan(
     for planner in ("round_robin", "row_wise"):
         check_two_ranks(shared_tmp_path, click_recipe, planner)
     # Whatever a search finds, rank 0 finds it for both, and it learns as any other plan does; so do two groups.
-    for run, plan in (("searched", {"planner": "neuroshard"}), ("groups", {"replica_groups": 2})):
+    ways = ({"planner": "neuroshard"}, {"planner": "oper"}, {"replica_groups": 2})
+    for run, plan in zip(("searched", "rows", "groups"), ways, strict=True):
         result = train(click_recipe(shared_tmp_path, plan=plan), run_folder=shared_tmp_path / run)
         losses = [read_records(shared_tmp_path / path / "metrics.jsonl")[0].loss for path in (run, "round_robin")]
         assert losses[0] == pytest.approx(losses[1], rel=0.01)

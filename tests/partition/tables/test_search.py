@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from windrow.comm.errors import PlanError
-from windrow.comm.links import Links
-from windrow.partition.tables import Plan, Shard, TableSpec, check_plan
-from windrow.partition.tables.access import zipf_shares
+from windrow.comm.links import Links, TimeCurve
+from windrow.partition.tables import Plan, Replica, Shard, TableSpec, check_plan
+from windrow.partition.tables.access import octave_bounds, steps_of, zipf_shares
 from windrow.partition.tables.cost_model import ComputeModel
 from windrow.partition.tables.costs import TableCosts, Workload
 from windrow.partition.tables.planners import PLANNERS
@@ -102,9 +102,9 @@ def test_a_larger_search_is_never_worse(hand_made: ComputeModel) -> None:
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.integers(0, 10**6), size=st.integers(1, 4), room=st.floats(0.3, 1.5))
+@given(seed=st.integers(0, 10**6), size=st.integers(1, 4), room=st.floats(0.3, 1.5), by_rows=st.booleans())
 def test_memory_is_never_exceeded_and_every_refusal_says_why(
-    hand_made: ComputeModel, seed: int, size: int, room: float
+    hand_made: ComputeModel, seed: int, size: int, room: float, by_rows: bool
 ) -> None:
     chance = np.random.default_rng(seed)
     specs = drawn(chance, int(chance.integers(1, 6)), max_dim=16)
@@ -114,7 +114,7 @@ def test_memory_is_never_exceeded_and_every_refusal_says_why(
     spare = max(4 * spec.dim + 4 for spec in specs) * size * len(specs)
     refused = None
     try:
-        plan, _ = search_plan(costs, memory, options)
+        plan, _ = search_plan(costs, memory, options, by_rows=by_rows)
     except PlanError as error:
         refused = error
     else:
@@ -163,6 +163,69 @@ def test_a_search_that_runs_out_of_time_has_a_plan(hand_made: ComputeModel) -> N
     costs = TableCosts(specs, 4, Workload(links=network(4)), hand_made)
     plan, _ = search_plan(costs, NO_LIMIT, SearchOptions(seconds=1e-9))
     check_plan(plan, specs, 4)
+
+
+def one_hot(chance: np.random.Generator, tables: int, most_rows: int = 10**6) -> list[TableSpec]:
+    """One id in each sample, a few rows of which are asked for most of the time."""
+    rows = [int(chance.integers(2, most_rows)) for _ in range(tables)]
+    return [
+        TableSpec(name=f"t{n}", rows=many, dim=16, features=(f"f{n}",), access=zipf_shares(many, 1.1))
+        for n, many in enumerate(rows)
+    ]
+
+
+def best_by_rows(costs: TableCosts) -> float:
+    """The least cost of all plans that replicate some octaves of each table, and have the rest on one rank."""
+    size, choices = costs.world_size, []
+    for spec in costs.specs.values():
+        stops = [0, *octave_bounds(spec.rows)[1:].tolist()]
+        choices.append([(spec, stop, rank) for stop in stops for rank in range(size if stop < spec.rows else 1)])
+
+    def plan(chosen: tuple[tuple[TableSpec, int, int], ...]) -> Plan:
+        cold = [Shard(s.name, rank, (stop, s.rows), (0, s.dim)) for s, stop, rank in chosen if stop < s.rows]
+        return Plan(tuple(cold), tuple(Replica(s.name, (0, stop)) for s, stop, _ in chosen if stop))
+
+    return min(costs.of_plan(plan(chosen)).total for chosen in product(*choices))
+
+
+def test_by_rows_as_good_as_all_plans_of_octaves(hand_made: ComputeModel) -> None:
+    gaps = []
+    for seed in range(8):
+        chance = np.random.default_rng(seed)
+        slow = replace(network(2), seconds_per_byte=np.full((2, 2), 1e-7))
+        specs = one_hot(chance, 2, most_rows=2000)
+        costs = TableCosts(specs, 2, Workload(batch_size=int(chance.integers(20, 2000)), links=slow), hand_made)
+        _, found = search_plan(costs, NO_LIMIT, by_rows=True)
+        gaps.append(found.total / best_by_rows(costs) - 1)
+    assert np.mean(gaps) <= 0.01
+
+
+def test_hot_rows_are_replicated_where_that_pays(hand_made: ComputeModel) -> None:
+    specs = one_hot(np.random.default_rng(0), 8)
+    slow = replace(network(4), seconds_per_byte=np.full((4, 4), 1e-8))
+    costs = TableCosts(specs, 4, Workload(batch_size=4096, links=slow), hand_made)
+    by_tables, (plan, found) = search_plan(costs, NO_LIMIT), search_plan(costs, NO_LIMIT, by_rows=True)
+    check_plan(plan, specs, 4)
+    assert found.total < 0.7 * by_tables[1].total
+    assert {plan.kind_of(spec.name) for spec in specs} == {"partly replicated"}
+    assert costs.of_plan(plan).total == found.total
+    # With no room for copies nothing is replicated that was not; and what the planner takes is the better of both.
+    tight = int(max(found.memory)) - sum(copy.rows[1] * 16 * 4 for copy in plan.replicated) // 2
+    check_plan(search_plan(costs, tight, by_rows=True)[0], specs, 4, tight)
+    chosen = PLANNERS["oper"](specs, 4, NO_LIMIT, Workload(batch_size=4096, links=slow))
+    assert chosen.replicated
+
+
+def test_rows_are_cut_where_half_of_the_lookups_are(hand_made: ComputeModel) -> None:
+    (spec,) = one_hot(np.random.default_rng(0), 1)
+    # Nothing learns faster for being everywhere: sums of gradients cost more than lookups.
+    costly = replace(network(2), all_reduce=(TimeCurve(latency_s=9.0, seconds_per_unit=0, hidden_s=0),) * 2)
+    costs = TableCosts([spec], 2, Workload(batch_size=4096, links=costly), hand_made)
+    plan, _ = search_plan(costs, NO_LIMIT, by_rows=True)
+    assert plan.kind_of("t0") in {"row-wise", "grid"}
+    shares = [sum(steps_of(spec, shard.rows)[1].sum() for shard in plan.shards_on(rank)) for rank in (0, 1)]
+    # The first row alone has a twelfth of them.
+    assert shares == pytest.approx([0.5, 0.5], abs=0.1)
 
 
 def test_neighbours_are_joined() -> None:
