@@ -175,7 +175,7 @@ class TableCosts:
         if key not in self._traffic:
             spec, workload = self.specs[piece.table], self.workload
             samples = workload.batch_size
-            bags = samples * spec.lists_per_sample * max(len(spec.features), 1)
+            bags = samples * spec.vectors_per_sample
             share, length = float(steps_of(spec, piece.rows)[1].sum()), samples * spec.lookups_per_sample / max(bags, 1)
             lookups = samples * spec.lookups_per_sample * share
             if piece.rows != (0, spec.rows):
@@ -183,7 +183,7 @@ class TableCosts:
                 bags *= filled_bags(share, length)
             numbers = bags * piece.num_columns
             # A list of exactly one id has no length on the wire.
-            lengths = 0.0 if spec.lookups_per_sample == spec.lists_per_sample * len(spec.features) else bags
+            lengths = 0.0 if spec.lookups_per_sample == spec.vectors_per_sample else bags
             self._traffic[key] = Traffic(
                 workload.id_bytes * (lookups + lengths),
                 workload.vector_bytes * numbers,

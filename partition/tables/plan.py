@@ -71,6 +71,8 @@ class TableSpec:
     compressed_bytes: int | None = None
     """Memory of what its vectors are computed from, weights and optimiser state, on each rank that holds any piece of
     it, and its share of what several tables have in common; None: a row is stored for each id."""
+    pooled: bool = True
+    """Whether the rows of a list are summed, and travel as one vector; or one by one."""
     by_rows: bool = False
     """Whether planners that place whole tables cut this one by rows: it is there to be spread over ranks."""
 
@@ -89,6 +91,11 @@ class TableSpec:
                 f"table {self.name!r}: access = {self.access}: expected {octaves} shares of 0 or more for octaves of "
                 f"{self.rows} rows"
             )
+
+    @property
+    def vectors_per_sample(self) -> float:
+        """Vectors that are computed and travel: one for each list, or unpooled for each id."""
+        return self.lists_per_sample * max(len(self.features), 1) if self.pooled else self.lookups_per_sample
 
     @property
     def num_bytes(self) -> int:

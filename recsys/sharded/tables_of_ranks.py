@@ -206,6 +206,7 @@ def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[Ta
                 optimizer_bytes_per_row=own.optimizer_bytes_per_row(table.embedding_dim),
                 lookups_per_sample=float(len(features)),
                 compressed_bytes=compressed.get(table.name),
+                pooled=hasattr(table, "pooling"),
                 by_rows=table.name in held.arrays,
             )
         )

@@ -167,6 +167,21 @@ def test_what_equal_lists_and_neighbours_save(hand_made: ComputeModel) -> None:
     assert sum((full.traffic(half) for half in halves), Traffic(0, 0, 0)).ids == 2 * full.traffic(piece).ids
 
 
+def test_what_travels_of_some_rows(hand_made: ComputeModel) -> None:
+    """Lists that have any of them: a vector each where they are summed, and one for each id where they are not."""
+    bags, rows = (
+        TableCosts([replace(SPECS[0], pooled=pooled)], 2, Workload(batch_size=100, links=network(2)), hand_made)
+        for pooled in (True, False)
+    )
+    tenth = Piece("a", (0, 100), (0, 16))
+    filled = 100 * (1 - 0.9**3)
+    assert bags.traffic(tenth).vectors == pytest.approx(filled * 16 * 4)
+    assert bags.traffic(tenth).ids == pytest.approx(4 * (30 + filled))
+    assert rows.traffic(tenth).vectors == pytest.approx(30 * 16 * 4)
+    assert rows.traffic(tenth).ids == pytest.approx(4 * 30)
+    assert rows.traffic(Piece("a", (0, 1000), (0, 16))).gradients == pytest.approx(300 * 16 * 4)
+
+
 def test_one_rank_and_no_network_send_nothing(hand_made: ComputeModel) -> None:
     for size, links in ((1, None), (2, None)):
         costs = TableCosts(SPECS, size, Workload(links=links), hand_made)
