@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from windrow.comm.link_model import predict_all_reduce
-from windrow.partition.tables.access import expected_distinct, filled_bags, steps_of
+from windrow.partition.tables.access import expected_distinct, filled_bags, octave_bounds, steps_of
 from windrow.partition.tables.cost_model import ComputeModel, Floats, Piece, piece_features
 from windrow.partition.tables.plan import Plan, TableSpec, rank_bytes, specs_by_name
 
@@ -32,6 +32,8 @@ __all__ = ["PlanCost", "TableCosts", "Traffic", "Workload", "exchange_seconds"]
 
 FLOAT32_BYTES = 4
 ROW_NUMBER_BYTES = 8
+LONG_BYTES = 1 << 30
+"""Of an all-reduce whose latency counts for nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +257,31 @@ class TableCosts:
         )
 
     def least_possible(self) -> float:
-        """Seconds below which no plan of these tables can go: all computing shared out evenly, nothing travels."""
+        """Seconds below which no plan of these tables can go, whatever its cuts and replicated rows.
+
+        All computing is shared out evenly, by ranks or by samples, and so is what has to travel: of each table the
+        octaves are replicated with which the least does, its sums of gradients counted, and the rest is in one piece.
+        """
         whole = [Piece(spec.name, (0, spec.rows), (0, spec.dim)) for spec in self.specs.values()]
-        alone = float(self.model.seconds(self.vectors(whole).sum(axis=0)[None])[0])
-        return alone / self.world_size
+        sums = np.stack([self.vectors(whole, replicated=copied).sum(axis=0) for copied in (False, True)])
+        alone, own = self.model.seconds(sums).tolist()
+        on_the_wire: float = sum(map(self._least_on_the_wire, self.specs.values()))
+        return on_the_wire + min(float(alone) / self.world_size, float(own))
+
+    def _least_on_the_wire(self, spec: TableSpec) -> float:
+        links, size = self.workload.links, self.world_size
+        if links is None or size == 1:
+            return 0.0
+        theta = self.network.seconds_per_byte[~np.eye(size, dtype=bool)].min()
+        per_sum = predict_all_reduce(links, LONG_BYTES) / LONG_BYTES
+        if spec.compressed_bytes is not None:
+            stops, sums = [0, spec.rows], [0.0, per_sum * spec.compressed_bytes]
+        else:
+            stops = [0, *octave_bounds(spec.rows)[1:].tolist()] if spec.frequent_first else [0, spec.rows]
+            sums = [per_sum * FLOAT32_BYTES * spec.dim * stop for stop in stops]
+
+        def seconds(stop: int) -> float:
+            traffic = self.traffic(Piece(spec.name, (stop, spec.rows), (0, spec.dim)))
+            return float(theta * (traffic.ids + traffic.vectors + traffic.gradients) * (size - 1) / size)
+
+        return min(per + (seconds(stop) if stop < spec.rows else 0.0) for stop, per in zip(stops, sums, strict=True))

@@ -25,12 +25,16 @@ PLANS = {
         Shard(table, rank, (0, ROWS), (4 * rank, 4 * rank + 4)) for table in ("item", "user") for rank in (0, 1)
     ],
 }
+COPIES = {"hot": [Replica(table, (0, 5)) for table in ("item", "user")]}
+PLANS["hot"] = [Shard(table, rank, (5, ROWS), (0, DIM)) for rank, table in enumerate(("item", "user"))]
 STAGES = ("counts", "ids", "vectors", "gradients")
 
 
 def plan_of(kind: str, size: int) -> Plan:
-    shards = PLANS[kind] if size > 1 else [Shard(table, 0, (0, ROWS), (0, DIM)) for table in ("item", "user")]
-    return Plan(tuple(shards), (Replica("day", (0, ROWS)),))
+    day = Replica("day", (0, ROWS))
+    if size == 1:
+        return Plan(tuple(Shard(table, 0, (0, ROWS), (0, DIM)) for table in ("item", "user")), (day,))
+    return Plan(tuple(PLANS[kind]), (*COPIES.get(kind, []), day))
 
 
 def lists() -> dict[str, list[list[int]]]:
