@@ -315,7 +315,7 @@ def landings(chance: torch.Generator) -> Iterator[Kernel]:
     samples, dim, tables = 2048, 64, 26
     message = torch.randn(samples, tables // 2 * dim, generator=chance)
     pooled = torch.randn(samples, tables * dim, generator=chance)
-    runs = join_runs((table * dim, 2 * table * dim, dim, 0) for table in range(tables // 2))
+    runs = join_runs((table * dim, 2 * table * dim, dim) for table in range(tables // 2))
     for name, back in (("landing of pooled vectors", False), ("sending of their gradients", True)):
         run = partial(move_columns, message, pooled, runs, back=back)
         yield Kernel(name=name, run=run, reads=message.nbytes, writes=message.nbytes)

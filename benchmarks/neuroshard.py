@@ -30,7 +30,7 @@ from scipy.stats import spearmanr
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from benchmarks.harness.compare import compare
-from benchmarks.harness.dlrm import ModelOnTables
+from benchmarks.harness.dlrm import ModelOnTables, steps_of_tables
 from benchmarks.harness.hand_made_costs import hand_made_model
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
@@ -256,16 +256,6 @@ def simulated(program: Program) -> Findings:
 # ------------------------------------------------------------------------------------------------------------ measured
 
 
-def step_of_tables(collection: recsys.EmbeddingBagCollection, ids: KeyedJaggedTensor) -> Callable[[], object]:
-    """Look up, and learn from any gradient."""
-
-    def step() -> None:
-        collection(ids).values().sum().backward()
-        collection.step()
-
-    return step
-
-
 def measure_task(world: World, specs: Sequence[TableSpec], rate: str, repeats: int) -> dict[str, Any]:
     """Steps of one task's tables, and of a DLRM on them, under each method's plan, in turn. Collective."""
     workload = Workload(batch_size=BATCH, links=network(world.size, rate))
@@ -294,7 +284,7 @@ def measure_task(world: World, specs: Sequence[TableSpec], rate: str, repeats: i
         predicted[name] = costs.of_plan(plan).total
         collection = recsys.EmbeddingBagCollection(tables, world=world, plan=plan)
         model_on_tables = ModelOnTables(collection, BATCH, shape=DENSE_PART, world=world, seed=0)
-        of_tables[name] = step_of_tables(collection, ids)
+        of_tables[name], _ = steps_of_tables(collection, ids, world)
         of_model[name] = partial(model_on_tables.train, ids)
     timed = {
         what: comparison_to_json(compare(steps, baseline=OURS, repeats=repeats, world=world))

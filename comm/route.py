@@ -83,8 +83,8 @@ class Landing:
     target: Block
     """As many rows as the block has, and, without `runs`, columns."""
     runs: Runs | None = None
-    """Which columns of the block are copied or added to which of the target; rows are neighbours then. None: all, as
-    they stand."""
+    """Which columns of the block are copied to which of the target; rows are neighbours then. None: all, as they
+    stand."""
     add: bool = False
     """Whether all columns are added to what is there; rows are listed then, no two equal."""
 
@@ -137,7 +137,7 @@ class Route:
             The transfer; finish it.
 
         Raises:
-            ValueError: a landing has runs, which rank after rank copies or adds, so nothing may land before `finish`.
+            ValueError: a landing has runs or adds, rank after rank, so nothing may land before `finish`.
         """
         if into and any(landing.runs is not None or landing.add for of_rank in self.landings for landing in of_rank):
             raise ValueError("rows that are added, or copied by runs, cannot land at once: give the targets to finish")
@@ -218,17 +218,20 @@ class Transfer:
         return landed
 
     def land(self, targets: Sequence[Tensor], local: Sequence[Tensor]) -> None:
-        """Wait for the messages and land them, rank by rank, so that sums do not depend on timing."""
+        """Wait for the messages and land them, rank by rank, so that sums do not depend on timing.
+
+        What is here already lands before: copies of local matrices are there when rows are added to them.
+        """
+        route, size = self._route, self._wire.world.size
+        if len(route.landings) > size:
+            _land_directly(route.outgoing[size], route.landings[size], local, targets)
+        if not self._own_landed:
+            self.land_own(targets)
         self._pending.wait()
         received = self._received
         received.open()
-        for peer, landings in enumerate(self._route.landings):
-            if peer == self._wire.world.size:
-                _land_directly(self._route.outgoing[peer], landings, local, targets)
-            elif peer == self._rank:
-                if not self._own_landed:
-                    self.land_own(targets)
-            elif received.blocks[peer]:
+        for peer, landings in enumerate(route.landings[:size]):
+            if peer != self._rank and received.blocks[peer]:
                 for landing in landings:
                     shape = self._route.arriving[peer][landing.block]
                     self._land_arrived(received, peer, landing, targets[landing.target.matrix], shape)
@@ -244,6 +247,8 @@ class Transfer:
         """
         route, wire = self._route, self._wire
         codec = wire.gradient_codec
+        # That of a sum is one number everywhere, whose rows are not in memory.
+        gradients = [found if found.stride()[-1:] == (1,) else found.contiguous() for found in gradients]
         self._gradients = self._gradient_memory()
         sent = Messages(wire, codec, route.arriving, sent=True)
         for peer, landings in enumerate(route.landings[: wire.world.size]):
@@ -317,11 +322,13 @@ class Transfer:
         """Gradients of what landed here without a message."""
         for landing in self._route.landings[entry]:
             block = self._route.outgoing[entry][landing.block]
-            found = _read(gradients[landing.target.matrix], landing.target)
-            if landing.runs is None:
-                _write(out[block.matrix], block, found)
+            found = gradients[landing.target.matrix]
+            if landing.runs is not None:
+                move_columns(_read(found, landing.target), _view(out[block.matrix], block), landing.runs, back=True)
+            elif landing.add:
+                _copy(found, landing.target, _view(out[block.matrix], block))
             else:
-                move_columns(found, _view(out[block.matrix], block), landing.runs, back=True)
+                _write(out[block.matrix], block, _read(found, landing.target))
 
     def _gradient_memory(self) -> list[Tensor]:
         dtype, sizes = self._wire.dtype, [shape.numel() for shape in self._source_shapes]
@@ -417,7 +424,7 @@ def _copy(source: Tensor | RowSource, block: Block, out: Tensor) -> None:
         move_rows(source, block.rows.to(source.device), out, None)
     elif block.columns is not None and source.dtype == out.dtype == torch.float32 and source.device.type == "cpu":
         start, stop = block.columns
-        move_columns(source, out, np.array([[start, 0, stop - start, 0]]), index=block.rows)
+        move_columns(source, out, np.array([[start, 0, stop - start]]), index=block.rows)
     else:
         out.copy_(_read(source, block))
 
@@ -463,7 +470,7 @@ def _add(values: Tensor, block: Block, target: Tensor) -> None:
     values = values.to(target.device, target.dtype)
     start, stop = block.columns or (0, target.shape[1])
     if target.device.type == "cpu":
-        run = np.array([[start, 0, stop - start, 1]])
+        run = np.array([[start, 0, stop - start]])
         move_columns(values, target, run, index=block.rows, back=True, add=True)
     else:
         target[:, start:stop].index_add_(0, block.rows.to(target.device), values)

@@ -49,20 +49,19 @@ SHORT = (torch.float16, torch.bfloat16)
 CONVERTED_DTYPES = [pair for short in SHORT for pair in ((short, torch.float32), (torch.float32, short))]
 
 Runs: TypeAlias = npt.NDArray[np.int64]
-"""[n, 4] columns that stay next to one another: the first of the source, the first of the target, how many, and 1 where
-they are added to what is there."""
+"""[n, 3] columns that stay next to one another: the first of the source, the first of the target, and how many."""
 
 
-def join_runs(runs: Iterable[tuple[int, int, int, int]]) -> Runs:
+def join_runs(runs: Iterable[tuple[int, int, int]]) -> Runs:
     """Runs of columns in their order, where neighbours that stay neighbours are one."""
     joined: list[list[int]] = []
-    for source, target, width, add in runs:
-        first, start, before, added = joined[-1] if joined else (0, 0, 0, -1)
-        if (first + before, start + before, added) == (source, target, add):
+    for source, target, width in runs:
+        first, start, before = joined[-1] if joined else (0, 0, 0)
+        if joined and (first + before, start + before) == (source, target):
             joined[-1][2] += width
         else:
-            joined.append([source, target, width, add])
-    return np.array(joined, dtype=np.int64).reshape(-1, 4)
+            joined.append([source, target, width])
+    return np.array(joined, dtype=np.int64).reshape(-1, 3)
 
 
 def move_rows(rows: Tensor, positions: Tensor | None, out: Tensor, places: Tensor | None) -> None:
@@ -117,8 +116,8 @@ def move_columns(
         runs: from `rows` to `out`.
         index: [m] int64 on the CPU, as `rows` and `out` are then, of one dtype: which of the rows each row of `out` is;
             not checked. None: n = m, row by row.
-        back: the transpose: the same runs and index from `out`'s place to that of `rows`, added if `add`.
-        add: whether `back` adds.
+        back: the transpose: the same runs and index from `out`'s place to that of `rows`.
+        add: to what is there.
     """
     count = len(rows if back else out)
     if not count or not len(runs):
@@ -134,10 +133,10 @@ def move_columns(
         _convert_columns(rows, out, runs, back=back, add=add)
     else:
         assert index is None, "rows of an index are on the CPU"
-        for here, there, width, added in runs.tolist():
+        for here, there, width in runs.tolist():
             source, target = (there, here) if back else (here, there)
             values, place = rows[:, source : source + width], out[:, target : target + width]
-            if add if back else added:
+            if add:
                 place.add_(values)
             else:
                 place.copy_(values)

@@ -124,7 +124,7 @@ def move_columns(
             place = first_target * out_stride + (here if back else there)
             # Slices let the compiler use vector instructions: their indices cannot be negative.
             source, target = rows[first : first + width], out[place : place + width]
-            if add if back else runs[run, 3] != 0:
+            if add:
                 for column in range(width):
                     target[column] += source[column]
             else:

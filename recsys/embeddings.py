@@ -50,7 +50,7 @@ def expand_rows(rows: Tensor, inverse: Tensor | None) -> Tensor:
     """
     if inverse is None:
         return rows
-    return _expand_columns([rows], [inverse], [join_runs([(0, 0, rows.shape[1], 0)])], len(inverse))
+    return _expand_columns([rows], [inverse], [join_runs([(0, 0, rows.shape[1])])], len(inverse))
 
 
 def _expand_columns(
@@ -70,7 +70,7 @@ def _expand_columns(
     pieces = [
         (target, group[:, source : source + width])
         for group, group_runs in zip(expanded, runs, strict=True)
-        for source, target, width, _ in group_runs.tolist()
+        for source, target, width in group_runs.tolist()
     ]
     return torch.cat([piece for _, piece in sorted(pieces, key=lambda pair: pair[0])], 1)
 
@@ -186,7 +186,7 @@ class Embeddings:
         first, width = sum(group.dims[:place]), group.dims[place]
         if group.inverse is None:
             return group.rows[:, first : first + width]
-        return _expand_columns([group.rows], [group.inverse], [join_runs([(first, 0, width, 0)])], len(group.inverse))
+        return _expand_columns([group.rows], [group.inverse], [join_runs([(first, 0, width)])], len(group.inverse))
 
     def expanded(self) -> "Embeddings":
         """The same with a row for each sample in one group; sequences stay as they are."""
@@ -200,7 +200,7 @@ def _runs(groups: Sequence[PooledRows], order: tuple[str, ...]) -> list[Runs]:
     targets = dict(zip(order, accumulate((dims[name] for name in order), initial=0), strict=False))
     return [
         join_runs(
-            (source, targets[name], width, 0)
+            (source, targets[name], width)
             for name, width, source in zip(group.names, group.dims, accumulate(group.dims, initial=0), strict=False)
         )
         for group in groups

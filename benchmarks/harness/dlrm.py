@@ -1,4 +1,6 @@
-"""A click model whose tables are in some form or on other ranks, trained and asked step by step on given ids."""
+"""Tables on given ids, alone or under a click model, trained and asked step by step."""
+
+from collections.abc import Callable
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -11,11 +13,37 @@ from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
 
-__all__ = ["ModelOnTables"]
+__all__ = ["ModelOnTables", "steps_of_tables"]
 
 NUM_DENSE = 13
 LEARNING_RATE = 0.01
+
+
+def steps_of_tables(
+    collection: EmbeddingBagCollection | EmbeddingCollection, ids: KeyedJaggedTensor, world: World
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """A step that looks tables up and lets them learn from the sum of what is found; and one that only looks up."""
+    reducer = GradientReducer(world, collection.replicated_parameters())
+
+    def look_up() -> torch.Tensor:
+        if isinstance(collection, EmbeddingBagCollection):
+            pooled: torch.Tensor = collection(ids).values()
+            return pooled
+        return torch.cat([found.values() for found in collection(ids).values()])
+
+    def train() -> None:
+        reducer.start()
+        look_up().sum().backward()
+        reducer.finish()
+        collection.step()
+
+    def infer() -> None:
+        with torch.no_grad():
+            look_up()
+
+    return train, infer
 
 
 class ModelOnTables:

@@ -50,6 +50,8 @@ class Workload:
     """Of each number of its gradient."""
     id_bytes: float = 4.0
     """Of an id on the wire; a length takes as many."""
+    learns: bool = True
+    """Whether gradients travel and are summed; what ranks compute is priced with the backward pass either way."""
 
     def of_group(self, size: int) -> "Workload":
         """That of the first so many ranks among themselves."""
@@ -189,7 +191,7 @@ class TableCosts:
             self._traffic[key] = Traffic(
                 workload.id_bytes * (lookups + lengths),
                 workload.vector_bytes * numbers,
-                workload.gradient_bytes * numbers,
+                workload.gradient_bytes * numbers * workload.learns,
             )
         return self._traffic[key]
 
@@ -213,11 +215,11 @@ class TableCosts:
             else:
                 compressed[table] = spec.compressed_bytes
         summed += sum(compressed.values())
-        return predict_all_reduce(self._links, summed) if self._links is not None else 0.0
+        return predict_all_reduce(self._links, summed) if self._links is not None and self.workload.learns else 0.0
 
     def between_groups(self, pieces: Sequence[Iterable[Piece]]) -> float:
         """Seconds until groups have each other's gradients of the rows that were looked up, [ranks of a group]."""
-        if self._links is None or self._groups == 1:
+        if self._links is None or self._groups == 1 or not self.workload.learns:
             return 0.0
         samples = self.workload.batch_size * self.world_size
 
@@ -273,7 +275,7 @@ class TableCosts:
         if links is None or size == 1:
             return 0.0
         theta = self.network.seconds_per_byte[~np.eye(size, dtype=bool)].min()
-        per_sum = predict_all_reduce(links, LONG_BYTES) / LONG_BYTES
+        per_sum = predict_all_reduce(links, LONG_BYTES) / LONG_BYTES * self.workload.learns
         if spec.compressed_bytes is not None:
             stops, sums = [0, spec.rows], [0.0, per_sum * spec.compressed_bytes]
         else:

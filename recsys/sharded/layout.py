@@ -21,6 +21,7 @@ stored and learn alike, and tables that are cut by rows make batches of their ow
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import TypeAlias
 
@@ -74,7 +75,7 @@ class Lookup:
 class Band:
     """Neighbouring columns of one batch's output that have the same rows: one block of what is sent home.
 
-    Those of whole tables whose features are of one group, or of one lookup in a table that is cut by rows.
+    Those of tables whose features are of one group, or of one lookup in a table of which others have rows, too.
     """
 
     batch: int
@@ -83,6 +84,8 @@ class Band:
     """One whose rows it has; a place in `OwnerLayout.requests`."""
     group: int
     """Of the features."""
+    added: bool
+    """Whether it is added to what other bands have for the same columns, or copied."""
     lookups: Range
     """First lookup, and the one after the last."""
     columns: Range
@@ -100,7 +103,7 @@ class OwnerLayout:
     request_groups: tuple[int, ...]
     """Group of each request."""
     cut: tuple[int, ...]
-    """Requests for some rows of a table, if pooled: for these bags without ids are left out."""
+    """Requests for some rows of a table to another rank, if pooled: of these bags without ids are left out."""
     lookups: tuple[Lookup, ...]
     """Batch by batch."""
     batches: tuple[Range, ...]
@@ -126,7 +129,8 @@ class IndexMap:
     bounds_of_owners: Ints
     """[owners + 1] where the requests to each begin."""
     requests: Ints
-    """[r, 3] feature, first row, and number among the requests of cut tables, or -1 for all ids; owner after owner."""
+    """[r, 4] feature, first row, number among the requests of cut tables or -1 for all ids, and whether bags without
+    ids are left out; owner after owner."""
     features: Ints
     """[cut features, 3] feature, its first piece, and the one after the last."""
     bounds: Ints
@@ -216,8 +220,9 @@ def make_layout(
     alone = size == 1
     shards = [list(plan.shards_on(rank)) + (copies if alone else []) for rank in range(size)]
     kinds = kinds or [0] * len(tables)
-    owners = tuple(_lay_out(tables, held, outputs, feature_groups, kinds, pooled=pooled) for held in shards)
-    replicated = _lay_out(tables, [] if alone else copies, outputs, feature_groups, kinds, pooled=pooled)
+    lay_out = partial(_lay_out, tables, outputs=outputs, feature_groups=feature_groups, kinds=kinds, pooled=pooled)
+    owners = tuple(lay_out(held) for held in shards)
+    replicated = lay_out([] if alone else copies, everywhere=True)
     rows = tuple(min(table.num_embeddings for table in tables if feature in features_of(table)) for feature in features)
     most = max(member.num_rows for owner in (*owners, replicated) for member in owner.members)
     return Layout(
@@ -235,16 +240,16 @@ def make_layout(
 
 def _index(owners: Sequence[OwnerLayout], group: int) -> IndexMap:
     """Cut the rows of the group's features wherever a request begins or ends."""
-    rows: list[tuple[int, int, int]] = []
+    rows: list[tuple[int, int, int, bool]] = []
     bounds_of_owners = [0]
     cut: dict[int, list[tuple[int, Range]]] = {}
     for owner in owners:
-        for request, of_group in zip(owner.requests, owner.request_groups, strict=True):
+        for place, (request, of_group) in enumerate(zip(owner.requests, owner.request_groups, strict=True)):
             if of_group == group:
                 number = -1 if request.whole else sum(len(found) for found in cut.values())
                 if not request.whole:
                     cut.setdefault(request.feature, []).append((len(rows), request.rows))
-                rows.append((request.feature, request.rows[0], number))
+                rows.append((request.feature, request.rows[0], number, place in owner.cut))
         bounds_of_owners.append(len(rows))
     features: list[tuple[int, int, int]] = []
     bounds: list[int] = []
@@ -258,7 +263,7 @@ def _index(owners: Sequence[OwnerLayout], group: int) -> IndexMap:
         bounds += begins
     return IndexMap(
         np.array(bounds_of_owners, np.int64),
-        np.array(rows, np.int64).reshape(-1, 3),
+        np.array(rows, np.int64).reshape(-1, 4),
         np.array(features, np.int64).reshape(-1, 3),
         *(np.array(found, np.int64) for found in (bounds, first_asked, asked)),
     )
@@ -267,12 +272,14 @@ def _index(owners: Sequence[OwnerLayout], group: int) -> IndexMap:
 def _lay_out(
     tables: Sequence[TableConfig],
     held: Sequence[Shard],
+    *,
     outputs: Sequence[tuple[int, int, Range]],
     feature_groups: Sequence[int],
     kinds: Sequence[int],
-    *,
     pooled: bool,
+    everywhere: bool = False,
 ) -> OwnerLayout:
+    """Lay one owner out, or what is everywhere: every bag counts there, since nothing travels."""
     order = {table.name: number for number, table in enumerate(tables)}
     groups_of_table = [
         tuple(sorted({feature_groups[feature] for number, feature, _ in outputs if number == table}))
@@ -284,7 +291,8 @@ def _lay_out(
         number = order[shard.table]
         if not pooled:
             return False, (shard.columns[1] - shard.columns[0],), kinds[number]
-        return shard.rows != (0, tables[number].num_embeddings), groups_of_table[number], kinds[number]
+        is_cut = not everywhere and shard.rows != (0, tables[number].num_embeddings)
+        return is_cut, groups_of_table[number], kinds[number]
 
     shards = sorted(held, key=lambda shard: (batch_of(shard), order[shard.table], shard.rows, shard.columns))
     members = tuple(LocalTable(name=shard.table, rows=shard.rows, columns=shard.columns) for shard in shards)
@@ -304,10 +312,12 @@ def _lay_out(
     for (is_cut, _, _), of_batch in groupby(blocks, key=lambda block: batch_of(shards[block[0]])):
         first, column = len(lookups), 0
 
-        def band_of(block: tuple[int, int, Request], *, alone: bool = is_cut) -> tuple[int, ...]:
-            """Equal for blocks of one band."""
-            group = feature_groups[block[2].feature]
-            return (group, *block[:2]) if alone else (group,)
+        def band_of(block: tuple[int, int, Request], *, is_cut: bool = is_cut) -> tuple[int, ...]:
+            """Equal for blocks of one band; of more than a group for what is added."""
+            member, output, request = block
+            is_first = member == 0 or shards[member].table != shards[member - 1].table
+            group = feature_groups[request.feature]
+            return (group, member, output) if is_cut or (everywhere and not is_first) else (group,)
 
         for key, of_band in groupby(of_batch, key=band_of):
             group, start = key[0], (len(lookups), column)
@@ -316,8 +326,9 @@ def _lay_out(
                 lookups.append(Lookup(requests.index(request), member, columns, output, members[member].columns))
                 column = columns[1]
             asked = lookups[start[0]].request
-            bands.append(Band(len(batches), asked, group, (start[0], len(lookups)), (start[1], column)))
+            columns = start[1], column
+            bands.append(Band(len(batches), asked, group, len(key) > 1, (start[0], len(lookups)), columns))
         batches.append((first, len(lookups)))
     request_groups = tuple(feature_groups[request.feature] for request in requests)
-    some = tuple(number for number, request in enumerate(requests) if pooled and not request.whole)
+    some = tuple(n for n, request in enumerate(requests) if pooled and not everywhere and not request.whole)
     return OwnerLayout(members, requests, request_groups, some, tuple(lookups), tuple(batches), tuple(bands))

@@ -321,7 +321,7 @@ def pack(
     messages, firsts = [], [0]
     for number, owner in enumerate(owners):
         parts = [found.of(of_group.of_owner(number)) for found, of_group in zip(counted, index, strict=True)]
-        bags = [found[cut] for _, found, cut in parts if form.with_lengths]
+        bags = [found[cut] for _, found, cut in parts]
         header = np.concatenate([rows, *(counts for counts, _, _ in parts), *bags])
         messages.append(Message(form, header, owner, allocate=False))
         firsts.append(firsts[-1] + -(-messages[-1].num_bytes // _ALIGNMENT) * _ALIGNMENT)
@@ -337,8 +337,8 @@ def pack(
             requests = slice(done[number], done[number] + asked.stop - asked.start)
             places.append(message.places_in_memory(firsts[number], requests))
             for request, row in enumerate(range(asked.start, asked.stop), requests.start):
-                if form.with_lengths and (cut := int(found.requests[row, 2])) >= 0:
-                    first, stop = found.first_bags[cut : cut + 2].tolist()
+                if found.requests[row, 3]:
+                    first, stop = found.first_bags[row : row + 2].tolist()
                     message.places[request] = torch.from_numpy(found.places[first:stop])
             done[number] = requests.stop
         pack_requests(
@@ -377,13 +377,13 @@ class _Counted:
     bag_lengths: npt.NDArray[np.int32]
     """[requests of cut tables, rows]"""
     first_bags: _Ints
-    """[requests of cut tables + 1] where the bags of each begin in `places`."""
+    """[r + 1] where the bags of each begin in `places`, where those without ids are left out."""
     places: _Ints
-    """Rows that have ids; not filled yet."""
+    """Rows of these bags; not filled yet."""
 
     def of(self, requests: slice) -> tuple[_Ints, _Ints, npt.NDArray[np.bool_]]:
-        """Counts and bags of some requests, and which of these are for cut tables."""
-        return self.counts[requests], self.bags[requests], self.requests[requests, 2] >= 0
+        """Counts and bags of some requests, and for which of these bags without ids are left out."""
+        return self.counts[requests], self.bags[requests], self.requests[requests, 3] > 0
 
 
 def _count(samples: Samples, index: IndexMap, form: MessageFormat) -> _Counted:
@@ -393,6 +393,7 @@ def _count(samples: Samples, index: IndexMap, form: MessageFormat) -> _Counted:
     for found in (requests, features):
         found[:, 0] = [samples.keys[feature] for feature in found[:, 0].tolist()]
     counts, bags = np.empty(len(requests), np.int64), np.empty(len(requests), np.int64)
+    one_each = np.empty(len(requests), np.bool_)
     bag_lengths = np.empty((int(requests[:, 2].max(initial=-1)) + 1, samples.num_rows), np.int32)
     count_requests(
         samples.lengths,
@@ -405,12 +406,12 @@ def _count(samples: Samples, index: IndexMap, form: MessageFormat) -> _Counted:
         index.asked,
         counts,
         bags,
+        one_each,
         bag_lengths,
     )
-    is_cut = requests[:, 2] >= 0
-    first_bags = np.concatenate([[0], bags[is_cut].cumsum()]) if form.with_lengths else np.zeros(1, np.int64)
+    first_bags = np.concatenate([[0], (bags * requests[:, 3]).cumsum()])
     if form.with_lengths:
-        counts[np.where(is_cut, counts == bags, samples.one_each[requests[:, 0]])] = ONE_EACH
+        counts[np.where(requests[:, 2] < 0, samples.one_each[requests[:, 0]], one_each)] = ONE_EACH
     return _Counted(requests, features, counts, bags, bag_lengths, first_bags, np.empty(int(first_bags[-1]), np.int64))
 
 

@@ -1,8 +1,9 @@
 """The loops behind `windrow.recsys.sharded.packing`.
 
 Where several take them: `lengths` [features, samples], `ids` [n] and `weights` [n], or [0] for none, are a batch's;
-`starts` [features + 1] says where each feature's ids begin; `requests` [r, 3] are feature, first row, and row of
-`bag_lengths` or -1 for all ids; `features`, `bounds`, `first_asked` and `asked` are those of `IndexMap`.
+`starts` [features + 1] says where each feature's ids begin; `requests` [r, 4] are feature, first row, row of
+`bag_lengths` or -1 for all ids, and whether samples without ids are left out; `features`, `bounds`, `first_asked` and
+`asked` are those of `IndexMap`.
 """
 
 from typing import Any
@@ -89,12 +90,13 @@ def count_requests(
     asked: Ints,
     counts: Ints,
     bags: Ints,
+    one_each: npt.NDArray[np.bool_],
     bag_lengths: Small,
 ) -> None:
     """Count the ids of every request into `counts` [r], and its bags into `bags` [r].
 
-    Bags are samples, of cut tables those that have ids; of these ids by sample go into `bag_lengths` [cut requests,
-    samples].
+    Bags are samples, or those that have ids. Of cut tables, whether each has one goes into `one_each` [r], and ids by
+    sample into `bag_lengths` [cut requests, samples].
     """
     bag_lengths[:] = 0
     for cut in range(len(features)):
@@ -107,7 +109,7 @@ def count_requests(
                 for number in range(first_asked[piece], first_asked[piece + 1]):
                     bag_lengths[requests[asked[number], 2], sample] += 1
     for request in range(len(requests)):
-        feature, _, cut = requests[request]
+        feature, _, cut, left_out = requests[request]
         if cut < 0:
             counts[request] = starts[feature + 1] - starts[feature]
             bags[request] = lengths.shape[1]
@@ -116,7 +118,8 @@ def count_requests(
             for sample in range(lengths.shape[1]):
                 total += bag_lengths[cut, sample]
                 filled += bag_lengths[cut, sample] > 0
-            counts[request], bags[request] = total, filled
+            counts[request], bags[request] = total, filled if left_out else lengths.shape[1]
+            one_each[request] = total == filled == bags[request]
 
 
 @numba.njit(nogil=True, cache=True)
@@ -142,12 +145,12 @@ def pack_requests(
 
     `places` [r, 3] say where ids, weights, and lengths (or -1 for none) of each request begin in `packed_ids`,
     `packed_weights` and `packed_lengths`, which are one memory; they are changed. `bag_lengths` is of `count_requests`.
-    `first_bags` [cut requests + 1], or [1] if unpooled, says where the samples of each that have ids go in `filled`.
+    `first_bags` [r + 1] says where the samples of each go in `filled`, where those without ids are left out.
     """
     num_samples = lengths.shape[1]
     weighted = len(weights) > 0
     for request in range(len(requests)):
-        feature, _, cut = requests[request]
+        feature, _, cut, left_out = requests[request]
         place, place_of_weights, place_of_lengths = places[request]
         if cut < 0:
             start = starts[feature]
@@ -156,17 +159,18 @@ def pack_requests(
                 packed_ids[place + i] = ids[start + i]
             if weighted:
                 packed_weights[place_of_weights : place_of_weights + count] = weights[start : start + count]
-            if place_of_lengths >= 0:
-                for sample in range(num_samples):
-                    packed_lengths[place_of_lengths + sample] = lengths[feature, sample]
-        elif len(first_bags) > 1:
-            bag = first_bags[cut]
+        if left_out:
+            bag = first_bags[request]
             for sample in range(num_samples):
                 if bag_lengths[cut, sample] > 0:
                     filled[bag] = sample
                     if place_of_lengths >= 0:
-                        packed_lengths[place_of_lengths + bag - first_bags[cut]] = bag_lengths[cut, sample]
+                        packed_lengths[place_of_lengths + bag - first_bags[request]] = bag_lengths[cut, sample]
                     bag += 1
+        elif place_of_lengths >= 0:
+            for sample in range(num_samples):
+                length = lengths[feature, sample] if cut < 0 else bag_lengths[cut, sample]
+                packed_lengths[place_of_lengths + sample] = length
     for cut in range(len(features)):
         feature, first, stop = features[cut]
         for position in range(starts[feature], starts[feature + 1]):

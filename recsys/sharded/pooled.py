@@ -129,13 +129,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         self.is_direct = self.layout.is_direct and not self.held.arrays
         """Whether a batch may go as it is into the kernel."""
         self._runs = band_runs(self.layout)
-        self._added = [
-            (band.group, runs)
-            for owner, of_owner in zip((*self.layout.owners, self.layout.replicated), self._runs, strict=True)
-            for band, runs in zip(owner.bands, of_owner, strict=True)
-            if isinstance(runs, tuple)
-        ]
-        """Groups, and columns of their matrices that sums are put together in."""
+        self._summed = _summed_columns(self.layout)
 
     def forward(
         self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
@@ -221,7 +215,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
             [
                 Landing(number, targets[band.group], runs)
                 if isinstance(runs, np.ndarray)
-                else Landing(number, Block(band.group, message.places[band.request], runs), add=True)
+                else Landing(number, Block(band.group, _places(message, band.request), runs), add=True)
                 for number, (band, runs) in enumerate(zip(other.bands, of_owner, strict=True))
             ]
             for other, of_owner, message in zip(owners, self._runs, asked, strict=True)
@@ -234,7 +228,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
             torch.empty(group.num_rows if width else 0, width, device=self.device)
             for group, width in zip(samples, self._widths.values(), strict=True)
         ]
-        for group, (start, stop) in self._added:
+        for group, (start, stop) in self._summed:
             matrices[group][:, start:stop] = 0
         return self.named(self._averages(transfer.finish(matrices, replicated), samples), samples)
 
@@ -354,8 +348,7 @@ def band_runs(layout: Layout) -> list[list[Runs | Range]]:
 
     Returns:
         For each owner, the replicated tables last, and each of its bands, the runs from its columns to those of the
-        group's matrix (`Layout.outputs`), neighbours that stay neighbours joined: these are copied. Of a table that is
-        cut by rows, the columns there that rows are added to.
+        group's matrix (`Layout.outputs`), neighbours that stay neighbours joined. Of what is added, the columns there.
     """
     found: list[list[Runs | Range]] = []
     for owner in (*layout.owners, layout.replicated):
@@ -364,8 +357,26 @@ def band_runs(layout: Layout) -> list[list[Runs | Range]]:
             runs = []
             for lookup in owner.lookups[slice(*band.lookups)]:
                 target = layout.outputs[lookup.output][2][0] + lookup.part[0]
-                runs.append((lookup.columns[0] - band.columns[0], target, lookup.dim, 0))
-            is_cut = band.request in owner.cut
-            of_bands.append((runs[0][1], runs[0][1] + runs[0][2]) if is_cut else join_runs(runs))
+                runs.append((lookup.columns[0] - band.columns[0], target, lookup.dim))
+            of_bands.append((runs[0][1], runs[0][1] + runs[0][2]) if band.added else join_runs(runs))
         found.append(of_bands)
     return found
+
+
+def _summed_columns(layout: Layout) -> list[tuple[int, Range]]:
+    """Groups, and columns of their matrices, that bands are added to, and none is copied to."""
+    owners = (*layout.owners, layout.replicated)
+    bands = [(band, owner.lookups[slice(*band.lookups)]) for owner in owners for band in owner.bands]
+    everywhere = {lookup.output for lookup in layout.replicated.lookups}
+    found = dict.fromkeys(
+        (band.group, (layout.outputs[lookup.output][2][0] + lookup.part[0], lookup.dim))
+        for band, (lookup, *_) in bands
+        if band.added and lookup.output not in everywhere
+    )
+    return [(group, (start, start + width)) for group, (start, width) in found]
+
+
+def _places(message: Message, request: int) -> Tensor:
+    """Rows of the bags of a request."""
+    found = message.places.get(request)
+    return torch.arange(int(message.bags[request])) if found is None else found

@@ -205,24 +205,29 @@ def test_columns_of_a_block_are_copied_or_added_where_they_belong(spmd, codec, s
         codecs = {"codec": make_codec(codec), "gradient_codec": make_codec(codec)}
         wire = Wire(world, stage="test", **codecs, shared_memory=shared_memory)
         size, rank = world.size, world.rank
-        runs = [np.array([[0, 4, 2, rank > 0], [3, 0, 3, rank > 0]]) for rank in range(size)]
+        runs = np.array([[0, 4, 2], [3, 0, 3]])
+        # The last one copies columns; the others add theirs to some rows.
+        order = torch.tensor([3, 0, 2])
+        local = [Block(0, slice(0, 3), (0, COLUMNS))]
         blocks = [[Block(0, slice(3 * peer, 3 * peer + 3), (0, COLUMNS))] for peer in range(size)]
-        landings = [[Landing(0, Block(0, slice(1, 4)), runs[peer])] for peer in range(size)]
-        route = Route(wire, blocks, landings, [[(3, COLUMNS)]] * size)
+        landings = [[Landing(0, Block(0, order, (1, 7)), add=True)] for _ in range(size)]
+        landings.append([Landing(0, Block(0, slice(1, 4)), runs)])
+        route = Route(wire, [*blocks, local], landings, [[(3, COLUMNS)]] * size)
         sources = [torch.arange(18.0 * size).view(-1, COLUMNS) + owner for owner in range(size)]
         source = sources[rank].clone().requires_grad_()
-        (target,) = route.start([source], differentiable=True).finish([torch.zeros(5, 7)])
+        copied = torch.arange(18.0).view(3, COLUMNS).requires_grad_()
+        (target,) = route.start([source], differentiable=True).finish([torch.zeros(5, 7)], [copied])
         expected = torch.zeros(5, 7)
+        expected[1:4, 4:6] = copied.detach()[:, 0:2]
+        expected[1:4, 0:3] = copied.detach()[:, 3:6]
         for owner in range(size):
-            expected[1:4, 4:6] += sources[owner][3 * rank : 3 * rank + 3, 0:2]
-            expected[1:4, 0:3] += sources[owner][3 * rank : 3 * rank + 3, 3:6]
+            expected[order, 1:7] += sources[owner][3 * rank : 3 * rank + 3]
         assert torch.equal(target.detach(), expected)
         weights = torch.arange(35.0).view(5, 7)
         (target * weights).sum().backward()
         for peer in range(size):
-            of_peer = source.grad[3 * peer : 3 * peer + 3]
-            assert torch.equal(of_peer[:, 0:2], weights[1:4, 4:6])
-            assert torch.equal(of_peer[:, 3:6], weights[1:4, 0:3])
+            assert torch.equal(source.grad[3 * peer : 3 * peer + 3], weights[order, 1:7])
+        assert torch.equal(copied.grad[:, [0, 1, 3, 4, 5]], weights[1:4, [4, 5, 0, 1, 2]])
 
     spmd(body)
 
@@ -232,11 +237,11 @@ def test_local_matrices_land_without_a_message():
     wire = Wire(world, stage="test")
     local = torch.arange(8.0).view(2, 4).requires_grad_()
     whole = Block(0, slice(0, 2), (0, 4))
-    landing = Landing(0, Block(0, slice(1, 3)), np.array([[1, 2, 2, 1]]))
+    landing = Landing(0, Block(0, slice(1, 3)), np.array([[1, 2, 2]]))
     route = Route(wire, [[], [whole]], [[], [landing]], [[]])
     (target,) = route.start([], differentiable=True).finish([torch.ones(3, 5)], [local])
     expected = torch.ones(3, 5)
-    expected[1:3, 2:4] += torch.arange(8.0).view(2, 4)[:, 1:3]
+    expected[1:3, 2:4] = torch.arange(8.0).view(2, 4)[:, 1:3]
     assert torch.equal(target.detach(), expected)
     target.sum().backward()
     assert torch.equal(local.grad[:, 1:3], torch.ones(2, 2))

@@ -182,6 +182,17 @@ def test_what_travels_of_some_rows(hand_made: ComputeModel) -> None:
     assert rows.traffic(Piece("a", (0, 1000), (0, 16))).gradients == pytest.approx(300 * 16 * 4)
 
 
+def test_of_tables_that_do_not_learn_no_gradients_travel(hand_made: ComputeModel) -> None:
+    workload = Workload(batch_size=100, links=network(2))
+    plan = Plan((Shard("a", 0, (0, 1000), (0, 16)),), (Replica("b", (0, 500)),))
+    learns, looks_up = (
+        TableCosts(SPECS, 2, replace(workload, learns=learns), hand_made).of_plan(plan) for learns in (True, False)
+    )
+    assert looks_up.sums == 0 < learns.sums
+    np.testing.assert_array_equal(looks_up.backward, 0)
+    np.testing.assert_array_equal(looks_up.ids, learns.ids)
+
+
 def test_one_rank_and_no_network_send_nothing(hand_made: ComputeModel) -> None:
     for size, links in ((1, None), (2, None)):
         costs = TableCosts(SPECS, size, Workload(links=links), hand_made)

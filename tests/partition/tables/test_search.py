@@ -8,10 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.harness.hand_made_costs import best_of_octaves, one_hot_tables
 from windrow.comm.errors import PlanError
 from windrow.comm.links import Links, TimeCurve
-from windrow.partition.tables import Plan, Replica, Shard, TableSpec, check_plan
-from windrow.partition.tables.access import octave_bounds, steps_of, zipf_shares
+from windrow.partition.tables import Plan, Shard, TableSpec, check_plan
+from windrow.partition.tables.access import steps_of, zipf_shares
 from windrow.partition.tables.cost_model import ComputeModel
 from windrow.partition.tables.costs import TableCosts, Workload
 from windrow.partition.tables.planners import PLANNERS
@@ -165,45 +166,22 @@ def test_a_search_that_runs_out_of_time_has_a_plan(hand_made: ComputeModel) -> N
     check_plan(plan, specs, 4)
 
 
-def one_hot(chance: np.random.Generator, tables: int, most_rows: int = 10**6) -> list[TableSpec]:
-    """One id in each sample, a few rows of which are asked for most of the time."""
-    rows = [int(chance.integers(2, most_rows)) for _ in range(tables)]
-    return [
-        TableSpec(name=f"t{n}", rows=many, dim=16, features=(f"f{n}",), access=zipf_shares(many, 1.1))
-        for n, many in enumerate(rows)
-    ]
-
-
-def best_by_rows(costs: TableCosts) -> float:
-    """The least cost of all plans that replicate some octaves of each table, and have the rest on one rank."""
-    size, choices = costs.world_size, []
-    for spec in costs.specs.values():
-        stops = [0, *octave_bounds(spec.rows)[1:].tolist()]
-        choices.append([(spec, stop, rank) for stop in stops for rank in range(size if stop < spec.rows else 1)])
-
-    def plan(chosen: tuple[tuple[TableSpec, int, int], ...]) -> Plan:
-        cold = [Shard(s.name, rank, (stop, s.rows), (0, s.dim)) for s, stop, rank in chosen if stop < s.rows]
-        return Plan(tuple(cold), tuple(Replica(s.name, (0, stop)) for s, stop, _ in chosen if stop))
-
-    return min(costs.of_plan(plan(chosen)).total for chosen in product(*choices))
-
-
 def test_by_rows_as_good_as_all_plans_of_octaves(hand_made: ComputeModel) -> None:
     gaps = []
     for seed in range(8):
         chance = np.random.default_rng(seed)
         slow = replace(network(2), seconds_per_byte=np.full((2, 2), 1e-7))
-        specs = one_hot(chance, 2, most_rows=2000)
+        specs = one_hot_tables(chance, 2, most_rows=2000)
         costs = TableCosts(specs, 2, Workload(batch_size=int(chance.integers(20, 2000)), links=slow), hand_made)
         _, found = search_plan(costs, NO_LIMIT, by_rows=True)
-        best = best_by_rows(costs)
+        best = best_of_octaves(costs)
         gaps.append(found.total / best - 1)
         assert 0.7 * best < costs.least_possible() < best
     assert np.mean(gaps) <= 0.01
 
 
 def test_hot_rows_are_replicated_where_that_pays(hand_made: ComputeModel) -> None:
-    specs = one_hot(np.random.default_rng(0), 8)
+    specs = one_hot_tables(np.random.default_rng(0), 8)
     slow = replace(network(4), seconds_per_byte=np.full((4, 4), 1e-8))
     costs = TableCosts(specs, 4, Workload(batch_size=4096, links=slow), hand_made)
     by_tables, (plan, found) = search_plan(costs, NO_LIMIT), search_plan(costs, NO_LIMIT, by_rows=True)
@@ -219,7 +197,7 @@ def test_hot_rows_are_replicated_where_that_pays(hand_made: ComputeModel) -> Non
 
 
 def test_rows_are_cut_where_half_of_the_lookups_are(hand_made: ComputeModel) -> None:
-    (spec,) = one_hot(np.random.default_rng(0), 1)
+    (spec,) = one_hot_tables(np.random.default_rng(0), 1)
     # Nothing learns faster for being everywhere: sums of gradients cost more than lookups.
     costly = replace(network(2), all_reduce=(TimeCurve(latency_s=9.0, seconds_per_unit=0, hidden_s=0),) * 2)
     costs = TableCosts([spec], 2, Workload(batch_size=4096, links=costly), hand_made)

@@ -27,7 +27,7 @@ def test_a_process_alone_with_whole_tables_needs_no_exchange(small, kind, size, 
     assert make_layout(small.tables, small.make_plan(kind, size), size, groups).is_direct == is_direct
 
 
-@pytest.mark.parametrize(("groups", "runs"), [((), [[[0, 0, 8, 0]]]), ([("b",)], [[[0, 0, 4, 0]], [[0, 0, 4, 0]]])])
+@pytest.mark.parametrize(("groups", "runs"), [((), [[[0, 0, 8]]]), ([("b",)], [[[0, 0, 4]], [[0, 0, 4]]])])
 def test_neighbours_of_a_group_that_go_the_same_way_are_one_run(groups, runs):
     tables = [EmbeddingBagConfig(name=name, num_embeddings=3, embedding_dim=4, feature_names=[name]) for name in "ab"]
     plan = Plan((Shard("a", 1, (0, 3), (0, 4)), Shard("b", 1, (0, 3), (0, 4))))

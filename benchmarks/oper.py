@@ -1,0 +1,368 @@
+"""Placement by rows, beside placement by tables: predicted against the best there is, and measured on emulated hosts.
+
+Exact: the search on 200 instances of two tables on two ranks, with costs made by hand, against every plan that
+replicates some octaves of their rows.
+
+Measured, on 4 emulated hosts at 1 and 10 Gbit/s and 4 ranks of one host, steps of the tables alone, training and
+looking up, under the plan of each method, all by our runtime, in turn:
+
+    zipf .8, 1.05, 1.2   26 tables of a thousand to a million rows, 32 columns, one id in a sample, by Zipf's law
+    mlperf               26 tables with the sizes, cut to 200,000 rows, and the ids a sample of MLPerf's DLRM-DCNv2
+    gowalla              users and items of the visits, one each, 64 columns
+    diginetica           items of a session so far, unpooled, 64 columns
+
+    oper                 hot rows replicated, the others where they cost least (`planner = "oper"`)
+    neuroshard, row_wise, torchrec   whole tables or columns, by search; by rows; what TorchRec's planner finds
+    by probability       rows that a rank looks up in half of its steps or more replicated, the others in ranges with as
+                         many lookups (FlexShard)
+
+Each rank has memory for 40 % of all tables. Bytes are those of a training step, all ranks together.
+
+    python benchmarks/oper.py [--short] [--only exact | zipf ... | diginetica] [--data FOLDER]
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from benchmarks.harness.compare import compare
+from benchmarks.harness.data_sets import data_option, read_sessions
+from benchmarks.harness.dlrm import steps_of_tables
+from benchmarks.harness.hand_made_costs import best_of_octaves, hand_made_model, one_hot_tables
+from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
+from benchmarks.torchrec_peer import MLPERF_MULTI_HOT, MLPERF_ROWS, MOST_ROWS
+from windrow import recsys
+from windrow.comm.connect import connect
+from windrow.comm.links import NetworkDescription, described_links
+from windrow.comm.meter import Meter
+from windrow.comm.world import World
+from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+from windrow.partition.tables.access import draw_rows, octave_shares, steps_of, zipf_shares
+from windrow.partition.tables.cost_model import ComputeModel
+from windrow.partition.tables.costs import TableCosts, Workload
+from windrow.partition.tables.plan import Plan, Replica, Shard, TableSpec, rank_bytes
+from windrow.partition.tables.planners import PLANNERS, SHIPPED_MODEL, Planner
+from windrow.partition.tables.search import search_plan
+
+HOSTS, BATCH, REPEATS = 4, 2048, {False: 10, True: 3}
+ZIPF = {"zipf .8": 0.8, "zipf 1.05": 1.05, "zipf 1.2": 1.2}
+REAL = {"gowalla": "gowalla.npz", "diginetica": "sessions_diginetica.npz"}
+PARTS = ("exact", *ZIPF, "mlperf", *REAL)
+RATES: dict[bool, tuple[str | None, ...]] = {False: ("1gbit", "10gbit", None), True: ("1gbit",)}
+"""None: ranks of one host."""
+INSTANCES = {False: 200, True: 20}
+MEMORY_SHARE = 0.4
+OURS, BY_PROBABILITY = "oper", "by probability"
+AIM_GAP, AIM_TRAINING, AIM_LOOKUPS, AIM_LEAST, AIM_BALANCE, AIM_BYTES = 0.01, 1.5, 2.0, 0.95, 1.1, 0.15
+
+Ids = npt.NDArray[np.int64]
+
+
+def by_probability(specs: Sequence[TableSpec], world_size: int, memory: float, workload: Workload) -> Plan:
+    """Rows that a rank looks up in half of its steps replicated, as far as memory goes; ranges of equal lookups."""
+    copies, shards = [], []
+    room = memory - sum(spec.num_bytes for spec in specs) / world_size
+    for spec in specs:
+        held, shares = steps_of(spec)
+        lookups = workload.batch_size * spec.lookups_per_sample
+        often = held[1 - np.exp(-lookups * shares / held) >= 0.5].sum()  # a half
+        hot = int(min(often, room / len(specs) / (spec.dim * spec.bytes_per_value)))
+        if hot:
+            copies.append(Replica(spec.name, (0, hot)))
+        held, shares = steps_of(spec, (hot, spec.rows))
+        rows = np.concatenate([[0.0], held.cumsum()])
+        ends = np.interp(np.linspace(0, shares.sum(), world_size + 1), np.concatenate([[0.0], shares.cumsum()]), rows)
+        bounds = np.unique(hot + ends.round().astype(np.int64)).tolist()
+        shards += [Shard(spec.name, rank, bound, (0, spec.dim)) for rank, bound in enumerate(pairwise(bounds))]
+    return Plan(tuple(shards), tuple(copies))
+
+
+METHODS: dict[str, Planner] = {
+    OURS: PLANNERS["oper"],
+    "neuroshard": PLANNERS["neuroshard"],
+    "row_wise": PLANNERS["row_wise"],
+    "torchrec": PLANNERS["torchrec"],
+    BY_PROBABILITY: by_probability,
+}
+
+
+# --------------------------------------------------------------------------------------------------------------- exact
+
+
+def exact(program: Program) -> Findings:
+    """Gaps to the best plan of octaves."""
+    found = program.in_process({"what": "exact", "instances": INSTANCES[program.short]}, threads=1, deadline_s=7200)
+    gaps = np.array(found)
+    return Findings(
+        figures={"gap_mean": float(gaps.mean()), "gap_largest": float(gaps.max())},
+        aims={"gap": Aim(f"mean gap to the best plan of octaves <= {AIM_GAP:.0%}", gaps.mean() <= AIM_GAP)},
+    )
+
+
+def try_all(instances: int) -> list[float]:
+    """Gaps to the best."""
+    gaps = []
+    for seed in range(instances):
+        chance = np.random.default_rng(seed)
+        rate = f"{10 ** chance.uniform(-2, 1):.3f}gbit"
+        links = described_links(NetworkDescription(nodes=2, rate=rate, latency_us=50.0))
+        workload = Workload(batch_size=int(chance.integers(20, 5000)), links=links)
+        costs = TableCosts(one_hot_tables(chance, 2, most_rows=2000), 2, workload, hand_made_model())
+        gaps.append(search_plan(costs, float("inf"), by_rows=True)[1].total / best_of_octaves(costs) - 1)
+    return gaps
+
+
+# ------------------------------------------------------------------------------------------------------------ measured
+
+
+def zipf_tables(exponent: float) -> list[TableSpec]:
+    """Tables of any size."""
+    rows = np.geomspace(1e3, 1e6, 26).astype(int).tolist()
+    return [table(f"t{n}", many, 32, zipf_shares(many, exponent)) for n, many in enumerate(rows)]
+
+
+def mlperf_tables() -> list[TableSpec]:
+    """MLPerf's, cut to fit."""
+    return [
+        table(f"t{n}", min(rows, MOST_ROWS), 64, zipf_shares(min(rows, MOST_ROWS), 1.05), lookups=float(ids))
+        for n, (rows, ids) in enumerate(zip(MLPERF_ROWS, MLPERF_MULTI_HOT, strict=True))
+    ]
+
+
+def table(
+    name: str, rows: int, dim: int, access: tuple[float, ...], *, lookups: float = 1.0, pooled: bool = True
+) -> TableSpec:
+    """Row-wise Adagrad."""
+    return TableSpec(
+        name=name,
+        rows=rows,
+        dim=dim,
+        features=(name,),
+        optimizer_bytes_per_row=4.0,
+        lookups_per_sample=lookups,
+        access=access,
+        pooled=pooled,
+    )
+
+
+def frequent_first(ids: Ids) -> tuple[Ids, Ids]:
+    """Ids numbered by how often they come, and how often."""
+    _, number, counts = np.unique(ids, return_inverse=True, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return place[number], counts[order]
+
+
+def population(part: str, data: str) -> tuple[list[TableSpec], Callable[[int], dict[str, tuple[Ids, Ids]]]]:
+    """Tables, and what draws a rank's minibatch: ids and lengths of each."""
+    if part in REAL:
+        return real(part, data)
+    specs = mlperf_tables() if part == "mlperf" else zipf_tables(ZIPF[part])
+
+    def draw(seed: int) -> dict[str, tuple[Ids, Ids]]:
+        chance = np.random.default_rng(seed)
+        lengths = [np.full(BATCH, int(spec.lookups_per_sample)) for spec in specs]
+        drawn = [draw_rows(spec, int(own.sum()), chance) for spec, own in zip(specs, lengths, strict=True)]
+        return {spec.name: (rows, own) for spec, rows, own in zip(specs, drawn, lengths, strict=True)}
+
+    return specs, draw
+
+
+def real(part: str, data: str) -> tuple[list[TableSpec], Callable[[int], dict[str, tuple[Ids, Ids]]]]:
+    """Those of a real log."""
+    from pathlib import Path
+
+    path = Path(data) / REAL[part]
+    if part == "diginetica":
+        items, offsets = read_sessions(path)
+        items, counts = frequent_first(items)
+        # Each prefix of a session is a sample.
+        starts, stops = np.repeat(offsets[:-1], np.diff(offsets)), np.arange(1, len(items) + 1)
+        mean = float((stops - starts).mean())
+        specs = [table("item", len(counts), 64, octave_shares(counts), lookups=mean, pooled=False)]
+
+        def draw_prefixes(seed: int) -> dict[str, tuple[Ids, Ids]]:
+            chosen = np.random.default_rng(seed).integers(0, len(items), BATCH)
+            found = [items[start:stop] for start, stop in zip(starts[chosen], stops[chosen], strict=True)]
+            return {"item": (np.concatenate(found), np.array([len(each) for each in found]))}
+
+        return specs, draw_prefixes
+    with np.load(path, allow_pickle=False) as file:
+        visited, per_user = file["train_items"], np.diff(file["train_indptr"])
+    columns = {"user": frequent_first(np.repeat(np.arange(len(per_user)), per_user)), "item": frequent_first(visited)}
+    specs = [table(name, len(counts), 64, octave_shares(counts)) for name, (_, counts) in columns.items()]
+
+    def draw_visits(seed: int) -> dict[str, tuple[Ids, Ids]]:
+        chosen = np.random.default_rng(seed).integers(0, len(visited), BATCH)
+        return {name: (ids[chosen], np.ones(BATCH, np.int64)) for name, (ids, _) in columns.items()}
+
+    return specs, draw_visits
+
+
+def measure_part(world: World, part: str, data: str, rate: str | None, repeats: int) -> dict[str, Any]:
+    """Steps of one population under each method's plan, in turn. Collective."""
+    specs, draw = population(part, data)
+    links = described_links(
+        NetworkDescription(nodes=world.size, rate=rate, latency_us=50.0)
+        if rate
+        else NetworkDescription(nodes=1, ranks_per_node=world.size)
+    )
+    memory = MEMORY_SHARE * sum(spec.num_bytes for spec in specs)
+    drawn = draw(world.rank)
+    ids = KeyedJaggedTensor(
+        keys=list(drawn),
+        values=torch.from_numpy(np.concatenate([values for values, _ in drawn.values()])),
+        lengths=torch.from_numpy(np.concatenate([lengths for _, lengths in drawn.values()])).int(),
+    )
+    pooled = specs[0].pooled
+    config = recsys.EmbeddingBagConfig if pooled else recsys.EmbeddingConfig
+    configs = [
+        config(num_embeddings=spec.rows, embedding_dim=spec.dim, name=spec.name, feature_names=[spec.name])
+        for spec in specs
+    ]
+    model, found = ComputeModel.load(SHIPPED_MODEL), {}
+    for what, learns in (("training", True), ("looking up", False)):
+        workload = Workload(batch_size=BATCH, links=links, learns=learns)
+        costs = TableCosts(specs, world.size, workload, model)
+        steps: dict[str, Callable[[], object]] = {}
+        about: dict[str, dict[str, float]] = {}
+        for name, planner in METHODS.items():
+            made = planner(specs, world.size, memory, workload) if world.rank == 0 else None
+            plan = world.broadcast_object(made, root=0, stage="plan")
+            collection = (recsys.EmbeddingBagCollection if pooled else recsys.EmbeddingCollection)(
+                configs, world=world, plan=plan
+            )
+            step = steps_of_tables(collection, ids, world)[not learns]
+            steps[name] = step
+            about[name] = traffic(world, step) | {
+                "predicted_s": costs.of_plan(plan).total,
+                "least_s": costs.least_possible(),
+                "fullest": max(rank_bytes(plan, specs, world.size)) / memory,
+            }
+        timed = compare(steps, baseline=OURS, repeats=repeats, warm_up=2, world=world)
+        found[what] = {"timed": comparison_to_json(timed), "about": about}
+    return found
+
+
+def traffic(world: World, step: Callable[[], None]) -> dict[str, float]:
+    """Bytes that a step of all ranks sends, and lookups of the busiest rank over the mean. Collective."""
+    world.meter = Meter()
+    step()
+    sent = sum(amount.bytes_sent for amount in world.meter.table().values())
+    world.meter = None
+    return {"bytes": float(sum(world.all_gather_object(sent, stage="bytes")))}
+
+
+def work(task: Mapping[str, Any]) -> object:
+    """Try all plans, or be one of the hosts."""
+    torch.set_num_threads(1)
+    if task["what"] == "exact":
+        return try_all(task["instances"])
+    keep_freed_memory()
+    keep_shapes(RECOMMENDATION_SHAPES)
+    with connect("mpi", deadline_s=300) as world:
+        return measure_part(world, task["what"], task["data"], task["rate"], task["repeats"])
+
+
+def measured(program: Program, parts: Sequence[str]) -> Findings:
+    """All populations on all networks."""
+    figures: dict[str, float] = {}
+    rows: list[tuple[str | float, ...]] = []
+    comparisons: dict[str, Comparison] = {}
+    others = [name for name in METHODS if name != OURS]
+    ratios: dict[str, list[float]] = {"training": [], "looking up": []}
+    gaps, kept = [], []
+    for part in parts:
+        for rate in RATES[program.short]:
+            task = {"what": part, "rate": rate, "repeats": REPEATS[program.short], "data": str(program.options.data)}
+            found = program.on_ranks(HOSTS, task, rate=rate, deadline_s=3600)
+            for what, each in found.items():
+                comparison = comparison_from_json(each["timed"])
+                comparisons[f"{part}, {rate or 'one host'}, {what}"] = comparison
+                over = {name: 1 / comparison.ratio(name).median for name in others}
+                about = each["about"]
+                gap = about[OURS]["predicted_s"] / about[OURS]["least_s"] - 1
+                bytes_left = about[OURS]["bytes"] / about["row_wise"]["bytes"]
+                key = f"{part}_{rate or 'one_host'}_{what}".replace(" ", "_")
+                figures |= {f"{key}_over_best": min(over.values()), f"{key}_gap": gap, f"{key}_bytes": bytes_left}
+                ratios[what].append(min(over.values()))
+                gaps.append(gap)
+                if part == "diginetica":
+                    kept.append(bytes_left)
+                median = comparison.variants[OURS].median_s
+                rows.append(
+                    (
+                        part,
+                        rate or "one host",
+                        what,
+                        median * 1e3,
+                        *over.values(),
+                        bytes_left,
+                        gap,
+                        about[OURS]["fullest"],
+                    )
+                )
+    columns = ("tables", "rate", "step of", "oper ms", *others, "bytes over row_wise", "over the bound", "memory used")
+    aims = {
+        "training": Aim(
+            f"training: {AIM_TRAINING:g} times the speed of the best other plan, on average",
+            fmean(ratios["training"]) >= AIM_TRAINING,
+        ),
+        "looking_up": Aim(
+            f"looking up: {AIM_LOOKUPS:g} times the speed of the best other plan, on average",
+            fmean(ratios["looking up"]) >= AIM_LOOKUPS,
+        ),
+        "never_slower": Aim(
+            f"nowhere below {AIM_LEAST:g} times the best other plan", min(map(min, ratios.values())) >= AIM_LEAST
+        ),
+        "gap": Aim("every plan within 10 % of the bound", max(gaps) <= 0.1),  # as it says
+    }
+    if kept:
+        aims["bytes"] = Aim("unpooled: 85 % fewer bytes than cut by rows", max(kept) <= AIM_BYTES)
+    return Findings(
+        figures=figures,
+        comparisons=comparisons,
+        aims=aims,
+        tables={"Seconds of a step over oper's": Table(columns=columns, rows=tuple(rows))},
+    )
+
+
+def measure(program: Program) -> Findings:
+    """What was asked for."""
+    chosen = program.chosen([part for part in PARTS if part not in REAL or has_data(program, part)], short=2)
+    found = [exact(program)] if "exact" in chosen else []
+    parts = [part for part in chosen if part != "exact"]
+    if parts:
+        found.append(measured(program, parts))
+    return Findings(
+        figures={key: value for each in found for key, value in each.figures.items()},
+        aims={key: aim for each in found for key, aim in each.aims.items()},
+        comparisons={key: value for each in found for key, value in each.comparisons.items()},
+        tables={key: value for each in found for key, value in each.tables.items()},
+    )
+
+
+def has_data(program: Program, part: str) -> bool:
+    """Whether the log is there."""
+    found: bool = (program.options.data / REAL[part]).is_file()
+    return found
+
+
+if __name__ == "__main__":
+    run_benchmark(
+        __file__,
+        __doc__,
+        measure,
+        work=work,
+        ranks=True,
+        parts=PARTS,
+        add_options=data_option("gowalla.npz and sessions_diginetica.npz", "recsys"),
+    )
