@@ -253,7 +253,7 @@ class _Search:
             PlanError: all tables together do not fit, or the smallest piece of one.
         """
         # Columns first, as long as the state that each piece keeps of its rows leaves room for that.
-        for halves in (_column_halves, _row_halves):
+        for halves in (_row_halves,) if self._by_rows else (_column_halves, _row_halves):
             pieces = self._fitting_pieces(halves)
             needed = sum(self._bytes(piece) for piece in pieces)
             if needed <= self._memory * self._size:
@@ -309,65 +309,62 @@ class _Search:
                 yield warmer
 
     def _warmer(self, state: _State, place: int) -> _State | None:
-        """With the next octave of a piece's rows replicated, where it is whole but for rows that are."""
+        """With the next octave of a table replicated, whose other rows begin with a piece."""
         piece = state.pieces[place]
-        spec = self._costs.specs[piece.table]
-        if not self._has_hot_rows(piece):
+        hot = max((copy.rows[1] for copy in state.replicated if copy.table == piece.table), default=0)
+        if piece.rows[0] != hot or not self._may_have_hot_rows(piece):
             return None
-        stop = next(int(bound) for bound in octave_bounds(spec.rows) if bound > piece.rows[0])
-        others = tuple(copy for copy in state.replicated if copy.table != piece.table)
-        return self._with_hot(state, {place: stop}, others)
+        bounds = octave_bounds(self._costs.specs[piece.table].rows)
+        return self._with_hot(state, {piece.table: int(bounds[bounds > hot][0])})
 
     def hot(self, state: _State) -> Iterator[_State]:
         """States with the octaves replicated that exchange most for each byte of theirs, more and more of them."""
         if not self._by_rows or self._size == 1:
             return
-        rates, ends, owners = [], [], []
-        for place, piece in enumerate(state.pieces):
-            if self._has_hot_rows(piece):
-                spec = self._costs.specs[piece.table]
-                bounds = octave_bounds(spec.rows) if spec.access else np.array([0, spec.rows])
-                rows, shares = np.diff(bounds), np.array(spec.access or (1.0,))
-                rates.append(shares / rows * state.arrays.traffic[place].sum() / spec.dim)
-                ends.append(bounds[1:])
-                owners.append(np.full(len(rows), place))
-        if not rates:
-            return
-        order = np.argsort(-np.concatenate(rates), kind="stable")
-        ends_in_order, owners_in_order = np.concatenate(ends)[order], np.concatenate(owners)[order]
+        rates, ends, tables = [], [], []
+        for table in dict.fromkeys(piece.table for piece in state.pieces if self._may_have_hot_rows(piece)):
+            spec = self._costs.specs[table]
+            bounds = octave_bounds(spec.rows) if spec.access else np.array([0, spec.rows])
+            rows, shares = np.diff(bounds), np.array(spec.access or (1.0,))
+            exchanged = self._costs.traffic(Piece(table, (0, spec.rows), (0, spec.dim)))
+            rates.append(shares / rows * (exchanged.ids + exchanged.vectors + exchanged.gradients) / spec.dim)
+            ends += bounds[1:].tolist()
+            tables += [table] * len(rows)
+        order = np.argsort(-np.concatenate([np.zeros(0), *rates]), kind="stable").tolist()
         number = 1
         while number <= len(order):
-            stops: dict[int, int] = {}
-            for place, stop in zip(owners_in_order[:number].tolist(), ends_in_order[:number].tolist(), strict=True):
-                stops[place] = max(stop, stops.get(place, 0))
-            found = self._with_hot(state, stops, ())
+            stops: dict[str, int] = {}
+            for place in order[:number]:
+                stops[tables[place]] = max(ends[place], stops.get(tables[place], 0))
+            found = self._with_hot(state, stops)
             if found is None:
                 break
             yield found
             number = max(number + 1, int(number * HOT_STEP))
 
-    def _has_hot_rows(self, piece: Piece) -> bool:
-        """Whether the first rows of a piece may be replicated, or all where rows are in no order."""
+    def _may_have_hot_rows(self, piece: Piece) -> bool:
+        """Whether the first rows of its table may be replicated, or all where rows are in no order."""
         spec = self._costs.specs[piece.table]
         return (
             piece.num_columns == spec.dim
-            and piece.rows[1] == spec.rows
             and (spec.frequent_first or not spec.access)
             and spec.compressed_bytes is None
             and spec.bytes_per_value == np.dtype(np.float32).itemsize
         )
 
-    def _with_hot(self, state: _State, stops: Mapping[int, int], others: tuple[Piece, ...]) -> _State | None:
-        """With rows of some pieces up to a row replicated, beside others that are; None where there is no memory."""
-        hot, rest = list(others), []
-        for place, stop in stops.items():
-            piece = state.pieces[place]
-            hot.append(Piece(piece.table, (0, stop), piece.columns))
-            if stop < piece.rows[1]:
-                rest.append(Piece(piece.table, (stop, piece.rows[1]), piece.columns))
+    def _with_hot(self, state: _State, stops: Mapping[str, int]) -> _State | None:
+        """With the rows of some tables up to a row replicated, and no more; None where there is no memory."""
+        hot = [copy for copy in state.replicated if copy.table not in stops]
+        hot += [Piece(table, (0, stop), (0, self._costs.specs[table].dim)) for table, stop in stops.items()]
         if sum(map(self._bytes, hot)) > self._memory:
             return None
-        kept = [place for place in range(len(state.pieces)) if place not in stops]
+        kept, rest = [], []
+        for place, piece in enumerate(state.pieces):
+            stop = stops.get(piece.table, 0)
+            if piece.rows[0] >= stop:
+                kept.append(place)
+            elif stop < piece.rows[1]:
+                rest.append(Piece(piece.table, (stop, piece.rows[1]), piece.columns))
         pieces, left = self._state(rest), state.arrays.taken(kept)
         return _state(
             (*(state.pieces[place] for place in kept), *rest),
