@@ -171,14 +171,23 @@ class Pieces(NamedTuple):
     seconds: Floats
     """[pieces] of each alone."""
     num_bytes: Ints
-    """[pieces] of memory."""
+    """[pieces] of memory each."""
     traffic: Floats
     """[pieces, 3] bytes of ids, vectors and gradients that each rank exchanges with the owner."""
 
-    def taken(self, places: Sequence[int]) -> "Pieces":
+    def taken(self, places: Sequence[int] | Ints) -> "Pieces":
         """Some of them, in this order."""
-        kept = np.array(places, np.int64)
+        kept = np.asarray(places, np.int64)
         return Pieces(self.vectors[kept], self.seconds[kept], self.num_bytes[kept], self.traffic[kept])
+
+    def joined(self, other: "Pieces") -> "Pieces":
+        """These, and then those."""
+        return Pieces(
+            np.concatenate([self.vectors, other.vectors]),
+            np.concatenate([self.seconds, other.seconds]),
+            np.concatenate([self.num_bytes, other.num_bytes]),
+            np.concatenate([self.traffic, other.traffic]),
+        )
 
 
 class Ranks(NamedTuple):

@@ -38,7 +38,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -93,27 +93,17 @@ class _State:
     """Equal for states whose pieces cost the same: a sum over pieces, whatever their order."""
     arrays: "Pieces"
 
-    def without(self, places: Iterable[int]) -> "_State":
-        """The other pieces, beside whole tables that are replicated now."""
-        out = set(places)
-        kept = sorted(set(range(len(self.pieces))) - out)
-        pieces = tuple(self.pieces[place] for place in kept)
-        return _state(pieces, tuple(self.pieces[place] for place in sorted(out)), self.arrays.taken(kept))
-
     def replaced(self, place: int, halves: "_State") -> "_State":
         """With two pieces in the place of one: the first there, the second at the end."""
         first, second = halves.pieces
 
-        def both(here: npt.NDArray[Any], there: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            joined = np.concatenate([here, there[1:]])
-            joined[place] = there[0]
-            return joined
-
+        order = np.arange(len(self.pieces) + 1)
+        order[place], order[-1] = len(self.pieces), len(self.pieces) + 1
         return _State(
             (*self.pieces[:place], first, *self.pieces[place + 1 :], second),
             self.replicated,
             self.key - _key(self.pieces[place]) + halves.key,
-            type(self.arrays)(*map(both, self.arrays, halves.arrays)),
+            self.arrays.joined(halves.arrays).taken(order),
         )
 
 
@@ -315,7 +305,7 @@ class _Search:
         if piece.rows[0] != hot or not self._may_have_hot_rows(piece):
             return None
         bounds = octave_bounds(self._costs.specs[piece.table].rows)
-        return self._with_hot(state, {piece.table: int(bounds[bounds > hot][0])})
+        return self._with_copies(state, {piece.table: int(bounds[bounds > hot][0])})
 
     def hot(self, state: _State) -> Iterator[_State]:
         """States with the octaves replicated that exchange most for each byte of theirs, more and more of them."""
@@ -336,7 +326,7 @@ class _Search:
             stops: dict[str, int] = {}
             for place in order[:number]:
                 stops[tables[place]] = max(ends[place], stops.get(tables[place], 0))
-            found = self._with_hot(state, stops)
+            found = self._with_copies(state, stops)
             if found is None:
                 break
             yield found
@@ -352,11 +342,11 @@ class _Search:
             and spec.bytes_per_value == np.dtype(np.float32).itemsize
         )
 
-    def _with_hot(self, state: _State, stops: Mapping[str, int]) -> _State | None:
-        """With the rows of some tables up to a row replicated, and no more; None where there is no memory."""
-        hot = [copy for copy in state.replicated if copy.table not in stops]
-        hot += [Piece(table, (0, stop), (0, self._costs.specs[table].dim)) for table, stop in stops.items()]
-        if sum(map(self._bytes, hot)) > self._memory:
+    def _with_copies(self, state: _State, stops: Mapping[str, int]) -> _State | None:
+        """With rows of some tables replicated up to one, and no others of these; None where there is no memory."""
+        copies = [copy for copy in state.replicated if copy.table not in stops]
+        copies += [Piece(table, (0, stop), (0, self._costs.specs[table].dim)) for table, stop in stops.items()]
+        if sum(map(self._bytes, copies)) > self._memory:
             return None
         kept, rest = [], []
         for place, piece in enumerate(state.pieces):
@@ -365,12 +355,8 @@ class _Search:
                 kept.append(place)
             elif stop < piece.rows[1]:
                 rest.append(Piece(piece.table, (stop, piece.rows[1]), piece.columns))
-        pieces, left = self._state(rest), state.arrays.taken(kept)
-        return _state(
-            (*(state.pieces[place] for place in kept), *rest),
-            tuple(sorted(hot)),
-            type(left)(*(np.concatenate([here, there]) for here, there in zip(left, pieces.arrays, strict=True))),
-        )
+        pieces = *(state.pieces[place] for place in kept), *rest
+        return _state(pieces, tuple(sorted(copies)), state.arrays.taken(kept).joined(self._state(rest).arrays))
 
     def replicated(self, state: _State) -> Iterator[_State]:
         """States with the first 1, 2, 4, ... whole tables replicated that exchange most for each byte of theirs."""
@@ -384,10 +370,12 @@ class _Search:
         exchanged = state.arrays.traffic.sum(axis=1) / state.arrays.num_bytes
         whole.sort(key=lambda place: -exchanged[place])
         for number in sorted({1 << power for power in range(len(whole).bit_length())} | {len(whole)}):
-            copied = set(whole[:number])
-            if self._size == 1 or state.arrays.num_bytes[list(copied)].sum() > self._memory:
+            found = self._with_copies(
+                state, {state.pieces[place].table: state.pieces[place].rows[1] for place in whole[:number]}
+            )
+            if self._size == 1 or found is None:
                 break
-            yield state.without(copied)
+            yield found
 
     def _state(self, pieces: Sequence[Piece]) -> _State:
         vectors = self._costs.vectors(pieces)
