@@ -282,9 +282,10 @@ def measure_task(world: World, specs: Sequence[TableSpec], rate: str, repeats: i
         plan = world.broadcast_object(made, root=0, stage="plan")
         costs = TableCosts(specs, world.size, workload, model, replica_groups=plan.replica_groups)
         predicted[name] = costs.of_plan(plan).total
-        collection = recsys.EmbeddingBagCollection(tables, world=world, plan=plan)
-        model_on_tables = ModelOnTables(collection, BATCH, shape=DENSE_PART, world=world, seed=0)
-        of_tables[name], _ = steps_of_tables(collection, ids, world)
+        # Each has tables of its own: gradients of replicated ones are summed by one reducer.
+        alone, in_model = (recsys.EmbeddingBagCollection(tables, world=world, plan=plan) for _ in range(2))
+        model_on_tables = ModelOnTables(in_model, BATCH, shape=DENSE_PART, world=world, seed=0)
+        of_tables[name], _ = steps_of_tables(alone, ids, world)
         of_model[name] = partial(model_on_tables.train, ids)
     timed = {
         what: comparison_to_json(compare(steps, baseline=OURS, repeats=repeats, world=world))

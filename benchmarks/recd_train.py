@@ -215,7 +215,8 @@ def predicted(world: World, recipe: RecommendationRecipe, run: Epochs) -> dict[s
             rows = survey.predicted_rows(group)
             held |= {name: (rows, survey.predicted_ids(name, group)) for name in group}
         loads = {feature.name: FeatureLoad(*held[feature.name], not feature.multi_hot) for feature in store.features}
-        moved += expected_traffic(collection.layout, collection.form, loads, survey.id_share)
+        # Whole tables: no range of rows is asked for.
+        moved += expected_traffic(collection.layout, collection.form, loads, lambda *_: (1.0, 1.0))
     return {
         "lookups": steps * moved.lookups,
         "ids": steps * moved.id_bytes,

@@ -127,8 +127,8 @@ class Route:
 
         Args:
             sources: matrices of the wire's dtype; must not change until `Transfer.finish`.
-            into: the targets, if they are there already and no landing has runs: what can be received in place is, and
-                what this rank has for itself lands at once.
+            into: the targets, if they are there already and no landing has runs or adds: what can be received in place
+                is, and what this rank has for itself lands at once.
             differentiable: whether the backward pass goes through it: then sources are tensors, each element of which
                 goes to one rank at most (the gradient of what goes nowhere is undefined), and every rank runs one
                 backward pass through each transfer, in the same order.
@@ -220,18 +220,19 @@ class Transfer:
     def land(self, targets: Sequence[Tensor], local: Sequence[Tensor]) -> None:
         """Wait for the messages and land them, rank by rank, so that sums do not depend on timing.
 
-        What is here already lands before: copies of local matrices are there when rows are added to them.
+        Local matrices land before: what is copied of them is there when rows are added to it.
         """
         route, size = self._route, self._wire.world.size
         if len(route.landings) > size:
             _land_directly(route.outgoing[size], route.landings[size], local, targets)
-        if not self._own_landed:
-            self.land_own(targets)
         self._pending.wait()
         received = self._received
         received.open()
         for peer, landings in enumerate(route.landings[:size]):
-            if peer != self._rank and received.blocks[peer]:
+            if peer == self._rank:
+                if not self._own_landed:
+                    self.land_own(targets)
+            elif received.blocks[peer]:
                 for landing in landings:
                     shape = self._route.arriving[peer][landing.block]
                     self._land_arrived(received, peer, landing, targets[landing.target.matrix], shape)

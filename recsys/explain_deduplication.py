@@ -16,6 +16,7 @@ import numpy as np
 from windrow.comm.errors import RecipeError
 from windrow.comm.links import Links
 from windrow.comm.wire_savings import FormatSaving, row_savings, sum_savings
+from windrow.partition.tables.access import filled_bags
 from windrow.partition.tables.plan import Cost, Plan, Range
 from windrow.recsys.batches.deduplication.options import INVERSE_BYTES, WORTHWHILE_FACTOR
 from windrow.recsys.batches.deduplication.survey import LogSurvey
@@ -184,11 +185,11 @@ def _amounts(
             here = [kept for group in groups if once and (kept := [name for name in group if name in features])]
             stored = TablesOfRanks(tables, recipe.tables.only(table.name for table in tables), here)
             names = {table.name for table in stored.tables}
-            layout = make_layout(stored.tables, plan.only(names), group_size, stored.groups)
+            layout = make_layout(stored.tables, plan.only(names), group_size, stored.groups, pooled=pooled)
             id_type = np.int64 if layout.wide_ids else np.int32
             form = MessageFormat(id_type, weighted=pooled and (is_weighted or bool(stored.arrays)), with_lengths=pooled)
-            of_blocks = {name: loads[block.feature] for name, block in stored.blocks.items()}
-            of_group = expected_traffic(layout, form, loads | of_blocks, partial(_id_share, found, stored))
+            held_loads = loads | {name: loads[block.feature] for name, block in stored.blocks.items()}
+            of_group = expected_traffic(layout, form, held_loads, partial(_shares, found, stored, held_loads))
             traffic += sum([of_group] * plan.replica_groups, Cost())
     grouped = [name for group in groups for name in group]
     return {
@@ -203,12 +204,13 @@ def _amounts(
     }
 
 
-def _id_share(found: LogSurvey, held: TablesOfRanks, feature: str, rows: Range) -> float:
-    """Share of a feature's ids in a range of rows; blocks of an array are looked up alike."""
-    block = held.blocks.get(feature)
-    if block is None:
-        return found.id_share(feature, rows)
-    return (rows[1] - rows[0]) / block.form.stored[0].num_rows
+def _shares(
+    found: LogSurvey, held: TablesOfRanks, loads: Mapping[str, FeatureLoad], feature: str, rows: Range
+) -> tuple[float, float]:
+    """Share of a feature's ids in a range of rows, and of its lists that have any; blocks are looked up alike."""
+    block, load = held.blocks.get(feature), loads[feature]
+    of_ids = found.id_share(feature, rows) if block is None else (rows[1] - rows[0]) / block.form.stored[0].num_rows
+    return of_ids, filled_bags(of_ids, load.ids / load.rows if load.rows else 0.0)
 
 
 def explain_formats(

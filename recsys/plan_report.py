@@ -75,13 +75,14 @@ def describe_costs(plan: Plan, costs: TableCosts, memory: float = float("inf")) 
     waits = found.compute + found.backward + found.forward
     slowest = int(waits.argmax())
     worst = max(STAGES, key=lambda stage: float(getattr(found, stage)[slowest]))
-    least = costs.least_possible()
+    # Learnt times of small sets may add up to more than that of a large one.
+    least = min(costs.least_possible(), found.total)
     lines = [
         table(rows),
         "",
         f"a step of the tables takes {_ms(found.total)}: rank {slowest} is the slowest, most of it by {STAGES[worst]}",
         f"no plan goes below {_ms(least)}, all that is computed and has to travel shared out evenly",
-        f"this one is {max(found.total / least - 1, 0):.0%} above that",
+        f"this one is {found.total / max(least, 1e-12) - 1:.0%} above that",
     ]
     if found.sums:
         lines.append(

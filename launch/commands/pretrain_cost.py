@@ -1,9 +1,9 @@
 """``windrow pretrain-cost``: measure how long embedding tables take here, and train a model that predicts it.
 
 Time real tables of a generated population, set by set, forward and backward pass with the optimiser, and train the
-cost model that planner = "neuroshard" and windrow plan ask. Measurements are kept in a folder (Parquet): the same
-command goes on where it was broken off. Nothing else should run on the machine. One process does this: start it without
-mpirun, with the threads that a rank has in training.
+cost model that planner = "neuroshard", "oper" and windrow plan ask. Measurements are kept in a folder (Parquet): the
+same command goes on where it was broken off. Nothing else should run on the machine. One process does this: start it
+without mpirun, with the threads that a rank has in training.
 """
 
 import argparse

@@ -69,17 +69,19 @@ class Piece(NamedTuple):
         return self.columns[1] - self.columns[0]
 
 
-def piece_features(spec: TableSpec, rows: Range, num_columns: int, samples: float) -> Floats:
+def piece_features(
+    spec: TableSpec, rows: Range, num_columns: int, samples: float, *, replicated: bool = False
+) -> Floats:
     """`FEATURES` of a piece of a table when so many samples are looked up: [22].
 
-    ``bags`` are lists of ids, unpooled ids, and of a piece without all rows those that have one of its own;
+    ``bags`` are lists of ids, unpooled ids, and of a piece on one rank without all rows those that have one of its own;
     ``lookups`` the ids in these whose rows the piece has; ``distinct`` the different rows among them; and the bins how
     often rows are looked up again (`expected_reuse`).
     """
     steps = steps_of(spec, rows)
     lookups, share = samples * spec.lookups_per_sample, float(steps[1].sum())
     bags = samples * spec.vectors_per_sample
-    if rows != (0, spec.rows):
+    if rows != (0, spec.rows) and not replicated:
         bags *= filled_bags(share, lookups / max(bags, 1))
     found = [bags, lookups * share, expected_distinct(steps, lookups), num_columns, rows[1] - rows[0]]
     return np.concatenate([found, expected_reuse(steps, lookups)])

@@ -167,7 +167,10 @@ class TableCosts:
         missing = [key for key in dict.fromkeys(keys) if key not in self._vectors]
         if missing:
             features = np.stack(
-                [piece_features(self.specs[p.table], p.rows, p.num_columns, samples) for p, _ in missing]
+                [
+                    piece_features(self.specs[p.table], p.rows, p.num_columns, samples, replicated=replicated)
+                    for p, _ in missing
+                ]
             )
             self._vectors |= dict(zip(missing, self.model.vectors(features), strict=True))
         found = [self._vectors[key] for key in keys]
@@ -275,7 +278,8 @@ class TableCosts:
         if links is None or size == 1:
             return 0.0
         theta = self.network.seconds_per_byte[~np.eye(size, dtype=bool)].min()
-        per_sum = predict_all_reduce(links, LONG_BYTES) / LONG_BYTES * self.workload.learns
+        assert self._links is not None
+        per_sum = predict_all_reduce(self._links, LONG_BYTES) / LONG_BYTES * self.workload.learns
         if spec.compressed_bytes is not None:
             stops, sums = [0, spec.rows], [0.0, per_sum * spec.compressed_bytes]
         else:

@@ -11,7 +11,7 @@ embedding tables (as compared in Zha et al.: DreamShard, NeurIPS 2022).
 import importlib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -114,8 +114,9 @@ def make_plan(
     memory = options.rank_memory_bytes or None
     if options.file is None:
         planner = _find_planner(options.planner)
-        if planner in {plan_by_search, plan_rows}:
-            planner = partial(planner, search=options.search, cost_model=options.cost_model)
+        for searching in (plan_by_search, plan_rows):
+            if planner is searching:
+                planner = partial(searching, search=options.search, cost_model=options.cost_model)
         plan = plan_with_planner(
             planner,
             specs,
@@ -221,9 +222,10 @@ def plan_by_search(
         StoreError: there is no such cost model.
     """
     costs = TableCosts(specs, world_size, workload, ComputeModel.load(cost_model or SHIPPED_MODEL))
-    ways = (False, True) if by_rows else (False,)
-    found = [search_plan(costs, memory, search, by_rows=way) for way in ways]
-    return min(found, key=lambda each: each[1].total)[0]
+    search, ways = search or SearchOptions(), (False, True) if by_rows else (False,)
+    each = replace(search, seconds=search.seconds / len(ways))
+    found = [search_plan(costs, memory, each, by_rows=way) for way in ways]
+    return min(found, key=lambda plan_and_cost: plan_and_cost[1].total)[0]
 
 
 plan_rows = partial(plan_by_search, by_rows=True)

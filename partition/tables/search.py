@@ -60,7 +60,7 @@ Ints = npt.NDArray[np.int64]
 
 @checked_dataclass
 class SearchOptions:
-    """How long and how wide plans are searched for (planner = "neuroshard")."""
+    """How long and how wide plans are searched for (planner = "neuroshard" and "oper")."""
 
     seconds: NonNegativeFloat = 0.0
     """The best plan so far is taken after so long; 0 for no limit. With a limit plans depend on the machine."""
@@ -96,7 +96,6 @@ class _State:
     def replaced(self, place: int, halves: "_State") -> "_State":
         """With two pieces in the place of one: the first there, the second at the end."""
         first, second = halves.pieces
-
         order = np.arange(len(self.pieces) + 1)
         order[place], order[-1] = len(self.pieces), len(self.pieces) + 1
         return _State(
@@ -161,7 +160,7 @@ def search_plan(
     Returns:
         The best plan that was found, and what it is predicted to cost. The same for the same arguments, unless
         ``seconds`` cut the search short. Takes about ``beam * 2 candidates * rounds * caps`` placements, each in
-        proportion to pieces times ranks.
+        proportion to pieces times ranks; by rows up to four times as many.
 
     Raises:
         PlanError: the tables do not fit; names a table and a rank, with the shortfall.
@@ -169,7 +168,8 @@ def search_plan(
     options = options or SearchOptions()
     search = _Search(costs, memory, options, by_rows=by_rows)
     whole = search.first_state()
-    states = [whole, *search.replicated(whole), *search.hot(whole)]
+    firsts = (whole, *search.replicated(whole), *search.hot(whole))
+    states = list({state.key: state for state in firsts}.values())
     beam = sorted((search.placed(state) for state in states), key=lambda placed: placed.order)[: options.beam]
     seen = {state.key for state in states}
     # The best that each narrower beam has found after each round: what a smaller search would refine is among these.
@@ -304,7 +304,8 @@ class _Search:
         hot = max((copy.rows[1] for copy in state.replicated if copy.table == piece.table), default=0)
         if piece.rows[0] != hot or not self._may_have_hot_rows(piece):
             return None
-        bounds = octave_bounds(self._costs.specs[piece.table].rows)
+        spec = self._costs.specs[piece.table]
+        bounds = octave_bounds(spec.rows) if spec.access else np.array([spec.rows])
         return self._with_copies(state, {piece.table: int(bounds[bounds > hot][0])})
 
     def hot(self, state: _State) -> Iterator[_State]:

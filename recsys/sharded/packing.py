@@ -422,7 +422,7 @@ class LookupInput:
     values: Tensor
     """[n] int64 row numbers, lookup by lookup, and within a lookup rank by rank."""
     offsets: Tensor
-    """[lookups x bags + 1] int64 where bags begin. Pooled: a bag for each row; else one for each rank that asks."""
+    """[lookups x bags + 1] int64 where bags begin. Unpooled there is one for each rank that asks."""
     weights: Tensor | None
     """[n] float32, or None."""
     num_bags: tuple[int, ...]

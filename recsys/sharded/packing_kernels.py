@@ -199,8 +199,8 @@ def place_requests(
     """Put what one rank asks for, as `pack_requests` wrote it, into the owner's batch of lookups.
 
     `lookups` [lookups, 6]: where its ids begin in the packed ones, how many, where its lengths begin or -1 for one id
-    in each row, its rows, where its ids go in `values`, and where its first offset goes in `offsets`. Each has
-    `num_bags` bags for the rank that asks; those past its rows stay empty. `values`, `weights` ([0] for none) and
+    in each bag, its bags, where its ids go in `values`, and where its first offset goes in `offsets`. Each has
+    `num_bags` bags for the rank that asks; those past its own stay empty. `values`, `weights` ([0] for none) and
     `offsets` are filled in part.
     """
     for lookup in range(len(lookups)):

@@ -1,7 +1,7 @@
 """TorchRec's EmbeddingBagCollection, spread over the ranks of a world, and the route of its pooled vectors.
 
-An owner looks the bags of all ranks up at once; rows of one rank lie together, so that where nothing is deduplicated
-nothing is copied to send them::
+An owner looks the bags of all ranks up at once; rows of one rank lie together, so that where nothing is deduplicated,
+nor cut by rows, nothing is copied to send them::
 
     owner 0's output [rows of all ranks, its columns]           home (rank 1)
         rank 0's rows                                           a matrix for each group [its rows, all columns]
@@ -9,7 +9,8 @@ nothing is copied to send them::
                                                                   is cut by rows
                            <------------------------------------  the same columns of the gradient
 
-A row is a sample, or in a deduplicated group a distinct one. Where an owner has columns of several groups, each group
+A row is a sample, or in a deduplicated group a distinct one; of a table that is cut by rows, one that has ids there,
+and home adds it to what comes from other ranks. Where an owner has columns of several groups, each group
 has rows of its own number, and a message is one band after the other (`windrow.recsys.sharded.layout.Band`)::
 
     owner's output   columns of group 0   columns of group 1            message to rank 1
@@ -23,7 +24,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -194,18 +194,14 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
 
         Rows that pad a batch go nowhere: their bags are empty.
         """
-        del wanted, samples
-        layout, rank, size = self.layout, self.group.rank, self.group.size
+        del samples
+        layout, rank = self.layout, self.group.rank
         owner, owners = layout.owners[rank], (*layout.owners, layout.replicated)
-        starts = np.array(
-            [
-                [*accumulate((most_bags(owner, lookups, message) for message in received), initial=0)]
-                for lookups in owner.batches
-            ],
-            np.int64,
-        ).reshape(-1, size + 1)
-        outgoing = [_bands(owner, starts[:, peer], message) for peer, message in enumerate(received)]
-        outgoing.append(_bands(layout.replicated, np.zeros(len(layout.replicated.batches), np.int64), asked[-1]))
+        starts = [list(accumulate(of_batch.num_bags, initial=0)) for of_batch in wanted]
+        outgoing = [
+            _bands(owner, [of_batch[peer] for of_batch in starts], message) for peer, message in enumerate(received)
+        ]
+        outgoing.append(_bands(layout.replicated, [0] * len(layout.replicated.batches), asked[-1]))
         arriving = [
             [(int(message.bags[band.request]), band.columns[1] - band.columns[0]) for band in other.bands]
             for other, message in zip(layout.owners, asked, strict=False)
@@ -326,16 +322,11 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
         return self._found
 
 
-def most_bags(owner: OwnerLayout, lookups: Range, message: Message) -> int:
-    """Bags that the largest of some lookups has for one rank: those of all in its batch."""
-    return int(message.bags[[lookup.request for lookup in owner.lookups[slice(*lookups)]]].max())
-
-
-def _bands(owner: OwnerLayout, starts: npt.NDArray[np.int64], message: Message) -> list[Block]:
+def _bands(owner: OwnerLayout, starts: Sequence[int], message: Message) -> list[Block]:
     """One rank's rows in an owner's outputs, which begin there in each batch, band by band."""
-    firsts, bags = starts.tolist(), message.bags.tolist()
+    bags = message.bags.tolist()
     return [
-        Block(band.batch, slice(firsts[band.batch], firsts[band.batch] + bags[band.request]), band.columns)
+        Block(band.batch, slice(starts[band.batch], starts[band.batch] + bags[band.request]), band.columns)
         for band in owner.bands
     ]
 

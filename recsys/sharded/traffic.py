@@ -7,7 +7,6 @@ those of `windrow.recsys.sharded.packing`; a vector takes 4 bytes for each colum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from windrow.partition.tables.access import filled_bags
 from windrow.partition.tables.plan import Cost, Range
 from windrow.recsys.sharded.layout import Layout, Request
 from windrow.recsys.sharded.packing import MessageFormat, header_length
@@ -40,8 +39,7 @@ def expected_traffic(
     layout: Layout,
     form: MessageFormat,
     loads: Mapping[str, FeatureLoad],
-    id_share: Callable[[str, Range], float],
-    list_share: Callable[[str, Range], float] | None = None,
+    shares: Callable[[str, Range], tuple[float, float]],
 ) -> Cost:
     """Add up what a step moves, where every rank's batch is alike.
 
@@ -49,23 +47,16 @@ def expected_traffic(
         layout: of one collection on all ranks.
         form: of its messages; lengths travel in pooled collections alone.
         loads: of every feature of the layout, for one rank.
-        id_share: ``(feature, rows)``: share of the feature's ids that fall into a range of rows of its table.
-        list_share: share of its lists that have any of these. None: as if ids were drawn one by one.
+        shares: ``(feature, rows)``: of the feature's ids, which fall into a range of rows of its table; and of its
+            lists, which have any of these (`windrow.partition.tables.access.filled_bags`).
 
     Returns:
         The sums over all ranks; memory is left out.
     """
     size = len(layout.owners)
 
-    def shares(request: Request) -> tuple[float, float]:
-        """Of a feature's ids and lists that are in a request."""
-        feature = layout.features[request.feature]
-        if request.whole:
-            return 1.0, 1.0
-        of_ids, load = id_share(feature, request.rows), loads[feature]
-        if list_share is not None:
-            return of_ids, list_share(feature, request.rows)
-        return of_ids, filled_bags(of_ids, load.ids / load.rows if load.rows else 0.0)
+    def shares_of(request: Request) -> tuple[float, float]:
+        return (1.0, 1.0) if request.whole else shares(layout.features[request.feature], request.rows)
 
     id_bytes = lookups = lookup_bytes = vector_bytes = 0.0
     for owner in (*layout.owners, layout.replicated):
@@ -73,7 +64,7 @@ def expected_traffic(
         message = float(_HEADER_BYTES * header_length(owner, layout.num_groups))
         for request in owner.requests:
             load = loads[layout.features[request.feature]]
-            of_ids, of_lists = shares(request)
+            of_ids, of_lists = shares_of(request)
             message += of_ids * load.ids * (form.id_bytes + _VALUE_BYTES * form.weighted)
             if form.with_lengths and not load.one_each:
                 message += _LENGTH_BYTES * of_lists * load.rows
@@ -82,7 +73,7 @@ def expected_traffic(
         for lookup in owner.lookups:
             request = owner.requests[lookup.request]
             load = loads[layout.features[request.feature]]
-            of_ids, of_lists = shares(request)
+            of_ids, of_lists = shares_of(request)
             ids = of_ids * load.ids
             lookups += size * ids
             lookup_bytes += size * ids * _VALUE_BYTES * lookup.dim

@@ -19,6 +19,7 @@ Codes = npt.NDArray[np.uint8]
 Ids = npt.NDArray[np.int64]
 
 HEAD_BYTES = 8
+"""Of scale and low."""
 _GOLDEN = np.uint64(GOLDEN)
 _HALF = np.uint64(32)
 _CHANCE = np.uint64((1 << 24) - 1)
@@ -78,10 +79,14 @@ def learn_rows(
     for place, row in enumerate(ids):
         _ask_for(codes, ids[min(place + AHEAD, last)])
         _unpack(codes[row], words[row, 0], words[row, 1], bits, values)
-        low, high = np.float32(np.inf), np.float32(-np.inf)
+        low, high, is_number = np.float32(np.inf), np.float32(-np.inf), True
         for column in range(dim):
             values[column] -= rates[place] * change[place, column]
             low, high = min(low, values[column]), max(high, values[column])
+            is_number &= values[column] == values[column]
+        if not is_number:
+            # So that it is seen, as it would be in float32.
+            low = high = np.float32(np.nan)
         scale = (high - low) / top
         divisor = scale if scale > 0 else np.float32(1)
         of_row = hash_id(key, mix64(np.uint64(row) + _GOLDEN) + step - _GOLDEN)

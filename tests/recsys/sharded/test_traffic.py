@@ -85,15 +85,12 @@ def test_what_is_expected_is_what_is_measured(jagged_of, kind, size, groups, poo
     measured = Loopback.run(size, body)
     _, _, layout, form = measured[0]
 
-    def share(feature: str, rows: tuple[int, int]) -> float:
-        ids = [one for of_row in kept[feature] for one in of_row]
-        return sum(rows[0] <= one < rows[1] for one in ids) / len(ids)
-
-    def share_of_lists(feature: str, rows: tuple[int, int]) -> float:
-        return sum(any(rows[0] <= one < rows[1] for one in of_row) for of_row in kept[feature]) / len(kept[feature])
+    def shares(feature: str, rows: tuple[int, int]) -> tuple[float, float]:
+        named = [[rows[0] <= one < rows[1] for one in of_row] for of_row in kept[feature]]
+        return sum(map(sum, named)) / sum(map(len, named)), sum(map(any, named)) / len(named)
 
     loads = {name: FeatureLoad(len(rows), sum(map(len, rows)), name in ("item", "user")) for name, rows in kept.items()}
-    expected = expected_traffic(layout, form, loads, share, share_of_lists)
+    expected = expected_traffic(layout, form, loads, shares)
     totals = {stage: sum(sent[stage] for sent, _, _, _ in measured) for stage in STAGES}
     assert expected.id_bytes == pytest.approx(totals["counts"] + totals["ids"])
     assert expected.forward_bytes == pytest.approx(totals["vectors"])
