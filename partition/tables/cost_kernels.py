@@ -266,7 +266,7 @@ def place_greedily(
 
 @njit(nogil=True, cache=True)
 def best_placement(order: Ints, pieces: Pieces, ranks: Ranks, caps: int, owners: Ints) -> float:
-    """Place pieces greedily under each cap on what a rank exchanges, 1, 1.05, 1.1, ... times the mean.
+    """Place pieces greedily under each cap on what a rank exchanges, 1, 1.05, 1.1, ... times the mean, and without.
 
     Args:
         order: pieces, the costliest first.
@@ -276,16 +276,16 @@ def best_placement(order: Ints, pieces: Pieces, ranks: Ranks, caps: int, owners:
         owners: [pieces] of the best placement is written.
 
     Returns:
-        Seconds of a step with it; infinite where the pieces fit under no cap.
+        Seconds of a step with it; infinite where the pieces do not fit into memory.
     """
     loads, found = pieces.traffic.sum(axis=1), np.empty(len(order), np.int64)
     mean, most = loads.sum() / len(ranks.network.host), 0.0
     for load in loads:
         most = max(most, load)
     best, other = np.inf, 0.0
-    for number in range(caps):
+    for number in range(caps + 1):
         # The costliest piece has to be somewhere.
-        cap = max((1 + CAP_STEP * number) * mean, most) * (1 + 1e-9)
+        cap = max((1 + CAP_STEP * number) * mean, most) * (1 + 1e-9) if number < caps else np.inf
         if cap < other:
             continue
         fits, other = place_greedily(order, pieces, ranks, loads, cap, found)

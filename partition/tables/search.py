@@ -12,7 +12,7 @@ times the mean in M steps. Different:
 
 * The beam is nested: place w of it goes to the best new state that follows from places 1 to w, so that a wider beam
   finds everything that a narrower one does. States that differ in the order of cuts are one.
-* Caps are on bytes that a rank exchanges, ids too, not on its columns.
+* Caps are on bytes that a rank exchanges, ids too, not on its columns; at the end there is none.
 * Rows are halved where columns cannot be, and of pieces that take half of a rank's memory.
 * The search starts from several states: no table replicated, or the 1, 2, 4, ... that exchange most for their bytes.
 * Pieces of the slowest rank are moved and swapped at the end, and neighbours on one rank become one piece.
@@ -71,7 +71,7 @@ class SearchOptions:
     candidates: PositiveInt = 10
     """Pieces that are tried to be cut: so many of the largest, and so many of the costliest (N)."""
     caps: PositiveInt = 11
-    """Caps that are tried on the bytes that a rank exchanges: 1, 1.05, 1.1, ... times the mean (M)."""
+    """Caps that are tried on the bytes that a rank exchanges, 1, 1.05, 1.1, ... times the mean (M), before none."""
 
 
 TARGETS, TRIED = 8, 32
@@ -195,8 +195,9 @@ def search_plan(
         if search.is_over():
             break
     fitting = [placed for placed in finalists.values() if placed.cost < float("inf")] or [search.filled()]
-    plan = search.plan_of(min(map(search.refined, fitting), key=lambda placed: placed.cost))
-    return plan, costs.of_plan(plan)
+    # Neighbours that are joined may cost less than the pieces did.
+    plans = [search.plan_of(search.refined(placed)) for placed in fitting]
+    return min(((plan, costs.of_plan(plan)) for plan in plans), key=lambda found: found[1].total)
 
 
 def _better(one: _Placed, other: _Placed) -> _Placed:
