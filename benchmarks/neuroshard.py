@@ -376,12 +376,7 @@ def measure(program: Program) -> Findings:
     """What was asked for; without --only both parts in one result."""
     parts = {"exact": exact, "simulated": simulated, "measured": measured}
     found = [parts[part](program) for part in program.chosen(PARTS, short=len(PARTS))]
-    return Findings(
-        figures={key: value for each in found for key, value in each.figures.items()},
-        aims={key: aim for each in found for key, aim in each.aims.items()},
-        comparisons={key: value for each in found for key, value in each.comparisons.items()},
-        tables={key: value for each in found for key, value in each.tables.items()},
-    )
+    return Findings.joined(found)
 
 
 if __name__ == "__main__":

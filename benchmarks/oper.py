@@ -341,12 +341,7 @@ def measure(program: Program) -> Findings:
     parts = [part for part in chosen if part != "exact"]
     if parts:
         found.append(measured(program, parts))
-    return Findings(
-        figures={key: value for each in found for key, value in each.figures.items()},
-        aims={key: aim for each in found for key, aim in each.aims.items()},
-        comparisons={key: value for each in found for key, value in each.comparisons.items()},
-        tables={key: value for each in found for key, value in each.tables.items()},
-    )
+    return Findings.joined(found)
 
 
 def has_data(program: Program, part: str) -> bool:

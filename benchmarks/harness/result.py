@@ -15,7 +15,7 @@ import json
 import math
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -267,6 +267,15 @@ class Findings:
     def met(self) -> bool:
         """Whether every aim is met."""
         return all(aim.met for aim in self.aims.values())
+
+    @staticmethod
+    def joined(parts: "Sequence[Findings]") -> "Findings":
+        """Those of all parts of a benchmark, whose keys differ."""
+        found: dict[str, dict[str, Any]] = {one.name: {} for one in fields(Findings)}
+        for part in parts:
+            for name, of_all in found.items():
+                of_all.update(getattr(part, name))
+        return Findings(**found)
 
 
 @checked_dataclass

@@ -68,6 +68,18 @@ def test_figures_must_be_numbers(value: float) -> None:
         Findings(figures={"speed": value}, aims={})
 
 
+def test_parts_of_a_benchmark_make_one() -> None:
+    parts = [
+        Findings(figures={"a": 1.0}, aims={"fast": Aim("a >= 1", True)}),
+        Findings(figures={"b": 2.0}, aims={"small": Aim("b <= 1", False)}, tables={"t": Table.from_rows([{"x": 1}])}),
+    ]
+    found = Findings.joined(parts)
+    assert list(found.figures.items()) == [("a", 1.0), ("b", 2.0)]
+    assert [aim.met for aim in found.aims.values()] == [True, False]
+    assert found.tables == parts[1].tables
+    assert Findings.joined(parts[:1]) == parts[0]
+
+
 def test_table_of_rows_and_back() -> None:
     rows = [{"name": "a", "seconds": 1.5, "count": 3, "equal": True}]
     made = Table.from_rows(rows)
