@@ -32,6 +32,9 @@ __all__ = ["PlanCost", "TableCosts", "Traffic", "Workload", "exchange_seconds"]
 
 FLOAT32_BYTES = 4
 ROW_NUMBER_BYTES = 8
+DENSE_SECONDS_PER_BYTE = 6e-10
+"""Of a replicated table: its gradient has a number for each of the table's, which is zeroed, read, and learnt from,
+however few rows were looked up (two ranks of a server's processor, less what summing takes there)."""
 LONG_BYTES = 1 << 30
 """Of an all-reduce whose latency counts for nothing."""
 
@@ -88,7 +91,8 @@ class PlanCost:
     forward: Floats
     """Until it has its vectors, with the wait for the slowest."""
     sums: float
-    """Of replicated tables' gradients over ranks, and of rows' gradients over groups of ranks that hold all tables."""
+    """Of replicated tables' gradients over ranks, with what they take on each rank (`DENSE_SECONDS_PER_BYTE`), and of
+    rows' gradients over groups of ranks that hold all tables."""
     memory: Floats
     """Bytes of weights and optimiser state."""
 
@@ -206,7 +210,7 @@ class TableCosts:
         return Traffic(sum(seen.values()), total.vectors, total.gradients)
 
     def sums(self, replicated: Iterable[tuple[str, int]]) -> float:
-        """Seconds of summing the gradients of so many rows of some tables over ranks.
+        """Seconds of summing the gradients of so many rows of some tables over ranks, and of what else is done to all.
 
         Of compressed ones those of all that they are computed from.
         """
@@ -218,7 +222,12 @@ class TableCosts:
             else:
                 compressed[table] = spec.compressed_bytes
         summed += sum(compressed.values())
-        return predict_all_reduce(self._links, summed) if self._links is not None and self.workload.learns else 0.0
+        return self._summing(summed) if self.workload.learns else 0.0
+
+    def _summing(self, num_bytes: float) -> float:
+        """Seconds of dense gradients of so many bytes."""
+        wire = predict_all_reduce(self._links, num_bytes) if self._links is not None else 0.0
+        return wire + DENSE_SECONDS_PER_BYTE * num_bytes
 
     def between_groups(self, pieces: Sequence[Iterable[Piece]]) -> float:
         """Seconds until groups have each other's gradients of the rows that were looked up, [ranks of a group]."""
@@ -278,8 +287,7 @@ class TableCosts:
         if links is None or size == 1:
             return 0.0
         theta = self.network.seconds_per_byte[~np.eye(size, dtype=bool)].min()
-        assert self._links is not None
-        per_sum = predict_all_reduce(self._links, LONG_BYTES) / LONG_BYTES * self.workload.learns
+        per_sum = self._summing(LONG_BYTES) / LONG_BYTES * self.workload.learns
         if spec.compressed_bytes is not None:
             stops, sums = [0, spec.rows], [0.0, per_sum * spec.compressed_bytes]
         else:

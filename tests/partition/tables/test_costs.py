@@ -12,7 +12,7 @@ from windrow.comm.link_model import predict_all_reduce
 from windrow.comm.links import CollectiveCost, Links, NetworkDescription, described_links
 from windrow.partition.tables import Plan, Replica, Shard, TableSpec, rank_bytes
 from windrow.partition.tables.cost_model import ComputeModel, Piece, piece_features, roof_terms
-from windrow.partition.tables.costs import TableCosts, Traffic, Workload, exchange_seconds
+from windrow.partition.tables.costs import DENSE_SECONDS_PER_BYTE, TableCosts, Traffic, Workload, exchange_seconds
 
 SPECS = [
     TableSpec(name="a", rows=1000, dim=16, features=("a",), lookups_per_sample=3.0),
@@ -128,7 +128,10 @@ def test_a_plan_by_hand(hand_made: ComputeModel) -> None:
     np.testing.assert_allclose(found.ids, GAMMA + 400 * 4 * THETA)
     np.testing.assert_allclose(found.forward, GAMMA + 800 * 2 * THETA)
     np.testing.assert_allclose(found.backward, GAMMA + 800 * 4 * THETA)
-    assert found.sums == pytest.approx(predict_all_reduce(network(2), 500 * 8 * 4))
+    # Summed, and zeroed and learnt from, row by row.
+    assert found.sums == pytest.approx(
+        predict_all_reduce(network(2), 500 * 8 * 4) + DENSE_SECONDS_PER_BYTE * 500 * 8 * 4
+    )
     assert found.memory.tolist() == rank_bytes(plan, SPECS, 2)
     parts = (found.ids, found.compute, found.backward, found.forward)
     assert found.total == pytest.approx(sum(float(part[0]) for part in parts) + found.sums)
@@ -139,7 +142,8 @@ def test_of_a_compressed_table_what_is_stored_is_summed(hand_made: ComputeModel)
     specs = [SPECS[0], replace(SPECS[1], compressed_bytes=800)]
     plan = Plan((), (Replica("a", (0, 1000)), Replica("b", (0, 200)), Replica("b", (200, 500))))
     found = TableCosts(specs, 2, Workload(links=network(2)), hand_made).of_plan(plan)
-    assert found.sums == pytest.approx(predict_all_reduce(network(2), 1000 * 16 * 4 + 800))
+    stored = 1000 * 16 * 4 + 800
+    assert found.sums == pytest.approx(predict_all_reduce(network(2), stored) + DENSE_SECONDS_PER_BYTE * stored)
 
 
 def test_groups_look_up_among_themselves_and_exchange_rows(hand_made: ComputeModel) -> None:
