@@ -6,7 +6,7 @@ replicates some octaves of their rows.
 Measured, on 4 emulated hosts at 1 and 10 Gbit/s and 4 ranks of one host, steps of the tables alone, training and
 looking up, under the plan of each method, all by our runtime, in turn:
 
-    zipf_.8, _1.05, _1.2 26 tables of a thousand to a million rows, 32 columns, one id in a sample, by Zipf's law
+    zipf .8, 1.05, 1.2   26 tables of a thousand to a million rows, 32 columns, one id in a sample, by Zipf's law
     mlperf               26 tables with the sizes, cut to 200,000 rows, and the ids a sample of MLPerf's DLRM-DCNv2
     gowalla              users and items of the visits, one each, 64 columns
     diginetica           items of a session so far, unpooled, 64 columns
@@ -18,7 +18,7 @@ looking up, under the plan of each method, all by our runtime, in turn:
 
 Each rank has memory for 40 % of all tables. Bytes are those of a training step, all ranks together.
 
-    python benchmarks/oper.py [--short] [--only exact | zipf_.8 | ... | diginetica] [--data FOLDER]
+    python benchmarks/oper.py [--short] [--only exact | "zipf .8" | ... | diginetica] [--data FOLDER]
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +52,7 @@ from windrow.partition.tables.planners import PLANNERS, SHIPPED_MODEL, Planner
 from windrow.partition.tables.search import search_plan
 
 HOSTS, BATCH, REPEATS = 4, 2048, {False: 10, True: 3}
-ZIPF = {"zipf_.8": 0.8, "zipf_1.05": 1.05, "zipf_1.2": 1.2}
+ZIPF = {"zipf .8": 0.8, "zipf 1.05": 1.05, "zipf 1.2": 1.2}
 REAL = {"gowalla": "gowalla.npz", "diginetica": "sessions_diginetica.npz"}
 PARTS = ("exact", *ZIPF, "mlperf", *REAL)
 RATES: dict[bool, tuple[str | None, ...]] = {False: ("1gbit", "10gbit", None), True: ("1gbit",)}
