@@ -326,7 +326,7 @@ class Transfer:
             found = gradients[landing.target.matrix]
             if landing.runs is not None:
                 move_columns(_read(found, landing.target), _view(out[block.matrix], block), landing.runs, back=True)
-            elif landing.add:
+            elif isinstance(block.rows, slice):
                 _copy(found, landing.target, _view(out[block.matrix], block))
             else:
                 _write(out[block.matrix], block, _read(found, landing.target))

@@ -305,8 +305,7 @@ class _Search:
         hot = max((copy.rows[1] for copy in state.replicated if copy.table == piece.table), default=0)
         if piece.rows[0] != hot or not self._may_have_hot_rows(piece):
             return None
-        spec = self._costs.specs[piece.table]
-        bounds = octave_bounds(spec.rows) if spec.access else np.array([spec.rows])
+        bounds = _hot_bounds(self._costs.specs[piece.table])
         return self._with_copies(state, {piece.table: int(bounds[bounds > hot][0])})
 
     def hot(self, state: _State) -> Iterator[_State]:
@@ -316,7 +315,7 @@ class _Search:
         rates, ends, tables = [], [], []
         for table in dict.fromkeys(piece.table for piece in state.pieces if self._may_have_hot_rows(piece)):
             spec = self._costs.specs[table]
-            bounds = octave_bounds(spec.rows) if spec.access else np.array([0, spec.rows])
+            bounds = _hot_bounds(spec)
             rows, shares = np.diff(bounds), np.array(spec.access or (1.0,))
             exchanged = self._costs.traffic(Piece(table, (0, spec.rows), (0, spec.dim)))
             rates.append(shares / rows * (exchanged.ids + exchanged.vectors + exchanged.gradients) / spec.dim)
@@ -551,6 +550,11 @@ def _row_halves(piece: Piece) -> list[Piece]:
     if middle == start:
         return []
     return [Piece(piece.table, (start, middle), piece.columns), Piece(piece.table, (middle, stop), piece.columns)]
+
+
+def _hot_bounds(spec: TableSpec) -> Ints:
+    """Rows that may be replicated end at these: octaves, or where all are alike the whole table; 0 is the first."""
+    return octave_bounds(spec.rows) if spec.access else np.array([0, spec.rows])
 
 
 def _lookup_halves(spec: TableSpec, piece: Piece) -> list[Piece]:

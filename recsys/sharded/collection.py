@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from windrow.recsys.tables.forms import Form
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
-__all__ = ["ShardedTables", "rows_of_whole_tables"]
+__all__ = ["ShardedTables"]
 
 Result = TypeVar("Result")
 
@@ -646,12 +646,3 @@ def _check_groups(groups: Sequence[Sequence[str]]) -> None:
     twice = sorted({feature for feature in features if features.count(feature) > 1})
     if twice:
         raise RecipeError(f"groups name {twice[0]!r} twice: a feature is in one group")
-
-
-def rows_of_whole_tables(owner: OwnerLayout, samples: Sequence[Samples]) -> int:
-    """Count the rows that samples, group by group, need of what one owner holds, without a message to it."""
-    found = [
-        samples[owner.request_groups[lookup.request]].requested(owner.requests[lookup.request])
-        for lookup in owner.lookups
-    ]
-    return sum(ids.stop if isinstance(ids, slice) else len(ids) for ids in found)

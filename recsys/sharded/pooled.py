@@ -33,7 +33,7 @@ from windrow.comm.rows import Runs, join_runs
 from windrow.comm.wire import WireOptions
 from windrow.partition.tables.plan import Plan, Range
 from windrow.recsys.embeddings import Embeddings, PooledRows
-from windrow.recsys.sharded.collection import ShardedTables, rows_of_whole_tables
+from windrow.recsys.sharded.collection import ShardedTables
 from windrow.recsys.sharded.in_flight import InFlightLookup
 from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput, Message, Samples
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor, KeyedTensor
 
-__all__ = ["EmbeddingBagCollection", "band_runs"]
+__all__ = ["EmbeddingBagCollection", "band_runs", "rows_of_whole_tables"]
 
 NO_COUNTS = np.empty((0, 0), np.int64)
 
@@ -371,3 +371,12 @@ def _places(message: Message, request: int) -> Tensor:
     """Rows of the bags of a request."""
     found = message.places.get(request)
     return torch.arange(int(message.bags[request])) if found is None else found
+
+
+def rows_of_whole_tables(owner: OwnerLayout, samples: Sequence[Samples]) -> int:
+    """Count the rows that samples, group by group, need of what one owner holds, without a message to it."""
+    found = [
+        samples[owner.request_groups[lookup.request]].requested(owner.requests[lookup.request])
+        for lookup in owner.lookups
+    ]
+    return sum(ids.stop if isinstance(ids, slice) else len(ids) for ids in found)

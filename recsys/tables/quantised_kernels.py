@@ -11,6 +11,7 @@ import numpy.typing as npt
 from windrow.comm.inline_kernels import hash_id, mix64, prefetch
 from windrow.comm.random import GOLDEN
 from windrow.comm.rows_kernels import AHEAD, CACHE_LINE_BYTES
+from windrow.recsys.tables.quantised import CHANCE_BITS, HEAD
 
 __all__ = ["learn_rows", "unpack_rows"]
 
@@ -18,12 +19,11 @@ Floats = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.uint8]
 Ids = npt.NDArray[np.int64]
 
-HEAD_BYTES = 8
-"""Of scale and low."""
+HEAD_BYTES = 4 * HEAD
 _GOLDEN = np.uint64(GOLDEN)
 _HALF = np.uint64(32)
-_CHANCE = np.uint64((1 << 24) - 1)
-_CHANCE_STEP = np.float32(1 / (1 << 24))
+_CHANCE = np.uint64((1 << CHANCE_BITS) - 1)
+_CHANCE_STEP = np.float32(1 / (1 << CHANCE_BITS))
 """A power of two: a product with it is a division by what it is one of."""
 
 

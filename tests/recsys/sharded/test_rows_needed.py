@@ -4,10 +4,9 @@ import pytest
 
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter, RowsFound
-from windrow.recsys.sharded.collection import rows_of_whole_tables
 from windrow.recsys.sharded.layout import make_layout
 from windrow.recsys.sharded.packing import read_samples
-from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection, rows_of_whole_tables
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 
 KINDS = ["table", "one rank", "row", "column", "grid", "replicated", "mixed", "rows on every rank"]
