@@ -26,11 +26,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from windrow.comm.rows import Runs, move_columns, move_rows
+from windrow.comm.rows import Runs, move_columns, move_rows, move_vectors
 from windrow.comm.wire import Codec, Messages, Shape, Wire
 
 if TYPE_CHECKING:
@@ -81,12 +80,13 @@ class Landing:
     block: int
     """Place in the message."""
     target: Block
-    """As many rows as the block has, and, without `runs`, columns."""
+    """As many rows as the block has, and, without `runs` or `add`, columns."""
     runs: Runs | None = None
     """Which columns of the block are copied to which of the target; rows are neighbours then. None: all, as they
     stand."""
     add: bool = False
-    """Whether all columns are added to what is there; rows are listed then, no two equal."""
+    """Whether each row of the block is added to neighbouring numbers of a row of the matrix. `rows` of the target are
+    places in the matrix then, row times columns + first column; no two may overlap."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -257,15 +257,13 @@ class Transfer:
             for landing in landings if peer != self._rank else ():
                 number, found = landing.block, gradients[landing.target.matrix]
                 memory = sent.blocks[peer][number]
-                if packing is None and landing.runs is None:
-                    _copy(found, landing.target, memory)
-                    continue
-                if landing.runs is None:
-                    rows = _gathered(found, landing.target)
+                if packing is None:
+                    _take_back(found, landing, memory)
+                elif landing.runs is None and not landing.add:
+                    packing.pack(number, _gathered(found, landing.target), memory)
                 else:
-                    rows = memory if packing is None else found.new_empty(route.arriving[peer][number])
-                    move_columns(_view(found, landing.target), rows, landing.runs, back=True)
-                if packing is not None:
+                    rows = found.new_empty(route.arriving[peer][number])
+                    _take_back(found, landing, rows)
                     packing.pack(number, rows, memory)
         ready = _ready(wire, codec, route.outgoing[: wire.world.size], self._gradients)
         received = Messages(wire, codec, self._block_shapes, ready, sent=False)
@@ -324,10 +322,10 @@ class Transfer:
         for landing in self._route.landings[entry]:
             block = self._route.outgoing[entry][landing.block]
             found = gradients[landing.target.matrix]
-            if landing.runs is not None:
-                move_columns(_read(found, landing.target), _view(out[block.matrix], block), landing.runs, back=True)
-            elif isinstance(block.rows, slice):
-                _copy(found, landing.target, _view(out[block.matrix], block))
+            if isinstance(block.rows, slice):
+                _take_back(found, landing, _view(out[block.matrix], block))
+            elif landing.add:
+                _move_added(_columns(out[block.matrix], block.columns), block.rows, landing, found, back=True)
             else:
                 _write(out[block.matrix], block, _read(found, landing.target))
 
@@ -423,11 +421,18 @@ def _copy(source: Tensor | RowSource, block: Block, out: Tensor) -> None:
         source.gather(block.rows, out=out)
     elif block.columns is None and out.is_contiguous() and out.device == source.device:
         move_rows(source, block.rows.to(source.device), out, None)
-    elif block.columns is not None and source.dtype == out.dtype == torch.float32 and source.device.type == "cpu":
-        start, stop = block.columns
-        move_columns(source, out, np.array([[start, 0, stop - start]]), index=block.rows)
     else:
         out.copy_(_read(source, block))
+
+
+def _take_back(gradient: Tensor, landing: Landing, out: Tensor) -> None:
+    """Copy the gradient of a block from that of the matrix where it has landed, in memory."""
+    if landing.add:
+        _move_added(out, None, landing, gradient, back=True)
+    elif landing.runs is not None:
+        move_columns(_view(gradient, landing.target), out, landing.runs, back=True)
+    else:
+        _copy(gradient, landing.target, out)
 
 
 def _gathered(source: Tensor | RowSource, block: Block) -> Tensor:
@@ -457,7 +462,7 @@ def _write(matrix: Tensor, block: Block, values: Tensor) -> None:
 def _land(values: Tensor, landing: Landing, target: Tensor) -> None:
     """Copy or add a block."""
     if landing.add:
-        _add(values, landing.target, target)
+        _move_added(values, None, landing, target)
     elif landing.runs is None:
         _write(target, landing.target, values)
     else:
@@ -465,16 +470,20 @@ def _land(values: Tensor, landing: Landing, target: Tensor) -> None:
         move_columns(values, _view(target, landing.target), landing.runs)
 
 
-def _add(values: Tensor, block: Block, target: Tensor) -> None:
-    """Add values to listed rows of a target."""
-    assert isinstance(block.rows, Tensor)
-    values = values.to(target.device, target.dtype)
-    start, stop = block.columns or (0, target.shape[1])
-    if target.device.type == "cpu":
-        run = np.array([[start, 0, stop - start]])
-        move_columns(values, target, run, index=block.rows, back=True, add=True)
+def _move_added(
+    vectors: Tensor, positions: Tensor | None, landing: Landing, matrix: Tensor, *, back: bool = False
+) -> None:
+    """Add vectors to a matrix, or take their gradients back from that of the matrix."""
+    places = landing.target.rows
+    assert isinstance(places, Tensor)
+    if (vectors.device, vectors.dtype) == (matrix.device, matrix.dtype):
+        move_vectors(vectors, positions, matrix, places, back=back)
+    elif back:
+        own = matrix.new_empty(len(places), vectors.shape[1])
+        move_vectors(own, None, matrix, places, back=True)
+        vectors[slice(None) if positions is None else positions.to(vectors.device)] = own.to(vectors)
     else:
-        target[:, start:stop].index_add_(0, block.rows.to(target.device), values)
+        move_vectors(vectors.to(matrix), positions, matrix, places)
 
 
 def _land_directly(
@@ -491,6 +500,8 @@ def _land_directly(
             assert isinstance(block.rows, Tensor)
             assert isinstance(places, Tensor)
             source.move(block.rows, target, places)
+        elif landing.add and isinstance(block.rows, Tensor):
+            _move_added(_columns(source, block.columns), block.rows, landing, target)
         elif isinstance(block.rows, slice):
             _land(_view(source, block), landing, target)
         elif isinstance(places, slice):

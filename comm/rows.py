@@ -22,6 +22,7 @@ from torch import Tensor
 from windrow.comm.errors import DataError
 from windrow.comm.rows_kernels import CACHE_LINE_BYTES, find_owners, move, move_past_caches, sort_by_owner
 from windrow.comm.rows_kernels import move_columns as move_columns_kernel
+from windrow.comm.rows_kernels import move_vectors as move_vectors_kernel
 from windrow.comm.threads import in_parallel
 from windrow.comm.transfer import as_bytes
 
@@ -31,6 +32,7 @@ __all__ = [
     "join_runs",
     "move_columns",
     "move_rows",
+    "move_vectors",
     "near_equal_split",
     "offsets_from_counts",
     "spans",
@@ -140,6 +142,43 @@ def move_columns(
                 place.add_(values)
             else:
                 place.copy_(values)
+
+
+def move_vectors(
+    vectors: Tensor, positions: Tensor | None, matrix: Tensor, places: Tensor, *, back: bool = False
+) -> None:
+    """Add vectors to a matrix, each to neighbouring numbers of one row; or copy them from there.
+
+    Args:
+        vectors: [n, width], of the dtype and device of the matrix.
+        positions: [m] int64 on the CPU, 0 <= position < n, not checked: which of them; None: all, as they stand.
+        matrix: [k, columns] floating; its columns are neighbours in memory.
+        places: [m] int64 on the CPU: row x columns + first column of each, not checked; no two may overlap.
+        back: copy them from the matrix, instead of adding them to it.
+    """
+    width = vectors.shape[1]
+    if not len(places) or not width:
+        return
+    if vectors.device.type == "cpu" and vectors.dtype == torch.float32 and vectors.stride(1) == 1:
+        if matrix.stride(0) != matrix.shape[1]:
+            rows = places.div(matrix.shape[1], rounding_mode="floor")
+            places = places + rows * (matrix.stride(0) - matrix.shape[1])
+        flat, memory, order, put = _memory(vectors), _memory(matrix), _order(positions), _order(places)
+
+        def move_some(first: int, last: int) -> None:
+            some = order[first:last] if positions is not None else order
+            source = flat if positions is not None else flat[first * vectors.stride(0) :]
+            move_vectors_kernel(source, vectors.stride(0), some, width, memory, put[first:last], back)
+
+        in_parallel(move_some, len(places), at_once=BYTES_AT_ONCE // (width * vectors.itemsize) + 1)
+        return
+    index = (places.to(matrix.device).unsqueeze(1) + torch.arange(width, device=matrix.device)).flatten()
+    which = slice(None) if positions is None else positions.to(vectors.device)
+    rows, columns = index // matrix.shape[1], index % matrix.shape[1]
+    if back:
+        vectors[which] = matrix[rows, columns].view(-1, width)
+    else:
+        matrix.index_put_((rows, columns), vectors[which].flatten(), accumulate=True)
 
 
 def _convert_columns(rows: Tensor, out: Tensor, runs: Runs, *, back: bool, add: bool) -> None:

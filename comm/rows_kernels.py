@@ -33,6 +33,7 @@ __all__ = [
     "move",
     "move_columns",
     "move_past_caches",
+    "move_vectors",
     "sort_by_owner",
     "transpose",
 ]
@@ -130,6 +131,35 @@ def move_columns(
             else:
                 for column in range(width):
                     target[column] = source[column]
+
+
+@numba.njit(nogil=True, cache=True)
+def move_vectors(
+    vectors: npt.NDArray[np.floating],
+    stride: int,
+    positions: Longs,
+    width: int,
+    matrix: npt.NDArray[np.floating],
+    places: Longs,
+    back: bool,  # noqa: FBT001
+) -> None:
+    """Add vectors to a matrix, or copy them from it; see `windrow.comm.rows.move_vectors`.
+
+    Both are given by their memory from the first element on; vectors are `stride` elements apart.
+    """
+    last = len(places) - 1
+    for i in range(last + 1):
+        coming = places[min(i + AHEAD, last)]
+        for column in range(0, width, CACHE_LINE_BYTES // matrix.itemsize):
+            prefetch(matrix, coming + column)
+        first = (positions[i] if positions.size > 0 else i) * stride
+        vector, there = vectors[first : first + width], matrix[places[i] : places[i] + width]
+        if back:
+            for column in range(width):
+                vector[column] = there[column]
+        else:
+            for column in range(width):
+                there[column] += vector[column]
 
 
 @numba.njit(cache=True, nogil=True)

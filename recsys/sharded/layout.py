@@ -16,7 +16,7 @@ Features come in groups. Those of group 0 have a row for each sample; those of a
 have a row for each distinct one, so that groups differ in their number of rows. Of a table that is cut by rows an
 owner gets those bags alone that have ids of its rows, and sends back a vector for each. Kernels want one number of bags
 for all lookups of a batch of tables: tables whose features are of the same groups make one batch, as far as they are
-stored and learn alike, and tables that are cut by rows make batches of their own.
+stored and learn alike, and tables that are cut by rows make batches of their own, one for each width.
 """
 
 from collections.abc import Sequence
@@ -73,19 +73,18 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Neighbouring columns of one batch's output that have the same rows: one block of what is sent home.
+    """Neighbouring columns of one batch's output that go home together, as one block of a message.
 
-    Those of tables whose features are of one group, or of one lookup in a table of which others have rows, too.
+    Those of tables whose features are of one group: rows of them all. Where others have rows of the same tables, too,
+    the lookups have one width, but rows of their own, which are vectors of the block one lookup after another.
     """
 
     batch: int
     """Place in `OwnerLayout.batches`."""
-    request: int
-    """One whose rows it has; a place in `OwnerLayout.requests`."""
     group: int
     """Of the features."""
     added: bool
-    """Whether it is added to what other bands have for the same columns, or copied."""
+    """Whether its vectors are added to what other bands have for the same columns, or it is copied."""
     lookups: Range
     """First lookup, and the one after the last."""
     columns: Range
@@ -286,13 +285,13 @@ def _lay_out(
         for table in range(len(tables))
     ]
 
-    def batch_of(shard: Shard) -> tuple[bool, tuple[int, ...], int]:
+    def batch_of(shard: Shard) -> tuple[bool, int, tuple[int, ...], int]:
         """Equal for shards that one batch can look up."""
-        number = order[shard.table]
+        number, width = order[shard.table], shard.columns[1] - shard.columns[0]
         if not pooled:
-            return False, (shard.columns[1] - shard.columns[0],), kinds[number]
+            return False, width, (), kinds[number]
         is_cut = not everywhere and shard.rows != (0, tables[number].num_embeddings)
-        return is_cut, groups_of_table[number], kinds[number]
+        return is_cut, width if is_cut else 0, groups_of_table[number], kinds[number]
 
     shards = sorted(held, key=lambda shard: (batch_of(shard), order[shard.table], shard.rows, shard.columns))
     members = tuple(LocalTable(name=shard.table, rows=shard.rows, columns=shard.columns) for shard in shards)
@@ -309,25 +308,22 @@ def _lay_out(
     lookups: list[Lookup] = []
     batches: list[Range] = []
     bands: list[Band] = []
-    for (is_cut, _, _), of_batch in groupby(blocks, key=lambda block: batch_of(shards[block[0]])):
+    for (is_cut, *_), of_batch in groupby(blocks, key=lambda block: batch_of(shards[block[0]])):
         first, column = len(lookups), 0
 
-        def band_of(block: tuple[int, int, Request], *, is_cut: bool = is_cut) -> tuple[int, ...]:
-            """Equal for blocks of one band; of more than a group for what is added."""
+        def band_of(block: tuple[int, int, Request], *, is_cut: bool = is_cut) -> tuple[int, bool, tuple[int, ...]]:
+            """Equal for blocks of one band, which begins with their group, and whether they are added."""
             member, output, request = block
-            is_first = member == 0 or shards[member].table != shards[member - 1].table
-            group = feature_groups[request.feature]
-            return (group, member, output) if is_cut or (everywhere and not is_first) else (group,)
+            is_more = everywhere and member > 0 and shards[member].table == shards[member - 1].table
+            return feature_groups[request.feature], is_cut or is_more, (member, output) if is_more else ()
 
-        for key, of_band in groupby(of_batch, key=band_of):
-            group, start = key[0], (len(lookups), column)
+        for (group, added, _), of_band in groupby(of_batch, key=band_of):
+            start = len(lookups), column
             for member, output, request in of_band:
                 columns = (column, column + members[member].dim)
                 lookups.append(Lookup(requests.index(request), member, columns, output, members[member].columns))
                 column = columns[1]
-            asked = lookups[start[0]].request
-            columns = start[1], column
-            bands.append(Band(len(batches), asked, group, len(key) > 1, (start[0], len(lookups)), columns))
+            bands.append(Band(len(batches), group, added, (start[0], len(lookups)), (start[1], column)))
         batches.append((first, len(lookups)))
     request_groups = tuple(feature_groups[request.feature] for request in requests)
     some = tuple(n for n, request in enumerate(requests) if pooled and not everywhere and not request.whole)

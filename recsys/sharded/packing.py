@@ -240,8 +240,8 @@ class Message:
         self.bags: _Ints = self.num_rows[np.array(owner.request_groups, np.int64)]
         """[requests] rows, or those that have ids."""
         self.bags[list(owner.cut)] = header[groups + len(self.bags) :]
-        self.places: dict[int, Tensor] = {}
-        """Where it was packed, for each request of `OwnerLayout.cut` the rows that have ids: [bags] int64."""
+        self.places: dict[int, _Ints] = {}
+        """Where it was packed, for each request of `OwnerLayout.cut` the rows that have ids: [bags]."""
         counts = header[groups : groups + len(self.bags)]
         one_each = counts == ONE_EACH
         self.counts: _Ints = np.where(one_each, self.bags, counts)
@@ -312,7 +312,7 @@ def pack(
         One message for each owner, with its header.
 
     Cost:
-        One pass over the ids, two where tables are cut by rows, however many owners there are.
+        One pass over the ids; three where tables are cut by rows, to find, count and pack those of each piece.
     """
     from windrow.recsys.sharded.packing_kernels import pack_requests
 
@@ -339,7 +339,7 @@ def pack(
             for request, row in enumerate(range(asked.start, asked.stop), requests.start):
                 if found.requests[row, 3]:
                     first, stop = found.first_bags[row : row + 2].tolist()
-                    message.places[request] = torch.from_numpy(found.places[first:stop])
+                    message.places[request] = found.places[first:stop]
             done[number] = requests.stop
         pack_requests(
             group.lengths,
@@ -348,11 +348,11 @@ def pack(
             group.starts,
             found.requests,
             found.features,
-            of_group.bounds,
             of_group.first_asked,
             of_group.asked,
             np.concatenate(places),
             found.bag_lengths,
+            found.pieces,
             found.first_bags,
             found.places,
             flat.view(form.id_type),
@@ -376,6 +376,8 @@ class _Counted:
     """[r]"""
     bag_lengths: npt.NDArray[np.int32]
     """[requests of cut tables, rows]"""
+    pieces: npt.NDArray[np.int32]
+    """[ids of cut tables]"""
     first_bags: _Ints
     """[r + 1] where the bags of each begin in `places`, where those without ids are left out."""
     places: _Ints
@@ -395,6 +397,7 @@ def _count(samples: Samples, index: IndexMap, form: MessageFormat) -> _Counted:
     counts, bags = np.empty(len(requests), np.int64), np.empty(len(requests), np.int64)
     one_each = np.empty(len(requests), np.bool_)
     bag_lengths = np.empty((int(requests[:, 2].max(initial=-1)) + 1, samples.num_rows), np.int32)
+    pieces = np.empty(int(np.diff(samples.starts)[features[:, 0]].sum()), np.int32)
     count_requests(
         samples.lengths,
         samples.ids,
@@ -408,11 +411,13 @@ def _count(samples: Samples, index: IndexMap, form: MessageFormat) -> _Counted:
         bags,
         one_each,
         bag_lengths,
+        pieces,
     )
     first_bags = np.concatenate([[0], (bags * requests[:, 3]).cumsum()])
     if form.with_lengths:
         counts[np.where(requests[:, 2] < 0, samples.one_each[requests[:, 0]], one_each)] = ONE_EACH
-    return _Counted(requests, features, counts, bags, bag_lengths, first_bags, np.empty(int(first_bags[-1]), np.int64))
+    filled = np.empty(int(first_bags[-1]), np.int64)
+    return _Counted(requests, features, counts, bags, bag_lengths, pieces, first_bags, filled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,22 +60,34 @@ def summarise(
     return True
 
 
-_FEW_PIECES = 8
+_FEW_PIECES = 48
 
 
 @numba.njit(nogil=True, cache=True, inline="always")
 def _piece_of(bounds: Ints, first: Any, stop: Any, row: Any) -> Any:
     """The last of the pieces [first, stop) that begins at or before a row; the first one begins at 0."""
-    # Without branches, which would be mispredicted half of the time; a few bounds are counted faster than searched.
+    # Without branches, which would be mispredicted half of the time.
     size = stop - first
-    while size > _FEW_PIECES:
+    while size > 1:
         half = size // 2
         first += half * (bounds[first + half] <= row)
         size -= half
-    found = first
-    for piece in range(first + 1, first + size):
-        found += bounds[piece] <= row
-    return found
+    return first
+
+
+@numba.njit(nogil=True, cache=True)
+def _find_pieces(ids: npt.NDArray[Any], bounds: Ints, first: int, stop: int, found: Small) -> None:
+    """Which of the pieces [first, stop) each id is in."""
+    if stop - first > _FEW_PIECES:
+        for i in range(len(ids)):
+            found[i] = _piece_of(bounds, first, stop, np.int64(ids[i]))
+        return
+    # A few bounds are compared with many ids at once faster than each id is searched.
+    found[:] = first
+    for piece in range(first + 1, stop):
+        bound = bounds[piece]
+        for i in range(len(ids)):
+            found[i] += ids[i] >= bound
 
 
 @numba.njit(nogil=True, cache=True)
@@ -92,34 +104,62 @@ def count_requests(
     bags: Ints,
     one_each: npt.NDArray[np.bool_],
     bag_lengths: Small,
+    pieces: Small,
 ) -> None:
     """Count the ids of every request into `counts` [r], and its bags into `bags` [r].
 
-    Bags are samples, or those that have ids. Of cut tables, whether each has one goes into `one_each` [r], and ids by
-    sample into `bag_lengths` [cut requests, samples].
+    Bags are samples, or those that have ids. Of cut tables, whether each has one goes into `one_each` [r], ids by
+    sample into `bag_lengths` [cut requests, samples], and the piece of each id of `features`, one feature after
+    another, into `pieces` [n].
     """
     bag_lengths[:] = 0
+    num_samples = lengths.shape[1]
+    begin = 0
     for cut in range(len(features)):
         feature, first, stop = features[cut]
-        position = starts[feature]
-        for sample in range(lengths.shape[1]):
+        end = begin + starts[feature + 1] - starts[feature]
+        found, position = pieces[begin:end], 0
+        _find_pieces(ids[starts[feature] : starts[feature + 1]], bounds, first, stop, found)
+        in_piece = np.zeros((stop - first, num_samples), np.int32)
+        for sample in range(num_samples):
             for _ in range(lengths[feature, sample]):
-                piece = _piece_of(bounds, first, stop, np.int64(ids[position]))
+                in_piece[found[position] - first, sample] += 1
                 position += 1
-                for number in range(first_asked[piece], first_asked[piece + 1]):
-                    bag_lengths[requests[asked[number], 2], sample] += 1
+        for piece in range(first, stop):
+            for number in range(first_asked[piece], first_asked[piece + 1]):
+                bag_lengths[requests[asked[number], 2]] += in_piece[piece - first]
+        begin = end
     for request in range(len(requests)):
         feature, _, cut, left_out = requests[request]
         if cut < 0:
             counts[request] = starts[feature + 1] - starts[feature]
-            bags[request] = lengths.shape[1]
+            bags[request] = num_samples
         else:
             total = filled = 0
-            for sample in range(lengths.shape[1]):
+            for sample in range(num_samples):
                 total += bag_lengths[cut, sample]
                 filled += bag_lengths[cut, sample] > 0
-            counts[request], bags[request] = total, filled if left_out else lengths.shape[1]
+            counts[request], bags[request] = total, filled if left_out else num_samples
             one_each[request] = total == filled == bags[request]
+
+
+@numba.njit(nogil=True, cache=True, inline="always")
+def _pack_id(
+    ids: npt.NDArray[Any],
+    weights: Floats,
+    i: int,
+    request: Any,
+    packed_ids: npt.NDArray[Any],
+    packed_weights: Floats,
+    next_place: tuple[Ints, Ints, Ints],
+) -> None:
+    """Write an id, less the request's first row, and its weight where there are any."""
+    next_ids, next_weights, first_rows = next_place
+    packed_ids[next_ids[request]] = np.int64(ids[i]) - first_rows[request]
+    next_ids[request] += 1
+    if len(weights) > 0:
+        packed_weights[next_weights[request]] = weights[i]
+        next_weights[request] += 1
 
 
 @numba.njit(nogil=True, cache=True)
@@ -130,11 +170,11 @@ def pack_requests(
     starts: Ints,
     requests: Ints,
     features: Ints,
-    bounds: Ints,
     first_asked: Ints,
     asked: Ints,
     places: Ints,
     bag_lengths: Small,
+    pieces: Small,
     first_bags: Ints,
     filled: Ints,
     packed_ids: npt.NDArray[Any],
@@ -144,7 +184,7 @@ def pack_requests(
     """Write what all owners are asked for: ids less the request's first row, weights, and lengths where needed.
 
     `places` [r, 3] say where ids, weights, and lengths (or -1 for none) of each request begin in `packed_ids`,
-    `packed_weights` and `packed_lengths`, which are one memory; they are changed. `bag_lengths` is of `count_requests`.
+    `packed_weights` and `packed_lengths`, which are one memory. `bag_lengths` and `pieces` are of `count_requests`.
     `first_bags` [r + 1] says where the samples of each go in `filled`, where those without ids are left out.
     """
     num_samples = lengths.shape[1]
@@ -171,18 +211,25 @@ def pack_requests(
             for sample in range(num_samples):
                 length = lengths[feature, sample] if cut < 0 else bag_lengths[cut, sample]
                 packed_lengths[place_of_lengths + sample] = length
+    begin = 0
+    next_place = places[:, 0].copy(), places[:, 1].copy(), requests[:, 1].copy()
     for cut in range(len(features)):
         feature, first, stop = features[cut]
-        for position in range(starts[feature], starts[feature + 1]):
-            row = np.int64(ids[position])
-            piece = _piece_of(bounds, first, stop, row)
-            for number in range(first_asked[piece], first_asked[piece + 1]):
-                request = asked[number]
-                packed_ids[places[request, 0]] = row - requests[request, 1]
-                places[request, 0] += 1
-                if weighted:
-                    packed_weights[places[request, 1]] = weights[position]
-                    places[request, 1] += 1
+        own = ids[starts[feature] : starts[feature + 1]]
+        found = pieces[begin : begin + len(own)]
+        begin += len(own)
+        own_weights = weights[starts[feature] : starts[feature + 1]] if weighted else weights
+        alone = True
+        for piece in range(first, stop):
+            alone &= first_asked[piece + 1] - first_asked[piece] == 1
+        if alone:
+            # As usual, and faster without a loop for each id.
+            for i in range(len(own)):
+                _pack_id(own, own_weights, i, asked[first_asked[found[i]]], packed_ids, packed_weights, next_place)
+        else:
+            for i in range(len(own)):
+                for number in range(first_asked[found[i]], first_asked[found[i] + 1]):
+                    _pack_id(own, own_weights, i, asked[number], packed_ids, packed_weights, next_place)
 
 
 @numba.njit(nogil=True, cache=True)

@@ -30,12 +30,12 @@ from torch import Tensor
 from windrow.comm.errors import RecipeError
 from windrow.comm.route import Block, Landing, Route, Transfer
 from windrow.comm.rows import Runs, join_runs
-from windrow.comm.wire import WireOptions
+from windrow.comm.wire import Shape, WireOptions
 from windrow.partition.tables.plan import Plan, Range
 from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.sharded.collection import ShardedTables
 from windrow.recsys.sharded.in_flight import InFlightLookup
-from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
+from windrow.recsys.sharded.layout import Band, Ints, Layout, Lookup, OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput, Message, Samples
 from windrow.recsys.sharded.whole_tables import WholeTables
 from windrow.recsys.tables.options import TableConfig, TableOptions, features_of, pooling_of
@@ -180,8 +180,8 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         return self.has_weights
 
     def blocks_of(self, owner: OwnerLayout) -> list[tuple[Lookup, ...]]:
-        """A block is a band."""
-        return [owner.lookups[slice(*band.lookups)] for band in owner.bands]
+        """A block is a band; what is added goes vector by vector."""
+        return [owner.lookups[slice(*band.lookups)][: 1 if band.added else None] for band in owner.bands]
 
     def route(
         self,
@@ -202,21 +202,21 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
             _bands(owner, [of_batch[peer] for of_batch in starts], message) for peer, message in enumerate(received)
         ]
         outgoing.append(_bands(layout.replicated, [0] * len(layout.replicated.batches), asked[-1]))
-        arriving = [
-            [(int(message.bags[band.request]), band.columns[1] - band.columns[0]) for band in other.bands]
-            for other, message in zip(layout.owners, asked, strict=False)
-        ]
-        targets = [Block(group, slice(0, rows)) for group, rows in enumerate(received[rank].num_rows.tolist())]
-        landings = [
-            [
-                Landing(number, targets[band.group], runs)
-                if isinstance(runs, np.ndarray)
-                else Landing(number, Block(band.group, _places(message, band.request), runs), add=True)
-                for number, (band, runs) in enumerate(zip(other.bands, of_owner, strict=True))
-            ]
-            for other, of_owner, message in zip(owners, self._runs, asked, strict=True)
-        ]
-        return Route(self.wire, outgoing, landings, arriving)
+        num_rows = received[rank].num_rows.tolist()
+        landings, arriving = [], list[list[Shape]]()
+        for other, of_owner, message in zip(owners, self._runs, asked, strict=True):
+            landings.append(list[Landing]())
+            arriving.append([])
+            for number, (band, runs) in enumerate(zip(other.bands, of_owner, strict=True)):
+                if band.added:
+                    target = Block(band.group, _places(message, other, band, runs, self._widths[band.group]))
+                    arriving[-1].append((target.num_rows, int(runs[0, 2])))
+                    landings[-1].append(Landing(number, target, add=True))
+                else:
+                    target = Block(band.group, slice(0, num_rows[band.group]))
+                    arriving[-1].append((target.num_rows, band.columns[1] - band.columns[0]))
+                    landings[-1].append(Landing(number, target, runs))
+        return Route(self.wire, outgoing, landings, arriving[:-1])
 
     def receive(self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]) -> list[PooledRows]:
         """Wait for the vectors of this rank's rows, and name their columns; the end of `start_counts`."""
@@ -324,14 +324,36 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
 
 def _bands(owner: OwnerLayout, starts: Sequence[int], message: Message) -> list[Block]:
     """One rank's rows in an owner's outputs, which begin there in each batch, band by band."""
-    bags = message.bags.tolist()
-    return [
-        Block(band.batch, slice(starts[band.batch], starts[band.batch] + bags[band.request]), band.columns)
-        for band in owner.bands
-    ]
+    blocks, num_rows = [], message.num_rows.tolist()
+    for band in owner.bands:
+        start, (first, stop) = starts[band.batch], band.lookups
+        if owner.lookups[first].request in owner.cut:
+            begin, end = owner.batches[band.batch]
+            lookup, row = _each(message.bags[[lookup.request for lookup in owner.lookups[first:stop]]])
+            vectors = (start + row) * (end - begin) + first - begin + lookup
+            blocks.append(Block(band.batch, torch.from_numpy(vectors)))
+        else:
+            blocks.append(Block(band.batch, slice(start, start + num_rows[band.group]), band.columns))
+    return blocks
 
 
-def band_runs(layout: Layout) -> list[list[Runs | Range]]:
+def _places(message: Message, owner: OwnerLayout, band: Band, runs: Runs, width: int) -> Tensor:
+    """Where the vectors of an added band belong in a matrix of so many columns; see `Landing.add`."""
+    requests = [lookup.request for lookup in owner.lookups[slice(*band.lookups)]]
+    lookup, row = _each(message.bags[requests])
+    if message.places:
+        # Bags without ids do not travel.
+        row = np.concatenate([message.places[request] for request in requests])
+    return torch.from_numpy(row * width + runs[lookup, 1])
+
+
+def _each(counts: Ints) -> tuple[Ints, Ints]:
+    """Of so many things of each kind, one kind after another, the kind, and the number among its like: [sum]."""
+    kind = np.repeat(np.arange(len(counts)), counts)
+    return kind, np.arange(len(kind)) - np.repeat(counts.cumsum() - counts, counts)
+
+
+def band_runs(layout: Layout) -> list[list[Runs]]:
     """How owners' bands become one matrix for each group.
 
     Args:
@@ -339,17 +361,17 @@ def band_runs(layout: Layout) -> list[list[Runs | Range]]:
 
     Returns:
         For each owner, the replicated tables last, and each of its bands, the runs from its columns to those of the
-        group's matrix (`Layout.outputs`), neighbours that stay neighbours joined. Of what is added, the columns there.
+        group's matrix (`Layout.outputs`): neighbours that stay neighbours joined, or of what is added one a lookup.
     """
-    found: list[list[Runs | Range]] = []
+    found: list[list[Runs]] = []
     for owner in (*layout.owners, layout.replicated):
-        of_bands: list[Runs | Range] = []
+        of_bands: list[Runs] = []
         for band in owner.bands:
             runs = []
             for lookup in owner.lookups[slice(*band.lookups)]:
                 target = layout.outputs[lookup.output][2][0] + lookup.part[0]
                 runs.append((lookup.columns[0] - band.columns[0], target, lookup.dim))
-            of_bands.append((runs[0][1], runs[0][1] + runs[0][2]) if band.added else join_runs(runs))
+            of_bands.append(np.array(runs) if band.added else join_runs(runs))
         found.append(of_bands)
     return found
 
@@ -357,20 +379,15 @@ def band_runs(layout: Layout) -> list[list[Runs | Range]]:
 def _summed_columns(layout: Layout) -> list[tuple[int, Range]]:
     """Groups, and columns of their matrices, that bands are added to, and none is copied to."""
     owners = (*layout.owners, layout.replicated)
-    bands = [(band, owner.lookups[slice(*band.lookups)]) for owner in owners for band in owner.bands]
     everywhere = {lookup.output for lookup in layout.replicated.lookups}
     found = dict.fromkeys(
         (band.group, (layout.outputs[lookup.output][2][0] + lookup.part[0], lookup.dim))
-        for band, (lookup, *_) in bands
+        for owner in owners
+        for band in owner.bands
+        for lookup in owner.lookups[slice(*band.lookups)]
         if band.added and lookup.output not in everywhere
     )
     return [(group, (start, start + width)) for group, (start, width) in found]
-
-
-def _places(message: Message, request: int) -> Tensor:
-    """Rows of the bags of a request."""
-    found = message.places.get(request)
-    return torch.arange(int(message.bags[request])) if found is None else found
 
 
 def rows_of_whole_tables(owner: OwnerLayout, samples: Sequence[Samples]) -> int:

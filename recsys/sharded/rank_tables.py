@@ -57,6 +57,9 @@ class RankTables:
         self._pooled, self._peers = pooled, peers
         self._have_moved = False
         self._rate_factors: list[float] = []
+        cut = [owner.lookups[first].request in owner.cut for first, _ in owner.batches]
+        self._widths = [owner.lookups[of_batch[0]].dim if is_cut else None for is_cut, of_batch in zip(cut, owner.batches)]
+        """Of the vectors of each batch whose tables are cut by rows."""
         for of_batch in [] if device.type == "meta" else owner.batches:
             chosen = owner.lookups[slice(*of_batch)]
             first = chosen[0].member
@@ -92,11 +95,11 @@ class RankTables:
 
         Returns:
             Pooled: for each batch [bags of all ranks, columns] float32 sums, through which a backward pass may always
-            be run. Unpooled: for each lookup [its ids of all ranks, dim] float32, rank by rank; those of a batch
+            be run; of tables that are cut by rows vector by vector, [bags of all ranks x lookups, their width]. Unpooled: for each lookup [its ids of all ranks, dim] float32, rank by rank; those of a batch
             without ids have no graph.
         """
         found: list[Tensor] = []
-        for tables, given in zip(self.batches, wanted, strict=True):
+        for tables, given, width in zip(self.batches, wanted, self._widths, strict=True):
             counts = given.counts.sum(axis=0).tolist()
             has_any = sum(given.num_bags if self._pooled else counts)
             rows: Tensor
@@ -109,7 +112,10 @@ class RankTables:
                 rows = tables.rows(given.values, given.offsets)
             if rows.requires_grad:
                 rows.register_hook(self._refuse_if_moved)
-            found += [rows] if self._pooled else rows.split(counts)
+            if self._pooled:
+                found.append(rows if width is None else rows.view(-1, width))
+            else:
+                found += rows.split(counts)
         return found
 
     def sum_between_groups(self, *, stage: str) -> None:

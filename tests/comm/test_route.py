@@ -198,19 +198,25 @@ def test_a_codec_halves_the_bytes_and_spares_own_rows(spmd, shared_memory):
 
 @pytest.mark.parametrize("shared_memory", [False, True])
 @pytest.mark.parametrize("codec", ["fp32", "bf16"])
-def test_columns_of_a_block_are_copied_or_added_where_they_belong(spmd, codec, shared_memory):
-    """Runs of columns: what a pooled lookup lands."""
+@pytest.mark.parametrize("listed", [False, True])
+def test_rows_of_a_block_are_copied_or_added_where_they_belong(spmd, codec, shared_memory, listed):
+    """Runs of columns, and vectors anywhere in a matrix: what a pooled lookup lands."""
 
     def body(world):
         codecs = {"codec": make_codec(codec), "gradient_codec": make_codec(codec)}
         wire = Wire(world, stage="test", **codecs, shared_memory=shared_memory)
         size, rank = world.size, world.rank
         runs = np.array([[0, 4, 2], [3, 0, 3]])
-        # The last one copies columns; the others add theirs to some rows.
-        order = torch.tensor([3, 0, 2])
+        # The last one copies columns; the others add vectors: row 3 from column 1, row 0 from column 0, and so on.
+        rows, firsts = torch.tensor([3, 0, 2]), torch.tensor([1, 0, 1])
+        places = rows * 7 + firsts
         local = [Block(0, slice(0, 3), (0, COLUMNS))]
-        blocks = [[Block(0, slice(3 * peer, 3 * peer + 3), (0, COLUMNS))] for peer in range(size)]
-        landings = [[Landing(0, Block(0, order, (1, 7)), add=True)] for _ in range(size)]
+        chosen = [3 * peer + (torch.tensor([2, 0, 1]) if listed else torch.arange(3)) for peer in range(size)]
+        blocks = [
+            [Block(0, picked) if listed else Block(0, slice(3 * peer, 3 * peer + 3), (0, COLUMNS))]
+            for peer, picked in enumerate(chosen)
+        ]
+        landings = [[Landing(0, Block(0, places), add=True)] for _ in range(size)]
         landings.append([Landing(0, Block(0, slice(1, 4)), runs)])
         route = Route(wire, [*blocks, local], landings, [[(3, COLUMNS)]] * size)
         sources = [torch.arange(18.0 * size).view(-1, COLUMNS) + owner for owner in range(size)]
@@ -221,12 +227,14 @@ def test_columns_of_a_block_are_copied_or_added_where_they_belong(spmd, codec, s
         expected[1:4, 4:6] = copied.detach()[:, 0:2]
         expected[1:4, 0:3] = copied.detach()[:, 3:6]
         for owner in range(size):
-            expected[order, 1:7] += sources[owner][3 * rank : 3 * rank + 3]
+            for vector, row, first in zip(sources[owner][chosen[rank]], rows, firsts, strict=True):
+                expected[row, first : first + COLUMNS] += vector
         assert torch.equal(target.detach(), expected)
         weights = torch.arange(35.0).view(5, 7)
         (target * weights).sum().backward()
-        for peer in range(size):
-            assert torch.equal(source.grad[3 * peer : 3 * peer + 3], weights[order, 1:7])
+        wanted = [weights[row, first : first + COLUMNS] for row, first in zip(rows, firsts, strict=True)]
+        for picked in chosen:
+            assert torch.equal(source.grad[picked], torch.stack(wanted))
         assert torch.equal(copied.grad[:, [0, 1, 3, 4, 5]], weights[1:4, [4, 5, 0, 1, 2]])
 
     spmd(body)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from windrow.comm.rows import CONVERTED_BYTES, move_rows
+from windrow.comm.rows import CONVERTED_BYTES, move_rows, move_vectors
 from windrow.comm.rows_kernels import AHEAD, move_past_caches
 
 
@@ -138,3 +138,24 @@ def test_fewer_rows_than_are_prefetched(count, wanted):
     assert torch.equal(out, rows.flip(0).to(wanted))
     move_rows(out, None, back, backwards)
     assert torch.equal(back, rows)
+
+
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_vectors_are_added_anywhere_in_a_matrix_and_copied_back(strided, listed, dtype):
+    """Compiled for float32, by PyTorch for others, as on a GPU."""
+    wide = torch.arange(60, dtype=dtype).view(6, 10)
+    matrix = wide[:, :8] if strided else wide[:, :8].contiguous()
+    vectors = torch.tensor([[100.0, 200, 300], [400, 500, 600], [700, 800, 900]], dtype=dtype)
+    positions = torch.tensor([2, 0, 1]) if listed else None
+    expected, picked = matrix.clone(), vectors if positions is None else vectors[positions]
+    # Two of them are in one row.
+    for vector, (row, first) in zip(picked, [(5, 5), (0, 0), (0, 4)], strict=True):
+        expected[row, first : first + 3] += vector
+    places = torch.tensor([45, 0, 4])
+    move_vectors(vectors, positions, matrix, places)
+    assert torch.equal(matrix, expected)
+    back = torch.zeros_like(vectors)
+    move_vectors(back, positions, matrix, places, back=True)
+    assert torch.equal(back if positions is None else back[positions], expected.flatten()[places[:, None] + torch.arange(3)])

@@ -1,8 +1,12 @@
 """Messages to owners, against sorting ids out bag by bag."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
+from windrow.partition.tables.plan import Plan, Shard
+from windrow.recsys import EmbeddingBagConfig
 from windrow.recsys.sharded.layout import OwnerLayout, Request, make_layout
 from windrow.recsys.sharded.packing import ONE_EACH, Message, MessageFormat, header_length, pack, read_samples
 from windrow.recsys.sharded.packing_kernels import place_requests
@@ -70,3 +74,19 @@ def test_places_without_lengths_are_one_id_each_and_further_bags_are_empty():
     place_requests(ids, nothing, np.empty(0, np.int32), lookups, 3, values, nothing, offsets)
     assert values.tolist() == [0, 0, 0, 9, 7, 0]
     assert offsets.tolist() == [0, 0, 0, 3, 4, 5, 0]
+
+
+@pytest.mark.parametrize("num_pieces", [2, 60])
+def test_ids_are_sorted_out_among_a_few_pieces_and_many(small, num_pieces):
+    """Many are searched for each id by halving."""
+    table = EmbeddingBagConfig(name="t", num_embeddings=130, embedding_dim=4, feature_names=["f"])
+    bounds = np.linspace(0, 130, num_pieces + 1).astype(int)
+    shards = [Shard("t", n % SIZE, rows, (0, 4)) for n, rows in enumerate(pairwise(bounds.tolist()))]
+    layout = make_layout([table], Plan(tuple(shards)), SIZE)
+    ids = np.random.default_rng(0).integers(0, 130, 90).tolist()
+    batch = small.jagged({"f": [ids[first : first + 3] for first in range(0, 90, 3)]})
+    form = MessageFormat(np.int32, weighted=False, with_lengths=True)
+    messages = pack(read_samples(batch, (), layout, is_weighted=False), layout.owners, layout.index, form)
+    for owner, message in zip(layout.owners, messages, strict=True):
+        wanted = [[i - start for i in ids if start <= i < stop] for start, stop in (r.rows for r in owner.requests)]
+        assert message.ids.tolist() == sum(wanted, [])
