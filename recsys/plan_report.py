@@ -84,6 +84,8 @@ def describe_costs(plan: Plan, costs: TableCosts, memory: float = float("inf")) 
         f"no plan goes below {_ms(least)}, all that is computed and has to travel shared out evenly",
         f"this one is {found.total / max(least, 1e-12) - 1:.0%} above that",
     ]
+    if found.landing:
+        lines.append(f"vectors at home, and their gradients, take {_ms(found.landing)} to copy and add on every rank")
     if found.sums:
         lines.append(
             f"gradients of replicated tables and of rows that groups have in common take {_ms(found.sums)} to sum"

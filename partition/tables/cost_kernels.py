@@ -201,6 +201,8 @@ class Ranks(NamedTuple):
     """[width] what each has already: replicated tables."""
     memory: float
     """Bytes that each has left."""
+    landing: float
+    """Seconds of a byte of vectors at home; see `windrow.partition.tables.costs`."""
 
 
 @njit(nogil=True, cache=True)
@@ -215,7 +217,7 @@ def total(pieces: Pieces, ranks: Ranks, owners: Ints) -> float:
     for rank in range(size):
         compute[rank] = seconds_of(sums[rank], ranks.head)
     ids, backward, forward = exchanges(ranks.network, compute, traffic)
-    return float(ids.max() + (compute + backward + forward).max())
+    return float(ids.max() + (compute + backward + forward).max() + ranks.landing * traffic[:, 1].sum())
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)

@@ -21,7 +21,7 @@ dark; and where the networks know nothing they leave the sum of times as it is.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -160,6 +160,13 @@ class ComputeModel:
     def of_sets(self, sets: Sequence[Floats]) -> Floats:
         """Seconds of sets of pieces, from the features [pieces, 22] of each."""
         return self.seconds(np.stack([self.vectors(features).sum(axis=0) for features in sets]))
+
+    def times(self, factor: float) -> "ComputeModel":
+        """The same with all seconds multiplied."""
+        *first, (weight, bias) = self.head
+        if self.design == "corrected":
+            return replace(self, roof=self.roof * factor)
+        return replace(self, head=(*first, (weight * factor, bias * factor)))
 
     def save(self, path: Path) -> None:
         """Write it as arrays and JSON (``.npz``, no pickle)."""

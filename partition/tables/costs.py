@@ -8,7 +8,10 @@ Lookups and learning are computed (`windrow.partition.tables.cost_model`). Ranks
 and vectors of the last one are waited for: with c the seconds of computing, b of gradients, and s = c + b as the time
 at which a rank starts to send its vectors (NeuroShard's simulator; Zha et al., MLSys 2023)::
 
-    cost = ids + max over ranks (c + b + forward(s - min s)) + sums of replicated tables
+    cost = ids + max over ranks (c + b + forward(s - min s)) + landing + sums of replicated tables
+
+Landing is what vectors of all owners take to be put together at home, and their gradients to be taken apart: a table
+that is cut by rows has a vector from each owner.
 
 Exchanges are those of ``comm.links``: what leaves and enters a rank takes its turn on its port.
 """
@@ -35,6 +38,11 @@ ROW_NUMBER_BYTES = 8
 DENSE_SECONDS_PER_BYTE = 6e-10
 """Of a replicated table: its gradient has a number for each of the table's, which is zeroed, read, and learnt from,
 however few rows were looked up (two ranks of a server's processor, less what summing takes there)."""
+LANDING_SECONDS_PER_BYTE = 6e-10
+"""Of a vector of float32 at home, and as much for its gradient: copied or added, and packed where it comes from (two
+ranks of the same processor)."""
+FORWARD_SHARE = 0.4
+"""Of the seconds of forward and backward pass (there, with 1 to 16 ids in a list)."""
 LONG_BYTES = 1 << 30
 """Of an all-reduce whose latency counts for nothing."""
 
@@ -54,7 +62,7 @@ class Workload:
     id_bytes: float = 4.0
     """Of an id on the wire; a length takes as many."""
     learns: bool = True
-    """Whether gradients travel and are summed; what ranks compute is priced with the backward pass either way."""
+    """Whether there is a backward pass, so that gradients travel and are summed."""
 
     def of_group(self, size: int) -> "Workload":
         """That of the first so many ranks among themselves."""
@@ -90,6 +98,8 @@ class PlanCost:
     """Until it has the gradients of all."""
     forward: Floats
     """Until it has its vectors, with the wait for the slowest."""
+    landing: float
+    """Of vectors at home, and of their gradients: the same on all ranks."""
     sums: float
     """Of replicated tables' gradients over ranks, with what they take on each rank (`DENSE_SECONDS_PER_BYTE`), and of
     rows' gradients over groups of ranks that hold all tables."""
@@ -100,7 +110,7 @@ class PlanCost:
     def total(self) -> float:
         """Seconds of the whole step."""
         waits = self.compute + self.backward + self.forward
-        return float(self.ids.max() + waits.max()) + self.sums
+        return float(self.ids.max() + waits.max()) + self.landing + self.sums
 
 
 def exchange_seconds(links: "Links", sent: Floats, starts: Floats) -> Floats:
@@ -149,7 +159,7 @@ class TableCosts:
         """Ranks of a group."""
         self.workload = workload.of_group(self.world_size)
         """Of a group."""
-        self.model = model
+        self.model = model if workload.learns else model.times(FORWARD_SHARE)
         self._links, self._groups = workload.links, replica_groups
         # Compiled loops are loaded with the first costs.
         from windrow.partition.tables.cost_kernels import exchanges, network_of
@@ -224,6 +234,19 @@ class TableCosts:
         summed += sum(compressed.values())
         return self._summing(summed) if self.workload.learns else 0.0
 
+    def landing(self, traffic: Floats) -> float:
+        """Seconds of the vectors in some traffic, [n, 3], at home."""
+        if self.world_size == 1:
+            return 0.0
+        numbers = float(traffic[:, 1].sum()) / self.workload.vector_bytes
+        return LANDING_SECONDS_PER_BYTE * FLOAT32_BYTES * numbers * (1 + self.workload.learns)
+
+    def landing_of_replicated(self, tables: Iterable[str]) -> float:
+        """Seconds of the vectors of tables of which some rows are replicated: all lists have one."""
+        specs = [self.specs[table] for table in dict.fromkeys(tables)]
+        whole = [Piece(spec.name, (0, spec.rows), (0, spec.dim)) for spec in specs]
+        return self.landing(Traffic.rows(map(self.traffic, whole)))
+
     def _summing(self, num_bytes: float) -> float:
         """Seconds of dense gradients of so many bytes."""
         wire = predict_all_reduce(self._links, num_bytes) if self._links is not None else 0.0
@@ -244,14 +267,6 @@ class TableCosts:
         between: Floats = np.tile(np.diag(sent), (self._groups, self._groups))
         return float(exchange_seconds(self._links, between, np.zeros(len(between))).max())
 
-    def of_ranks(self, compute: Floats, traffic: Floats, memory: Floats, sums: float) -> PlanCost:
-        """The cost of a plan, from what its ranks compute, exchange ([ranks, 3], see `Traffic.rows`) and hold."""
-        if self.workload.links is None or self.world_size == 1:
-            none = np.zeros(self.world_size)
-            return PlanCost(ids=none, compute=compute, backward=none, forward=none, sums=sums, memory=memory)
-        ids, backward, forward = self._exchanges(self.network, compute, traffic)
-        return PlanCost(ids=ids, compute=compute, backward=backward, forward=forward, sums=sums, memory=memory)
-
     def of_plan(self, plan: Plan) -> PlanCost:
         """The cost of any plan of these tables."""
         size = self.world_size
@@ -262,12 +277,18 @@ class TableCosts:
         everywhere = self.vectors(copies, replicated=True).sum(axis=0)
         self.vectors(list(chain.from_iterable(pieces)))
         sums = np.stack([self.vectors(of_rank).sum(axis=0) + everywhere for of_rank in pieces])
-        return self.of_ranks(
-            self.model.seconds(sums),
-            Traffic.rows(map(self.traffic_of_rank, pieces)),
-            np.array(rank_bytes(plan, list(self.specs.values()), size * plan.replica_groups)[:size], np.float64),
-            self.sums((copy.table, copy.rows[1] - copy.rows[0]) for copy in plan.replicated)
+        compute, traffic = self.model.seconds(sums), Traffic.rows(map(self.traffic_of_rank, pieces))
+        ids, backward, forward = self._exchanges(self.network, compute, traffic)
+        memory = rank_bytes(plan, list(self.specs.values()), size * plan.replica_groups)[:size]
+        return PlanCost(
+            ids=ids,
+            compute=compute,
+            backward=backward,
+            forward=forward,
+            landing=self.landing(traffic) + self.landing_of_replicated(copy.table for copy in plan.replicated),
+            sums=self.sums((copy.table, copy.rows[1] - copy.rows[0]) for copy in plan.replicated)
             + self.between_groups(pieces),
+            memory=np.array(memory, np.float64),
         )
 
     def least_possible(self) -> float:
@@ -280,7 +301,7 @@ class TableCosts:
         sums = np.stack([self.vectors(whole, replicated=copied).sum(axis=0) for copied in (False, True)])
         alone, own = self.model.seconds(sums).tolist()
         on_the_wire: float = sum(map(self._least_on_the_wire, self.specs.values()))
-        return on_the_wire + min(float(alone) / self.world_size, float(own))
+        return on_the_wire + self.landing_of_replicated(self.specs) + min(float(alone) / self.world_size, float(own))
 
     def _least_on_the_wire(self, spec: TableSpec) -> float:
         links, size = self.workload.links, self.world_size

@@ -136,8 +136,8 @@ class _Copies(NamedTuple):
     vector: Floats
     """[width] of what each rank looks up in them."""
     num_bytes: int
-    sums: float
-    """Seconds of summing their gradients."""
+    seconds: float
+    """Of summing their gradients, and of their vectors at home."""
 
 
 def search_plan(
@@ -399,16 +399,17 @@ class _Search:
         order = np.lexsort((-arrays.num_bytes, -arrays.seconds))
         ranks = self._ranks(state)
         cost = self._kernels.best_placement(order, arrays, ranks, self._options.caps, owners)
-        return _Placed(state, owners, cost + self._copies(state).sums)
+        return _Placed(state, owners, cost + self._copies(state).seconds)
 
     def _priced(self, state: _State, owners: Ints) -> _Placed:
         cost = self._kernels.total(state.arrays, self._ranks(state), owners)
-        return _Placed(state, owners, cost + self._copies(state).sums)
+        return _Placed(state, owners, cost + self._copies(state).seconds)
 
     def _ranks(self, state: _State) -> "Ranks":
         copies = self._copies(state)
         memory = float(self._memory - copies.num_bytes)
-        return self._kernels.Ranks(self._costs.network, self._head, copies.vector, memory)
+        landing = self._costs.landing(np.array([[0.0, 1.0, 0.0]]))
+        return self._kernels.Ranks(self._costs.network, self._head, copies.vector, memory, landing)
 
     def _copies(self, state: _State) -> _Copies:
         """What every rank has: the same for all states that replicate the same tables."""
@@ -418,7 +419,8 @@ class _Search:
             found = self._of_replicated[pieces] = _Copies(
                 self._costs.vectors(pieces, replicated=True).sum(axis=0),
                 sum(map(self._bytes, pieces)),
-                self._costs.sums((piece.table, piece.rows[1] - piece.rows[0]) for piece in pieces),
+                self._costs.sums((piece.table, piece.rows[1] - piece.rows[0]) for piece in pieces)
+                + self._costs.landing_of_replicated(piece.table for piece in pieces),
             )
         return found
 

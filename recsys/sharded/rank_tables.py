@@ -57,8 +57,8 @@ class RankTables:
         self._pooled, self._peers = pooled, peers
         self._have_moved = False
         self._rate_factors: list[float] = []
-        cut = [owner.lookups[first].request in owner.cut for first, _ in owner.batches]
-        self._widths = [owner.lookups[of_batch[0]].dim if is_cut else None for is_cut, of_batch in zip(cut, owner.batches)]
+        firsts = [owner.lookups[first] for first, _ in owner.batches]
+        self._widths = [lookup.dim if lookup.request in owner.cut else None for lookup in firsts]
         """Of the vectors of each batch whose tables are cut by rows."""
         for of_batch in [] if device.type == "meta" else owner.batches:
             chosen = owner.lookups[slice(*of_batch)]
@@ -95,8 +95,9 @@ class RankTables:
 
         Returns:
             Pooled: for each batch [bags of all ranks, columns] float32 sums, through which a backward pass may always
-            be run; of tables that are cut by rows vector by vector, [bags of all ranks x lookups, their width]. Unpooled: for each lookup [its ids of all ranks, dim] float32, rank by rank; those of a batch
-            without ids have no graph.
+            be run; of tables that are cut by rows vector by vector, [bags of all ranks x lookups, their width].
+            Unpooled: for each lookup [its ids of all ranks, dim] float32, rank by rank; those of a batch without ids
+            have no graph.
         """
         found: list[Tensor] = []
         for tables, given, width in zip(self.batches, wanted, self._widths, strict=True):

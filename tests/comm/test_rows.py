@@ -158,4 +158,5 @@ def test_vectors_are_added_anywhere_in_a_matrix_and_copied_back(strided, listed,
     assert torch.equal(matrix, expected)
     back = torch.zeros_like(vectors)
     move_vectors(back, positions, matrix, places, back=True)
-    assert torch.equal(back if positions is None else back[positions], expected.flatten()[places[:, None] + torch.arange(3)])
+    found = back if positions is None else back[positions]
+    assert torch.equal(found, expected.flatten()[places[:, None] + torch.arange(3)])

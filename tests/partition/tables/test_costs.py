@@ -12,7 +12,15 @@ from windrow.comm.link_model import predict_all_reduce
 from windrow.comm.links import CollectiveCost, Links, NetworkDescription, described_links
 from windrow.partition.tables import Plan, Replica, Shard, TableSpec, rank_bytes
 from windrow.partition.tables.cost_model import ComputeModel, Piece, piece_features, roof_terms
-from windrow.partition.tables.costs import DENSE_SECONDS_PER_BYTE, TableCosts, Traffic, Workload, exchange_seconds
+from windrow.partition.tables.costs import (
+    DENSE_SECONDS_PER_BYTE,
+    FORWARD_SHARE,
+    LANDING_SECONDS_PER_BYTE,
+    TableCosts,
+    Traffic,
+    Workload,
+    exchange_seconds,
+)
 
 SPECS = [
     TableSpec(name="a", rows=1000, dim=16, features=("a",), lookups_per_sample=3.0),
@@ -133,8 +141,10 @@ def test_a_plan_by_hand(hand_made: ComputeModel) -> None:
         predict_all_reduce(network(2), 500 * 8 * 4) + DENSE_SECONDS_PER_BYTE * 500 * 8 * 4
     )
     assert found.memory.tolist() == rank_bytes(plan, SPECS, 2)
+    # Vectors of both, of 16 and 8 numbers, and their gradients.
+    assert found.landing == pytest.approx(LANDING_SECONDS_PER_BYTE * 2 * 4 * 100 * 24)
     parts = (found.ids, found.compute, found.backward, found.forward)
-    assert found.total == pytest.approx(sum(float(part[0]) for part in parts) + found.sums)
+    assert found.total == pytest.approx(sum(float(part[0]) for part in parts) + found.landing + found.sums)
     assert costs.least_possible() < found.total
 
 
@@ -195,13 +205,16 @@ def test_of_tables_that_do_not_learn_no_gradients_travel(hand_made: ComputeModel
     assert looks_up.sums == 0 < learns.sums
     np.testing.assert_array_equal(looks_up.backward, 0)
     np.testing.assert_array_equal(looks_up.ids, learns.ids)
+    np.testing.assert_allclose(looks_up.compute, FORWARD_SHARE * learns.compute)
+    assert looks_up.landing == learns.landing / 2
 
 
 def test_one_rank_and_no_network_send_nothing(hand_made: ComputeModel) -> None:
     for size, links in ((1, None), (2, None)):
         costs = TableCosts(SPECS, size, Workload(links=links), hand_made)
         found = costs.of_plan(Plan(tuple(Shard(spec.name, 0, (0, spec.rows), (0, spec.dim)) for spec in SPECS)))
-        assert found.total == pytest.approx(float(found.compute.max()))
+        assert found.total == pytest.approx(float(found.compute.max()) + found.landing)
+        assert (found.landing > 0) == (size > 1)
 
 
 def test_a_described_network() -> None:

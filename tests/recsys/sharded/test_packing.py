@@ -88,5 +88,5 @@ def test_ids_are_sorted_out_among_a_few_pieces_and_many(small, num_pieces):
     form = MessageFormat(np.int32, weighted=False, with_lengths=True)
     messages = pack(read_samples(batch, (), layout, is_weighted=False), layout.owners, layout.index, form)
     for owner, message in zip(layout.owners, messages, strict=True):
-        wanted = [[i - start for i in ids if start <= i < stop] for start, stop in (r.rows for r in owner.requests)]
-        assert message.ids.tolist() == sum(wanted, [])
+        bounds = [request.rows for request in owner.requests]
+        assert message.ids.tolist() == [i - start for start, stop in bounds for i in ids if start <= i < stop]
