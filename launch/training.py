@@ -16,7 +16,7 @@ from windrow.gnn.task import NodeTask
 from windrow.launch.known_links import kept_links, world_of_sums
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import AnyRecipe, Recipe
-from windrow.training.callbacks import TensorBoard
+from windrow.training.callbacks import Callback, TensorBoard
 from windrow.training.checkpoint import CheckpointOptions
 from windrow.training.journal import TrainingResult
 from windrow.training.trainer import Trainer
@@ -71,6 +71,7 @@ def make_trainer(world: World, recipe: AnyRecipe, device: torch.device) -> Train
     """
     model: torch.nn.Module
     task: Task[Any]
+    callbacks: list[Callback] = [TensorBoard()] if recipe.run.tensorboard else []
     if isinstance(recipe, Recipe):
         model, task = _graph(world, recipe, device)
     else:
@@ -78,6 +79,10 @@ def make_trainer(world: World, recipe: AnyRecipe, device: torch.device) -> Train
 
         links = kept_links(world, gather_hosts(world), device) if recipe.plan.asks_costs else None
         model, task = recommendation(world, recipe, device, seed=recipe.run.seed, links=links)
+        if recipe.plan.replan_every_steps:
+            from windrow.recsys.replan import Replan
+
+            callbacks.append(Replan(recipe.plan, links=links))
     return Trainer(
         world,
         model,
@@ -86,7 +91,7 @@ def make_trainer(world: World, recipe: AnyRecipe, device: torch.device) -> Train
         seed=recipe.run.seed,
         wire=recipe.wire,
         sums_world=world_of_sums(world, recipe.wire.topology, device=device),
-        callbacks=[TensorBoard()] if recipe.run.tensorboard else [],
+        callbacks=callbacks,
     )
 
 

@@ -14,6 +14,7 @@ from windrow.recsys.models.build import build_model
 from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.recommender import Recommender
+from windrow.recsys.replan import Replan
 from windrow.recsys.serving import ServedModel, export, load
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
@@ -40,6 +41,7 @@ __all__ = [
     "RecommendationEvaluationOptions",
     "RecommendationTask",
     "Recommender",
+    "Replan",
     "ServedModel",
     "TableOptions",
     "TableOverrides",

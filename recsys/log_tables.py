@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import StoreError
-from windrow.comm.wire import number_bytes
 from windrow.partition.tables.access import is_frequent_first, octave_shares
 from windrow.partition.tables.costs import Workload
 from windrow.partition.tables.plan import Plan, TableSpec
@@ -33,7 +32,6 @@ __all__ = [
     "log_table_specs",
     "log_transforms",
     "plan_tables",
-    "plan_workload",
     "sequence_tables",
     "set_first_values",
     "survey",
@@ -203,17 +201,6 @@ def count_table_rows(store: LogStore, most_samples: int | None = None) -> dict[s
     return counts
 
 
-def plan_workload(recipe: RecommendationSections, links: "Links | None") -> Workload:
-    """What a step of a recipe does with its tables, on some links."""
-    wire = recipe.wire
-    return Workload(
-        batch_size=recipe.training.batch_size,
-        links=links,
-        vector_bytes=number_bytes(wire.vectors),
-        gradient_bytes=number_bytes(wire.gradients),
-    )
-
-
 def plan_tables(
     recipe: RecommendationSections,
     store: LogStore,
@@ -238,7 +225,8 @@ def plan_tables(
         specs: Sequence[TableSpec] = log_table_specs(recipe, store)
     else:
         specs = surveyed or surveyed_table_specs(recipe, store, world_size)
-    return make_plan(recipe.plan, specs, world_size, plan_workload(recipe, links))
+    workload = Workload.of_step(recipe.training.batch_size, world_size, recipe.wire, links)
+    return make_plan(recipe.plan, specs, world_size, workload)
 
 
 def set_first_values(

@@ -7,6 +7,7 @@ import torch
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.world import World
+from windrow.partition.tables.costs import Workload
 from windrow.partition.tables.plan import Plan
 from windrow.partition.tables.planners import make_plan
 from windrow.recsys.batches.batch import Batch
@@ -20,7 +21,6 @@ from windrow.recsys.log_tables import (
     log_table_specs,
     log_transforms,
     plan_tables,
-    plan_workload,
     set_first_values,
     table_configs,
 )
@@ -115,12 +115,13 @@ def _two_tower(
         )
     tables = two_tower_tables(interactions.num_users, interactions.num_items, dim)
     specs = table_specs(tables, recipe.tables)
+    workload = Workload.of_step(recipe.training.batch_size, world.size, recipe.wire, links)
     bags = EmbeddingBagCollection(
         tables,
         is_weighted=True,
         device=device,
         world=world,
-        plan=_planned(world, lambda: make_plan(recipe.plan, specs, world.size, plan_workload(recipe, links))),
+        plan=_planned(world, lambda: make_plan(recipe.plan, specs, world.size, workload)),
         optimizer=recipe.tables,
         wire=recipe.wire,
         seed=seed,

@@ -8,6 +8,9 @@ what part of the lookups a range of rows has. With s rows in an octave of share 
 n a / s times; how often it is, follows Poisson's law.
 """
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +18,7 @@ from windrow.partition.tables.plan import Range, TableSpec
 
 __all__ = [
     "REUSE_BINS",
+    "AccessCounts",
     "draw_rows",
     "expected_distinct",
     "expected_reuse",
@@ -48,6 +52,62 @@ def octave_shares(counts: npt.ArrayLike) -> tuple[float, ...]:
         return ()
     shares = np.add.reduceat(ordered, octave_bounds(len(ordered))[:-1]) / ordered.sum()
     return tuple(shares.tolist())
+
+
+class AccessCounts:
+    """What some minibatches look up of some tables; those of several ranks add up.
+
+    Args:
+        specs: of the tables.
+    """
+
+    def __init__(self, specs: Iterable[TableSpec]) -> None:
+        self.samples = 0
+        """Of these minibatches."""
+        self.octaves = {spec.name: np.zeros(len(octave_bounds(spec.rows)) - 1, np.int64) for spec in specs}
+        """Of each table the lookups of each octave of its rows."""
+        self.lists = dict.fromkeys(self.octaves, 0)
+        """Of each table, of all its features."""
+
+    def add(self, table: str, ids: npt.NDArray[np.integer], lists: int) -> None:
+        """Count the ids [n] of so many lists, rows of a table.
+
+        Cost: 5 ns an id.
+        """
+        # The exponent of a float64 is exact up to 2**53.
+        octaves = np.frexp((ids + 1).astype(np.float64))[1] - 1
+        self.octaves[table] += np.bincount(octaves, minlength=len(self.octaves[table]))
+        self.lists[table] += lists
+
+    def __add__(self, other: "AccessCounts") -> "AccessCounts":
+        total = AccessCounts(())
+        total.samples = self.samples + other.samples
+        total.octaves = {table: found + other.octaves[table] for table, found in self.octaves.items()}
+        total.lists = {table: lists + other.lists[table] for table, lists in self.lists.items()}
+        return total
+
+    def measured(self, specs: Iterable[TableSpec]) -> list[TableSpec]:
+        """Specs with the ids and lists of a sample, and shares of octaves of rows as they stand, that were counted.
+
+        Tables without lookups stay as they are. Within an octave rows are taken to be alike, in whatever order they
+        stand: where the frequent ones are scattered, more different rows are expected than there are.
+        """
+        found = []
+        for spec in specs:
+            octaves, lists = self.octaves[spec.name], self.lists[spec.name]
+            if not octaves.any():
+                found.append(spec)
+                continue
+            found.append(
+                replace(
+                    spec,
+                    access=tuple((octaves / octaves.sum()).tolist()),
+                    frequent_first=True,
+                    lookups_per_sample=float(octaves.sum()) / self.samples,
+                    lists_per_sample=lists / (max(len(spec.features), 1) * self.samples),
+                )
+            )
+        return found
 
 
 def is_frequent_first(counts: npt.ArrayLike) -> bool:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from windrow.comm.link_model import predict_all_reduce
+from windrow.comm.wire import WireOptions, number_bytes
 from windrow.partition.tables.access import expected_distinct, filled_bags, octave_bounds, steps_of
 from windrow.partition.tables.cost_model import ComputeModel, Floats, Piece, piece_features
 from windrow.partition.tables.plan import Plan, TableSpec, rank_bytes, specs_by_name
@@ -63,6 +64,16 @@ class Workload:
     """Of an id on the wire; a length takes as many."""
     learns: bool = True
     """Whether there is a backward pass, so that gradients travel and are summed."""
+
+    @staticmethod
+    def of_step(batch_size: int, world_size: int, wire: WireOptions, links: "Links | None") -> "Workload":
+        """Of training with so many samples in a step of all ranks, and these number formats."""
+        return Workload(
+            batch_size=-(-batch_size // world_size),
+            links=links,
+            vector_bytes=number_bytes(wire.vectors),
+            gradient_bytes=number_bytes(wire.gradients),
+        )
 
     def of_group(self, size: int) -> "Workload":
         """That of the first so many ranks among themselves."""

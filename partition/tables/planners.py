@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from windrow.comm.errors import PlanError, RecipeError
-from windrow.comm.options import NonNegativeInt, PathOption, PositiveInt, checked_dataclass
+from windrow.comm.options import NonNegativeFloat, NonNegativeInt, PathOption, PositiveInt, checked_dataclass
 from windrow.comm.rows import near_equal_split
 from windrow.partition.tables.cost_model import ComputeModel
 from windrow.partition.tables.costs import TableCosts, Workload
@@ -80,14 +80,26 @@ class PlanOptions:
     rank_memory_bytes: NonNegativeInt = 0
     """What each rank has for tables and optimiser state; 0 for no limit."""
     replicate_below_bytes: NonNegativeInt = 65536
-    """Planners replicate float32 tables that are smaller than this, where there are several ranks; 0 for none.
+    """Planners replicate float32 tables that are smaller than this, where there are several ranks; 0 for none. Those
+    that search, neuroshard and oper, replicate what is predicted to pay instead.
 
     Of N ranks that take b samples each, a rank sends on average (N - 1) / N x b vectors forward and as many gradients
     back for a table on one rank, and 2 (N - 1) / N x rows of them in the all-reduce of a replicated one: replicating
     sends less where rows < b. The default is the size of 1024 rows of 16 float32 numbers."""
 
+    replan_every_steps: NonNegativeInt = 0
+    """Planners that ask costs only: after so many steps they plan anew, for what was looked up in these, and tables
+    move to the plan if that is predicted to pay; 0 for never."""
+    replan_margin: NonNegativeFloat = 0.1
+    """What a plan has to save of a step of the tables for them to move, over what the step takes then."""
+
     def __post_init__(self) -> None:
         _find_planner(self.planner)
+        if self.replan_every_steps and not self.asks_costs:
+            raise RecipeError(
+                f"plan.replan_every_steps = {self.replan_every_steps} goes with a planner that asks what steps cost, "
+                "such as neuroshard or oper, and with no plan.file: choose one, or leave it out"
+            )
         if self.file is not None and self.replica_groups > 1:
             raise RecipeError(
                 f"plan.replica_groups = {self.replica_groups} does not go with plan.file: write it into the file, "
@@ -113,16 +125,16 @@ def make_plan(
     """
     memory = options.rank_memory_bytes or None
     if options.file is None:
-        planner = _find_planner(options.planner)
+        planner, small = _find_planner(options.planner), options.replicate_below_bytes
         for searching in (plan_by_search, plan_rows):
             if planner is searching:
-                planner = partial(searching, search=options.search, cost_model=options.cost_model)
+                planner, small = partial(searching, search=options.search, cost_model=options.cost_model), 0
         plan = plan_with_planner(
             planner,
             specs,
             world_size,
             rank_memory_bytes=memory,
-            replicate_below_bytes=options.replicate_below_bytes,
+            replicate_below_bytes=small,
             workload=workload,
             replica_groups=options.replica_groups,
         )

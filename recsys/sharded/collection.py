@@ -25,6 +25,7 @@ from windrow.comm.quantized_codec import Columns, QuantizedCodec
 from windrow.comm.random import Stream, stream_key
 from windrow.comm.route import Route, Transfer
 from windrow.comm.wire import Wire, WireOptions, make_codec
+from windrow.partition.tables.access import AccessCounts
 from windrow.partition.tables.plan import Plan, Replica, Shard, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.sharded.in_flight import InFlightLookup
@@ -123,6 +124,8 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         self._steps = 0
         self._learning_rate: float | None = None
         self._ahead: list[tuple[KeyedJaggedTensor, InFlightLookup[Result]]] = []
+        self.access: AccessCounts | None = None
+        """Counts what is looked up in training, where it is set."""
         self._left_out = False
         self.plan = _plan_of(plan or "round_robin", self.specs, self.world.size, 1)
         self.group, self._peers = _split(self.world, self.plan)
@@ -327,8 +330,19 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         """
         self.check_lookup(features)
         given = read_samples(features, deduplicated, self.layout_of_batches, is_weighted=self.has_weights)
+        if self.access is not None and self.training:
+            self._count(given, self.access)
         samples = self.held.samples(given, self.layout_of_batches, self.layout)
         return self.lookup_of_samples(features, samples)
+
+    def _count(self, given: Sequence[Samples], counts: AccessCounts) -> None:
+        """Count what a batch looks up."""
+        layout = self.layout_of_batches
+        counts.samples += given[0].num_rows
+        for table, feature, _ in layout.outputs:
+            group = given[layout.groups[feature]]
+            start, stop = group.starts[group.keys[feature] : group.keys[feature] + 2].tolist()
+            counts.add(self.configs[table].name, group.ids[start:stop], group.num_rows)
 
     def lookup_of_samples(self, features: "KeyedJaggedTensor", samples: Sequence[Samples]) -> InFlightLookup[Result]:
         """The lookup of a batch that was checked. Collective."""

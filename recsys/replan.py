@@ -1,0 +1,137 @@
+"""Tables planned anew in the middle of a run, when what is looked up has changed.
+
+    step 0 ... 1000    counted: lookups of each table, by octaves of rows, in some of the steps
+    step 1000          planned for what was counted; moved where that is predicted to be worth it
+    step 1000 ... 2000 counted anew
+
+Placement by rows (`windrow.partition.tables.search`) rests on which rows are hot; clicks of another season have others.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from operator import add
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from windrow.comm.errors import RecipeError
+from windrow.partition.tables.access import AccessCounts
+from windrow.partition.tables.cost_model import ComputeModel
+from windrow.partition.tables.costs import TableCosts, Workload
+from windrow.partition.tables.plan import Plan, TableSpec
+from windrow.partition.tables.planners import SHIPPED_MODEL, PlanOptions, make_plan
+from windrow.recsys.recommender import collections_of
+from windrow.recsys.sharded.collection import ShardedTables
+from windrow.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from windrow.comm.links import Links
+    from windrow.training.trainer import Trainer
+
+__all__ = ["Replan"]
+
+COUNTED_STEPS = 32
+"""Between two plans, or all where these are fewer."""
+
+Collections: TypeAlias = Sequence[ShardedTables[Any]]
+
+
+class Replan(Callback):
+    """Plans the tables anew every so many steps, for what was looked up meanwhile, and moves them if that is better.
+
+    A callback of `windrow.Trainer`, for any model with collections of tables; recipes have it by
+    ``plan.replan_every_steps``. What is learnt does not depend on where tables are, but as `ShardedTables.move_to`
+    says. Every rank has it, with equal arguments.
+
+    Args:
+        options: which planner is asked, with how much memory, after how many steps, and what it has to save.
+        links: between the ranks; those of rank 0 count. None: what travels takes no time.
+        say: shows a line, on rank 0; None prints it.
+
+    Raises:
+        RecipeError: the options name no number of steps.
+
+    Cost: 10 ns for each id in `COUNTED_STEPS` of these steps; a search (`search_plan`) on rank 0, which others wait
+    for; see `windrow.recsys.sharded.moving.move_state` for a move.
+    """
+
+    def __init__(
+        self, options: PlanOptions, *, links: "Links | None" = None, say: Callable[[str], object] | None = None
+    ) -> None:
+        if not options.replan_every_steps:
+            raise RecipeError("Replan with replan_every_steps = 0: say after how many steps tables are planned anew")
+        self._options, self._links = options, links
+        self._say = say or partial(print, flush=True)
+        self._counts: list[AccessCounts] = []
+
+    def on_start(self, trainer: "Trainer") -> None:
+        """Begin to count."""
+        self._begin(collections_of(trainer.model))
+
+    def on_step(self, trainer: "Trainer", done: int) -> None:
+        """Count; after so many steps plan, which is collective."""
+        collections, every = collections_of(trainer.model), self._options.replan_every_steps
+        self._steps += 1
+        is_counted = self._steps % max(every // COUNTED_STEPS, 1) == 0
+        for collection, counts in zip(collections, self._counts, strict=True):
+            collection.access = counts if is_counted else None
+        # Gradients that are added up over several steps belong to where tables are.
+        if self._steps >= every and done % trainer.options.accumulate == 0:
+            self._plan(trainer, collections)
+            self._begin(collections)
+
+    def on_end(self, trainer: "Trainer", result: object) -> None:  # noqa: ARG002
+        """Count no more."""
+        for collection in collections_of(trainer.model):
+            collection.access = None
+
+    def _begin(self, collections: Collections) -> None:
+        self._counts = [AccessCounts(collection.specs) for collection in collections]
+        for collection, counts in zip(collections, self._counts, strict=True):
+            collection.access = counts
+        self._steps, self._since = 0, time.monotonic()
+
+    def _plan(self, trainer: "Trainer", collections: Collections) -> None:
+        world = trainer.world
+        step_s = (time.monotonic() - self._since) / self._steps
+        everyone = world.all_gather_object(self._counts, stage="replan: counts")
+        found: tuple[Plan, float, float] | None = None
+        if world.rank == 0:
+            counts = [reduce(add, of_collection) for of_collection in zip(*everyone, strict=True)]
+            specs = [
+                spec
+                for collection, counted in zip(collections, counts, strict=True)
+                for spec in counted.measured(collection.specs)
+            ]
+            found = self._better(specs, trainer, collections)
+        found = world.broadcast_object(found, root=0, stage="replan: plan")
+        if found is None:
+            return
+        plan, before, after = found
+        begun = time.monotonic()
+        for collection in collections:
+            collection.move_to(plan.only([spec.name for spec in collection.specs]))
+        took = max(world.all_gather_object(time.monotonic() - begun, stage="replan: moved"))
+        if world.rank == 0:
+            self._say(
+                f"windrow: tables have moved to a plan that is predicted to take {after * 1e3:.3g} ms a step instead "
+                f"of {before * 1e3:.3g}, by what was looked up lately; that took {took:.2g} s, as long as "
+                f"{took / step_s:.1f} steps"
+            )
+
+    def _better(
+        self, specs: Sequence[TableSpec], trainer: "Trainer", collections: Collections
+    ) -> tuple[Plan, float, float] | None:
+        """A plan that saves enough, and the seconds of a step under this one and under that one."""
+        options, size, first = self._options, trainer.world.size, collections[0]
+        now = Plan(
+            tuple(shard for collection in collections for shard in collection.plan.shards),
+            tuple(copy for collection in collections for copy in collection.plan.replicated),
+            first.plan.replica_groups,
+        )
+        workload = Workload.of_step(trainer.options.batch_size, size, first.forms, self._links)
+        model = ComputeModel.load(options.cost_model or SHIPPED_MODEL)
+        costs = TableCosts(specs, size, workload, model, replica_groups=now.replica_groups)
+        other = make_plan(replace(options, replica_groups=now.replica_groups), specs, size, workload)
+        before, after = costs.of_plan(now).total, costs.of_plan(other).total
+        return (other, before, after) if before > after * (1 + options.replan_margin) else None
