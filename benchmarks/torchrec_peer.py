@@ -17,10 +17,7 @@ our collection costs on top.
 import contextlib
 import functools
 import itertools
-import logging
-import os
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +32,11 @@ from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.layers import give_our_layers
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, comparison_from_json, comparison_to_json
+from benchmarks.harness.torchrec_runtime import bags_of, gloo, sharded, sharding_plan
 from windrow.comm.connect import connect
 from windrow.comm.random import hash_ids, stream_key
 from windrow.comm.world import World
 from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
-from windrow.partition.tables.costs import Workload
 from windrow.partition.tables.plan import Plan, TableSpec
 from windrow.partition.tables.planners import PlanOptions, make_plan
 from windrow.recsys.batches.batch import Batch
@@ -187,20 +184,9 @@ class TorchRecLoss(nn.Module):
 
     def __init__(self, setting: Setting, dense: Dense) -> None:
         from torchrec.models.dlrm import DLRM
-        from torchrec.modules.embedding_configs import EmbeddingBagConfig
-        from torchrec.modules.embedding_modules import EmbeddingBagCollection
-        from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
-        from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
         super().__init__()
-        bags = EmbeddingBagCollection(
-            tables=[
-                EmbeddingBagConfig(num_embeddings=rows, embedding_dim=DIM, name=name, feature_names=[name])
-                for name, rows in zip(setting.features, setting.rows, strict=True)
-            ],
-            device=torch.device("meta"),
-        )
-        apply_optimizer_in_backward(RowWiseAdagrad, bags.parameters(), {"lr": TABLE_RATE})
+        bags = bags_of(setting.specs(), TABLE_RATE)
         self.alone = dense == "tables alone"
         self.model = MeanOfTables(bags) if self.alone else DLRM(bags, DENSE_FEATURES, BOTTOM, TOP)
         if dense == "our layers":
@@ -213,41 +199,17 @@ class TorchRecLoss(nn.Module):
         return loss, loss.detach()
 
 
-def torchrec_plan(setting: Setting, world: World, plan: Plan | None, path: str) -> Any:
-    """TorchRec's sharding plan: of its own planner, told ids per sample and batch size, or ours in its words."""
-    from windrow.recsys.torchrec_plans import even_rows, plan_with_torchrec, to_torchrec
-
-    specs = setting.specs()
-    if plan is None:
-        # What TorchRec proposes on CPUs; neither rows, which it withholds there, nor copies, whose kernel is not fused.
-        proposed = ("table_wise", "column_wise", "table_column_wise")
-        plan = plan_with_torchrec(
-            specs, world.size, workload=Workload(batch_size=SAMPLES_PER_RANK), sharding_types=proposed
-        )
-    # TorchRec's replicated kernel for CPUs is not fused: such a table goes row by row, which is the nearest.
-    copies = [spec for spec in specs if plan.replicas_of(spec.name)]
-    rows = [shard for spec in copies for shard in even_rows(spec, range(world.size)) if shard.num_rows]
-    return to_torchrec(Plan((*plan.shards, *rows)), specs, world.size, module=path)
-
-
 def torchrec_step(
     setting: Setting, world: World, plan: Plan | None, batches: list[Batch], *, pipeline: bool, dense: Dense
 ) -> Callable[[], object]:
     """A function that trains TorchRec's model for one step."""
-    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-    from torchrec.distributed.model_parallel import DistributedModelParallel
     from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
     from torchrec.streamable import Pipelineable
 
     Pipelineable.register(TorchRecBatch)
     module = TorchRecLoss(setting, dense)
     path = "model.bags" if module.alone else "model.sparse_arch.embedding_bag_collection"
-    model = DistributedModelParallel(
-        module,
-        device=torch.device("cpu"),
-        plan=torchrec_plan(setting, world, plan, path),
-        sharders=[EmbeddingBagCollectionSharder()],
-    )
+    model = sharded(module, sharding_plan(setting.specs(), world, SAMPLES_PER_RANK, plan=plan, module=path))
     parameters = [parameter for name, parameter in model.named_parameters() if "embedding_bags" not in name]
     optimizer = torch.optim.Adagrad(parameters, lr=DENSE_RATE)
     theirs = [TorchRecBatch(batch.dense, batch.sparse, batch.labels) for batch in batches]
@@ -397,26 +359,20 @@ def repeat(step: Callable[[], object], times: int) -> None:
 
 def work(task: Mapping[str, Any]) -> dict[str, Any]:
     """Be one rank: time windrow and its peers in turn, with each kind of dense model."""
-    warnings.simplefilter("ignore")  # TorchRec's, about itself
-    logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     # As `windrow train` does; TorchRec gains as well.
     keep_freed_memory()
     keep_shapes(RECOMMENDATION_SHAPES)
     found: dict[str, Any] = {}
-    with connect("mpi", deadline_s=300) as world, connect("mpi", deadline_s=300, shared_memory=False) as by_messages:
-        if world.size > 1:
-            import torch.distributed as dist
-
-            os.environ.update(LOCAL_RANK=str(world.rank), LOCAL_WORLD_SIZE=str(world.size))
-            rendezvous = f"file://{task['rendezvous']}"
-            dist.init_process_group("gloo", init_method=rendezvous, rank=world.rank, world_size=world.size)
+    with (
+        connect("mpi", deadline_s=300) as world,
+        connect("mpi", deadline_s=300, shared_memory=False) as by_messages,
+        gloo(world, task["rendezvous"]) if world.size > 1 else contextlib.nullcontext(),
+    ):
         for dense in DENSE if world.size > 1 else DENSE[1:]:
             timed = variants(world, by_messages, task["steps"], dense)
             compared = compare(timed, baseline=OURS, repeats=task["repeats"], world=world)
             found[dense] = comparison_to_json(compared.against(compared.rival(OURS, besides=[BY_MESSAGES])))
-        if world.size > 1:
-            dist.destroy_process_group()
     return found
 
 

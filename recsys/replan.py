@@ -95,19 +95,15 @@ class Replan(Callback):
         world = trainer.world
         step_s = (time.monotonic() - self._since) / self._steps
         everyone = world.all_gather_object(self._counts, stage="replan: counts")
-        found: tuple[Plan, float, float] | None = None
-        if world.rank == 0:
-            counts = [reduce(add, of_collection) for of_collection in zip(*everyone, strict=True)]
-            specs = [
-                spec
-                for collection, counted in zip(collections, counts, strict=True)
-                for spec in counted.measured(collection.specs)
-            ]
-            found = self._better(specs, trainer, collections)
-        found = world.broadcast_object(found, root=0, stage="replan: plan")
-        if found is None:
+        specs = [
+            spec
+            for collection, *counts in zip(collections, *everyone, strict=True)
+            for spec in reduce(add, counts).measured(collection.specs)
+        ]
+        found = self._planned(specs, trainer, collections) if world.rank == 0 else None
+        plan, before, after = world.broadcast_object(found, root=0, stage="replan: plan")
+        if before <= after * (1 + self._options.replan_margin):
             return
-        plan, before, after = found
         begun = time.monotonic()
         for collection in collections:
             collection.move_to(plan.only([spec.name for spec in collection.specs]))
@@ -119,10 +115,10 @@ class Replan(Callback):
                 f"{took / step_s:.1f} steps"
             )
 
-    def _better(
+    def _planned(
         self, specs: Sequence[TableSpec], trainer: "Trainer", collections: Collections
-    ) -> tuple[Plan, float, float] | None:
-        """A plan that saves enough, and the seconds of a step under this one and under that one."""
+    ) -> tuple[Plan, float, float]:
+        """Another plan, and the predicted seconds of a step under this one and under that one."""
         options, size, first = self._options, trainer.world.size, collections[0]
         now = Plan(
             tuple(shard for collection in collections for shard in collection.plan.shards),
@@ -133,5 +129,4 @@ class Replan(Callback):
         model = ComputeModel.load(options.cost_model or SHIPPED_MODEL)
         costs = TableCosts(specs, size, workload, model, replica_groups=now.replica_groups)
         other = make_plan(replace(options, replica_groups=now.replica_groups), specs, size, workload)
-        before, after = costs.of_plan(now).total, costs.of_plan(other).total
-        return (other, before, after) if before > after * (1 + options.replan_margin) else None
+        return other, costs.of_plan(now).total, costs.of_plan(other).total
