@@ -30,7 +30,7 @@ from scipy.stats import spearmanr
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from benchmarks.harness.compare import compare
-from benchmarks.harness.dlrm import ModelOnTables, steps_of_tables
+from benchmarks.harness.dlrm import ModelOnTables, ranks_per_core, steps_of_tables
 from benchmarks.harness.hand_made_costs import hand_made_model
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
@@ -258,7 +258,8 @@ def simulated(program: Program) -> Findings:
 
 def measure_task(world: World, specs: Sequence[TableSpec], rate: str, repeats: int) -> dict[str, Any]:
     """Steps of one task's tables, and of a DLRM on them, under each method's plan, in turn. Collective."""
-    workload = Workload(batch_size=BATCH, links=network(world.size, rate))
+    links = network(world.size, rate)
+    workload = Workload(batch_size=BATCH, links=links, ranks_per_core=ranks_per_core(world.size))
     model = ComputeModel.load(SHIPPED_MODEL)
     chance = np.random.default_rng(world.rank)
     lengths = [np.floor(spec.lookups_per_sample + chance.random(BATCH)).astype(np.int64) for spec in specs]

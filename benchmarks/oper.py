@@ -37,7 +37,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from benchmarks.harness.compare import compare
 from benchmarks.harness.data_sets import data_option, read_sessions
-from benchmarks.harness.dlrm import steps_of_tables
+from benchmarks.harness.dlrm import ranks_per_core, steps_of_tables
 from benchmarks.harness.hand_made_costs import best_of_octaves, hand_made_model, one_hot_tables
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
@@ -235,7 +235,7 @@ def measure_part(world: World, part: str, data: str, rate: str | None, repeats: 
     ]
     model, found = ComputeModel.load(SHIPPED_MODEL), {}
     for what, learns in (("training", True), ("looking up", False)):
-        workload = Workload(batch_size=BATCH, links=links, learns=learns)
+        workload = Workload(batch_size=BATCH, links=links, learns=learns, ranks_per_core=ranks_per_core(world.size))
         costs = TableCosts(specs, world.size, workload, model)
         steps: dict[str, Callable[[], object]] = {}
         about: dict[str, dict[str, float]] = {}

@@ -32,6 +32,7 @@ __all__ = [
     "log_table_specs",
     "log_transforms",
     "plan_tables",
+    "plan_workload",
     "sequence_tables",
     "set_first_values",
     "survey",
@@ -201,6 +202,12 @@ def count_table_rows(store: LogStore, most_samples: int | None = None) -> dict[s
     return counts
 
 
+def plan_workload(recipe: RecommendationSections, world_size: int, links: "Links | None") -> Workload:
+    """What a step of a recipe does with its tables, on so many ranks."""
+    per_core = recipe.plan.ranks_per_core
+    return Workload.of_step(recipe.training.batch_size, world_size, recipe.wire, links, ranks_per_core=per_core)
+
+
 def plan_tables(
     recipe: RecommendationSections,
     store: LogStore,
@@ -225,8 +232,7 @@ def plan_tables(
         specs: Sequence[TableSpec] = log_table_specs(recipe, store)
     else:
         specs = surveyed or surveyed_table_specs(recipe, store, world_size)
-    workload = Workload.of_step(recipe.training.batch_size, world_size, recipe.wire, links)
-    return make_plan(recipe.plan, specs, world_size, workload)
+    return make_plan(recipe.plan, specs, world_size, plan_workload(recipe, world_size, links))
 
 
 def set_first_values(

@@ -7,7 +7,6 @@ import torch
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.world import World
-from windrow.partition.tables.costs import Workload
 from windrow.partition.tables.plan import Plan
 from windrow.partition.tables.planners import make_plan
 from windrow.recsys.batches.batch import Batch
@@ -21,6 +20,7 @@ from windrow.recsys.log_tables import (
     log_table_specs,
     log_transforms,
     plan_tables,
+    plan_workload,
     set_first_values,
     table_configs,
 )
@@ -115,7 +115,7 @@ def _two_tower(
         )
     tables = two_tower_tables(interactions.num_users, interactions.num_items, dim)
     specs = table_specs(tables, recipe.tables)
-    workload = Workload.of_step(recipe.training.batch_size, world.size, recipe.wire, links)
+    workload = plan_workload(recipe, world.size, links)
     bags = EmbeddingBagCollection(
         tables,
         is_weighted=True,

@@ -125,7 +125,8 @@ class Replan(Callback):
             tuple(copy for collection in collections for copy in collection.plan.replicated),
             first.plan.replica_groups,
         )
-        workload = Workload.of_step(trainer.options.batch_size, size, first.forms, self._links)
+        batch_size, per_core = trainer.options.batch_size, options.ranks_per_core
+        workload = Workload.of_step(batch_size, size, first.forms, self._links, ranks_per_core=per_core)
         model = ComputeModel.load(options.cost_model or SHIPPED_MODEL)
         costs = TableCosts(specs, size, workload, model, replica_groups=now.replica_groups)
         other = make_plan(replace(options, replica_groups=now.replica_groups), specs, size, workload)

@@ -1,5 +1,6 @@
 """Tables on given ids, alone or under a click model, trained and asked step by step."""
 
+import os
 from collections.abc import Callable
 
 import torch
@@ -15,10 +16,15 @@ from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 
-__all__ = ["ModelOnTables", "steps_of_tables"]
+__all__ = ["ModelOnTables", "ranks_per_core", "steps_of_tables"]
 
 NUM_DENSE = 13
 LEARNING_RATE = 0.01
+
+
+def ranks_per_core(ranks: int) -> float:
+    """Ranks that share a core of this machine, where emulated hosts have fewer cores than ranks; at least 1."""
+    return max(ranks / (os.cpu_count() or 1), 1.0)
 
 
 def steps_of_tables(

@@ -54,11 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
     refuse_form_alone(arguments)
     recipe = load_log_recipe(arguments)
     from windrow.partition.tables.cost_model import ComputeModel
-    from windrow.partition.tables.costs import TableCosts, Workload
+    from windrow.partition.tables.costs import TableCosts
     from windrow.partition.tables.plan_file import write_plan
     from windrow.partition.tables.planners import SHIPPED_MODEL
     from windrow.recsys.log.store import LogStore
-    from windrow.recsys.log_tables import check_store, plan_tables, surveyed_table_specs
+    from windrow.recsys.log_tables import check_store, plan_tables, plan_workload, surveyed_table_specs
     from windrow.recsys.plan_report import compare_planners, describe_costs, describe_plan, draw_plan
 
     if recipe.log.format == "interactions":
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     specs = surveyed_table_specs(recipe, store, arguments.ranks)
     plan = plan_tables(recipe, store, arguments.ranks, links, surveyed=specs)
     model = ComputeModel.load(recipe.plan.cost_model or SHIPPED_MODEL)
-    workload = Workload.of_step(recipe.training.batch_size, arguments.ranks, recipe.wire, links)
+    workload = plan_workload(recipe, arguments.ranks, links)
     costs = TableCosts(specs, arguments.ranks, workload, model, replica_groups=plan.replica_groups)
     memory = float(recipe.plan.rank_memory_bytes or "inf")
     print(describe_plan(plan, specs, arguments.ranks))

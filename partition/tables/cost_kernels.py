@@ -22,6 +22,7 @@ __all__ = [
     "exchange",
     "exchanges",
     "head_of",
+    "in_turn",
     "network_of",
     "seconds_of",
     "total",
@@ -203,6 +204,20 @@ class Ranks(NamedTuple):
     """Bytes that each has left."""
     landing: float
     """Seconds of a byte of vectors at home; see `windrow.partition.tables.costs`."""
+    per_core: float
+    """Ranks that share a core, if more than 1."""
+
+
+@njit(nogil=True, cache=True)
+def in_turn(compute: Floats, per_core: float) -> Floats:
+    """Seconds until ranks have computed, [ranks], where so many of them share a core.
+
+    All cores are busy until the last rank is done, unless that alone takes longer; a rank that has little to do is done
+    as soon as all would be that have as much.
+    """
+    everything = per_core * compute.mean()
+    ends: Floats = np.minimum(per_core * compute, np.maximum(compute, everything))
+    return ends
 
 
 @njit(nogil=True, cache=True)
@@ -216,6 +231,7 @@ def total(pieces: Pieces, ranks: Ranks, owners: Ints) -> float:
         traffic[rank] += pieces.traffic[piece]
     for rank in range(size):
         compute[rank] = seconds_of(sums[rank], ranks.head)
+    compute = in_turn(compute, ranks.per_core)
     ids, backward, forward = exchanges(ranks.network, compute, traffic)
     return float(ids.max() + (compute + backward + forward).max() + ranks.landing * traffic[:, 1].sum())
 

@@ -64,15 +64,20 @@ class Workload:
     """Of an id on the wire; a length takes as many."""
     learns: bool = True
     """Whether there is a backward pass, so that gradients travel and are summed."""
+    ranks_per_core: float = 1.0
+    """Ranks that share a core of a processor, if more than 1: then what they compute together counts."""
 
     @staticmethod
-    def of_step(batch_size: int, world_size: int, wire: WireOptions, links: "Links | None") -> "Workload":
+    def of_step(
+        batch_size: int, world_size: int, wire: WireOptions, links: "Links | None", *, ranks_per_core: float = 1.0
+    ) -> "Workload":
         """Of training with so many samples in a step of all ranks, and these number formats."""
         return Workload(
             batch_size=-(-batch_size // world_size),
             links=links,
             vector_bytes=number_bytes(wire.vectors),
             gradient_bytes=number_bytes(wire.gradients),
+            ranks_per_core=ranks_per_core,
         )
 
     def of_group(self, size: int) -> "Workload":
@@ -173,9 +178,9 @@ class TableCosts:
         self.model = model if workload.learns else model.times(FORWARD_SHARE)
         self._links, self._groups = workload.links, replica_groups
         # Compiled loops are loaded with the first costs.
-        from windrow.partition.tables.cost_kernels import exchanges, network_of
+        from windrow.partition.tables.cost_kernels import exchanges, in_turn, network_of
 
-        self._exchanges = exchanges
+        self._exchanges, self._in_turn = exchanges, in_turn
         self.network = network_of(self.workload.links, self.world_size)
         """Between the ranks of a group, for compiled loops."""
         self._vectors: dict[tuple[Piece, bool], Floats] = {}
@@ -250,7 +255,8 @@ class TableCosts:
         if self.world_size == 1:
             return 0.0
         numbers = float(traffic[:, 1].sum()) / self.workload.vector_bytes
-        return LANDING_SECONDS_PER_BYTE * FLOAT32_BYTES * numbers * (1 + self.workload.learns)
+        seconds = LANDING_SECONDS_PER_BYTE * FLOAT32_BYTES * numbers * (1 + self.workload.learns)
+        return seconds * self.workload.ranks_per_core
 
     def landing_of_replicated(self, tables: Iterable[str]) -> float:
         """Seconds of the vectors of tables of which some rows are replicated: all lists have one."""
@@ -261,7 +267,7 @@ class TableCosts:
     def _summing(self, num_bytes: float) -> float:
         """Seconds of dense gradients of so many bytes."""
         wire = predict_all_reduce(self._links, num_bytes) if self._links is not None else 0.0
-        return wire + DENSE_SECONDS_PER_BYTE * num_bytes
+        return wire + DENSE_SECONDS_PER_BYTE * num_bytes * self.workload.ranks_per_core
 
     def between_groups(self, pieces: Sequence[Iterable[Piece]]) -> float:
         """Seconds until groups have each other's gradients of the rows that were looked up, [ranks of a group]."""
@@ -288,7 +294,8 @@ class TableCosts:
         everywhere = self.vectors(copies, replicated=True).sum(axis=0)
         self.vectors(list(chain.from_iterable(pieces)))
         sums = np.stack([self.vectors(of_rank).sum(axis=0) + everywhere for of_rank in pieces])
-        compute, traffic = self.model.seconds(sums), Traffic.rows(map(self.traffic_of_rank, pieces))
+        compute = self._in_turn(self.model.seconds(sums), self.workload.ranks_per_core)
+        traffic = Traffic.rows(map(self.traffic_of_rank, pieces))
         ids, backward, forward = self._exchanges(self.network, compute, traffic)
         memory = rank_bytes(plan, list(self.specs.values()), size * plan.replica_groups)[:size]
         return PlanCost(
@@ -312,7 +319,8 @@ class TableCosts:
         sums = np.stack([self.vectors(whole, replicated=copied).sum(axis=0) for copied in (False, True)])
         alone, own = self.model.seconds(sums).tolist()
         on_the_wire: float = sum(map(self._least_on_the_wire, self.specs.values()))
-        return on_the_wire + self.landing_of_replicated(self.specs) + min(float(alone) / self.world_size, float(own))
+        compute = self.workload.ranks_per_core * min(float(alone) / self.world_size, float(own))
+        return on_the_wire + self.landing_of_replicated(self.specs) + compute
 
     def _least_on_the_wire(self, spec: TableSpec) -> float:
         links, size = self.workload.links, self.world_size

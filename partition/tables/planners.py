@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 from windrow.comm.errors import PlanError, RecipeError
-from windrow.comm.options import NonNegativeFloat, NonNegativeInt, PathOption, PositiveInt, checked_dataclass
+from windrow.comm.options import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PathOption,
+    PositiveFloat,
+    PositiveInt,
+    checked_dataclass,
+)
 from windrow.comm.rows import near_equal_split
 from windrow.partition.tables.cost_model import ComputeModel
 from windrow.partition.tables.costs import TableCosts, Workload
@@ -87,6 +94,9 @@ class PlanOptions:
     back for a table on one rank, and 2 (N - 1) / N x rows of them in the all-reduce of a replicated one: replicating
     sends less where rows < b. The default is the size of 1024 rows of 16 float32 numbers."""
 
+    ranks_per_core: PositiveFloat = 1.0
+    """Planners that ask costs only: ranks that share a core of a processor, where there are fewer cores than ranks, so
+    that what all of them compute counts, not what the slowest does."""
     replan_every_steps: NonNegativeInt = 0
     """Planners that ask costs only: after so many steps they plan anew, for what was looked up in these, and tables
     move to the plan if that is predicted to pay; 0 for never."""
@@ -95,6 +105,8 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         _find_planner(self.planner)
+        if self.ranks_per_core < 1:
+            raise RecipeError(f"plan.ranks_per_core = {self.ranks_per_core}: expected at least 1")
         if self.replan_every_steps and not self.asks_costs:
             raise RecipeError(
                 f"plan.replan_every_steps = {self.replan_every_steps} goes with a planner that asks what steps cost, "

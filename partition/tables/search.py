@@ -409,7 +409,8 @@ class _Search:
         copies = self._copies(state)
         memory = float(self._memory - copies.num_bytes)
         landing = self._costs.landing(np.array([[0.0, 1.0, 0.0]]))
-        return self._kernels.Ranks(self._costs.network, self._head, copies.vector, memory, landing)
+        per_core = self._costs.workload.ranks_per_core
+        return self._kernels.Ranks(self._costs.network, self._head, copies.vector, memory, landing, per_core)
 
     def _copies(self, state: _State) -> _Copies:
         """What every rank has: the same for all states that replicate the same tables."""

@@ -220,3 +220,14 @@ def test_one_rank_and_no_network_send_nothing(hand_made: ComputeModel) -> None:
 def test_a_described_network() -> None:
     links = described_links(NetworkDescription(nodes=2, rate="1gbit", latency_us=100.0))
     np.testing.assert_allclose(exchange_seconds(links, np.full((2, 2), 1e6), np.zeros(2)), GAMMA + 1e6 * THETA)
+
+
+def test_ranks_that_share_cores_wait_for_each_other(hand_made: ComputeModel) -> None:
+    plan = Plan((Shard("a", 0, (0, 1000), (0, 16)), Shard("b", 1, (0, 500), (0, 8))))
+    own, shared = (
+        TableCosts(SPECS, 4, Workload(ranks_per_core=share), hand_made).of_plan(plan) for share in (1.0, 2.0)
+    )
+    a, b = own.compute[:2]
+    np.testing.assert_allclose(shared.compute[:2], [max(a, (a + b) / 2), min(2 * b, max(b, (a + b) / 2))])
+    np.testing.assert_array_equal(shared.compute[2:], 0)
+    assert shared.landing == 2 * own.landing
