@@ -46,13 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a rank (all cores that it may use)")
     parser.add_argument(
         "--design",
-        choices=("corrected", "published"),
-        default="corrected",
-        help="of the model: times that add up, corrected by a network, or a network alone (corrected)",
+        choices=("sum", "corrected", "published"),
+        default="sum",
+        help="of the model: times that add up, the same corrected by a network, or a network alone (sum)",
     )
     parser.add_argument("--device", default="cpu", help="of the tables: cpu, or cuda (cpu)")
     parser.add_argument(
-        "--epochs", type=int, default=DEFAULT_EPOCHS, metavar="N", help=f"epochs of training ({DEFAULT_EPOCHS})"
+        "--epochs",
+        type=int,
+        default=DEFAULT_EPOCHS,
+        metavar="N",
+        help=f"epochs of training, where there is a network ({DEFAULT_EPOCHS})",
     )
 
 
@@ -80,12 +84,13 @@ def run(arguments: argparse.Namespace) -> int:
             progress.report(f"measuring {of} sets of tables", done / of)
 
         measured = profile_tables(folder, ProfileSettings(sets=arguments.sets), device=device, progress=show)
+        adds_up = arguments.design == "sum"
         model = fit_compute_model(
             measured.features,
             measured.seconds,
-            design=arguments.design,
+            design="corrected" if adds_up else arguments.design,
             origin=measured.origin,
-            epochs=arguments.epochs,
+            epochs=0 if adds_up else arguments.epochs,
             progress=lambda epoch, _: progress.report("training", (epoch + 1) / arguments.epochs),
         )
     with writing(arguments.out, "--out"):

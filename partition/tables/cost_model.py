@@ -16,7 +16,9 @@ Its 20 features, and one more, since minibatches differ in size here.
     seconds(S) = (base + roof(S)) * exp(head(mean over pieces, weighted by roof(x), of body(x)))
 
 A mean stays where it was for any number of pieces, so that sets larger than those that were measured are no leap in the
-dark; and where the networks know nothing they leave the sum of times as it is.
+dark; and where the networks know nothing they leave the sum of times as it is. On CPUs, which look one table up after
+another, times do add up: what a network learns beside that is no nearer to what was measured, and a search finds plans
+that it is wrong about. So the model that ships has none.
 """
 
 import json

@@ -69,7 +69,7 @@ def fit_compute_model(
         design: see `windrow.partition.tables.cost_model`.
         origin: what is to be said of the measurements; held-out errors are added.
         seed: of first weights, order and split.
-        epochs: how long.
+        epochs: how long; 0: ``corrected`` stays the sum of times.
         progress: called with each epoch and its error.
     """
     learn, stop, test = split_sets(len(sets), seed)

@@ -9,9 +9,10 @@ nor cut by rows, nothing is copied to send them::
                                                                   is cut by rows
                            <------------------------------------  the same columns of the gradient
 
-A row is a sample, or in a deduplicated group a distinct one; of a table that is cut by rows, one that has ids there,
-and home adds it to what comes from other ranks. Where an owner has columns of several groups, each group
-has rows of its own number, and a message is one band after the other (`windrow.recsys.sharded.layout.Band`)::
+A row is a sample, or in a deduplicated group a distinct one. Of tables that are cut by rows an owner sends a vector for
+each bag that has ids there, all of one width in one block, and home adds them to what comes from other ranks. Where an
+owner has columns of several groups, each group has rows of its own number, and a message is one band after the other
+(`windrow.recsys.sharded.layout.Band`)::
 
     owner's output   columns of group 0   columns of group 1            message to rank 1
       rank 0         3 rows               2 rows

@@ -23,9 +23,11 @@ def test_a_model_that_plans(
     options = table_profiler.ProfileSettings
     monkeypatch.setattr(table_profiler, "ProfileSettings", lambda sets: options(sets=sets, **small))
     out = tmp_path / "costs.npz"
-    assert pretrain("--out", out, "--sets", 50, "--epochs", 2) == 0
+    assert pretrain("--out", out, "--sets", 50) == 0
     shown = capsys.readouterr().out
     assert f"50 sets, kept in {tmp_path / 'costs'}" in shown
+    assert not ComputeModel.load(out).head[-1][0].any()
+    assert pretrain("--out", out, "--sets", 50, "--design", "published", "--epochs", 2) == 0
     assert f"wrote {out}" in shown
     assert ComputeModel.load(out).origin["sets"] == 50
     specs = [TableSpec(name=f"t{n}", rows=100, dim=8, features=(f"t{n}",)) for n in range(4)]

@@ -74,6 +74,14 @@ def test_a_model_learns_what_was_measured(design: Design, tmp_path: Path) -> Non
     read = ComputeModel.load(tmp_path / "costs.npz")
     np.testing.assert_allclose(read.of_sets(held_out), found, rtol=1e-5)
     assert read.origin == model.origin
+    np.testing.assert_allclose(model.times(0.4).of_sets(held_out), 0.4 * found)
+
+
+def test_without_training_times_add_up() -> None:
+    sets, seconds = measured(60)
+    model = fit_compute_model(sets, seconds, design="corrected", origin={}, epochs=0)
+    whole, *parts = model.of_sets([sets[0], *(sets[0][n : n + 1] for n in range(len(sets[0])))])
+    assert whole - model.roof[-1] == pytest.approx(sum(parts) - len(parts) * model.roof[-1])
 
 
 @pytest.mark.parametrize("design", ["published", "corrected"])
