@@ -175,11 +175,15 @@ class Pieces(NamedTuple):
     """[pieces] of memory each."""
     traffic: Floats
     """[pieces, 3] bytes of ids, vectors and gradients that each rank exchanges with the owner."""
+    landing: Floats
+    """[pieces] seconds of their vectors at home, wherever they are."""
 
     def taken(self, places: Sequence[int] | Ints) -> "Pieces":
         """Some of them, in this order."""
         kept = np.asarray(places, np.int64)
-        return Pieces(self.vectors[kept], self.seconds[kept], self.num_bytes[kept], self.traffic[kept])
+        return Pieces(
+            self.vectors[kept], self.seconds[kept], self.num_bytes[kept], self.traffic[kept], self.landing[kept]
+        )
 
     def joined(self, other: "Pieces") -> "Pieces":
         """These, and then those."""
@@ -188,6 +192,7 @@ class Pieces(NamedTuple):
             np.concatenate([self.seconds, other.seconds]),
             np.concatenate([self.num_bytes, other.num_bytes]),
             np.concatenate([self.traffic, other.traffic]),
+            np.concatenate([self.landing, other.landing]),
         )
 
 
@@ -202,8 +207,6 @@ class Ranks(NamedTuple):
     """[width] what each has already: replicated tables."""
     memory: float
     """Bytes that each has left."""
-    landing: float
-    """Seconds of a byte of vectors at home; see `windrow.partition.tables.costs`."""
     per_core: float
     """Ranks that share a core, if more than 1."""
 
@@ -233,7 +236,7 @@ def total(pieces: Pieces, ranks: Ranks, owners: Ints) -> float:
         compute[rank] = seconds_of(sums[rank], ranks.head)
     compute = in_turn(compute, ranks.per_core)
     ids, backward, forward = exchanges(ranks.network, compute, traffic)
-    return float(ids.max() + (compute + backward + forward).max() + ranks.landing * traffic[:, 1].sum())
+    return float(ids.max() + (compute + backward + forward).max() + pieces.landing.sum())
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)

@@ -39,9 +39,9 @@ ROW_NUMBER_BYTES = 8
 DENSE_SECONDS_PER_BYTE = 6e-10
 """Of a replicated table: its gradient has a number for each of the table's, which is zeroed, read, and learnt from,
 however few rows were looked up (two ranks of a server's processor, less what summing takes there)."""
-LANDING_SECONDS_PER_BYTE = 6e-10
-"""Of a vector of float32 at home, and as much for its gradient: copied or added, and packed where it comes from (two
-ranks of the same processor)."""
+LANDING_SECONDS_PER_BYTE, LANDING_SECONDS_PER_ROW = 6e-10, 1.7e-7
+"""Of a vector of float32 at home, and as much for its gradient: packed where it comes from, and copied or added (two
+ranks of the same processor). Rows count where a table is cut by rows: each vector goes to a place of its own then."""
 FORWARD_SHARE = 0.4
 """Of the seconds of forward and backward pass (there, with 1 to 16 ids in a list)."""
 LONG_BYTES = 1 << 30
@@ -250,19 +250,20 @@ class TableCosts:
         summed += sum(compressed.values())
         return self._summing(summed) if self.workload.learns else 0.0
 
-    def landing(self, traffic: Floats) -> float:
-        """Seconds of the vectors in some traffic, [n, 3], at home."""
+    def landing(self, piece: Piece) -> float:
+        """Seconds of a piece's vectors at home, on each rank."""
         if self.world_size == 1:
             return 0.0
-        numbers = float(traffic[:, 1].sum()) / self.workload.vector_bytes
-        seconds = LANDING_SECONDS_PER_BYTE * FLOAT32_BYTES * numbers * (1 + self.workload.learns)
-        return seconds * self.workload.ranks_per_core
+        numbers = self.traffic(piece).vectors / self.workload.vector_bytes
+        seconds = LANDING_SECONDS_PER_BYTE * FLOAT32_BYTES * numbers
+        if piece.rows != (0, self.specs[piece.table].rows):
+            seconds += LANDING_SECONDS_PER_ROW * numbers / piece.num_columns
+        return seconds * (1 + self.workload.learns) * self.workload.ranks_per_core
 
     def landing_of_replicated(self, tables: Iterable[str]) -> float:
-        """Seconds of the vectors of tables of which some rows are replicated: all lists have one."""
+        """Seconds of the vectors of tables of which some rows are replicated: all lists have one, in order."""
         specs = [self.specs[table] for table in dict.fromkeys(tables)]
-        whole = [Piece(spec.name, (0, spec.rows), (0, spec.dim)) for spec in specs]
-        return self.landing(Traffic.rows(map(self.traffic, whole)))
+        return sum(self.landing(Piece(spec.name, (0, spec.rows), (0, spec.dim))) for spec in specs)
 
     def _summing(self, num_bytes: float) -> float:
         """Seconds of dense gradients of so many bytes."""
@@ -303,7 +304,8 @@ class TableCosts:
             compute=compute,
             backward=backward,
             forward=forward,
-            landing=self.landing(traffic) + self.landing_of_replicated(copy.table for copy in plan.replicated),
+            landing=sum(self.landing(piece) for of_rank in pieces for piece in of_rank)
+            + self.landing_of_replicated(copy.table for copy in plan.replicated),
             sums=self.sums((copy.table, copy.rows[1] - copy.rows[0]) for copy in plan.replicated)
             + self.between_groups(pieces),
             memory=np.array(memory, np.float64),

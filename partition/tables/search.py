@@ -385,6 +385,7 @@ class _Search:
             self._costs.model.seconds(vectors),
             np.array([self._bytes(piece) for piece in pieces], np.int64),
             Traffic.rows(map(self._costs.traffic, pieces)),
+            np.array([self._costs.landing(piece) for piece in pieces]),
         )
         return _state(tuple(pieces), (), arrays)
 
@@ -408,9 +409,8 @@ class _Search:
     def _ranks(self, state: _State) -> "Ranks":
         copies = self._copies(state)
         memory = float(self._memory - copies.num_bytes)
-        landing = self._costs.landing(np.array([[0.0, 1.0, 0.0]]))
         per_core = self._costs.workload.ranks_per_core
-        return self._kernels.Ranks(self._costs.network, self._head, copies.vector, memory, landing, per_core)
+        return self._kernels.Ranks(self._costs.network, self._head, copies.vector, memory, per_core)
 
     def _copies(self, state: _State) -> _Copies:
         """What every rank has: the same for all states that replicate the same tables."""

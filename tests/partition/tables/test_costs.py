@@ -16,6 +16,7 @@ from windrow.partition.tables.costs import (
     DENSE_SECONDS_PER_BYTE,
     FORWARD_SHARE,
     LANDING_SECONDS_PER_BYTE,
+    LANDING_SECONDS_PER_ROW,
     TableCosts,
     Traffic,
     Workload,
@@ -220,6 +221,16 @@ def test_one_rank_and_no_network_send_nothing(hand_made: ComputeModel) -> None:
 def test_a_described_network() -> None:
     links = described_links(NetworkDescription(nodes=2, rate="1gbit", latency_us=100.0))
     np.testing.assert_allclose(exchange_seconds(links, np.full((2, 2), 1e6), np.zeros(2)), GAMMA + 1e6 * THETA)
+
+
+def test_vectors_of_tables_that_are_cut_by_rows_take_longer_to_land(hand_made: ComputeModel) -> None:
+    costs = TableCosts(SPECS, 2, Workload(batch_size=100, links=network(2), vector_bytes=2.0), hand_made)
+    whole, half = Piece("a", (0, 1000), (0, 16)), Piece("a", (0, 500), (0, 16))
+    assert costs.landing(whole) == pytest.approx(LANDING_SECONDS_PER_BYTE * 2 * 4 * 100 * 16)
+    filled = 100 * (1 - 0.5**3)
+    per_row = LANDING_SECONDS_PER_BYTE * 4 * 16 + LANDING_SECONDS_PER_ROW
+    assert costs.landing(half) == pytest.approx(2 * filled * per_row)
+    assert TableCosts(SPECS, 1, Workload(), hand_made).landing(whole) == 0
 
 
 def test_ranks_that_share_cores_wait_for_each_other(hand_made: ComputeModel) -> None:

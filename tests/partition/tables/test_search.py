@@ -176,7 +176,7 @@ def test_by_rows_as_good_as_all_plans_of_octaves(hand_made: ComputeModel) -> Non
         _, found = search_plan(costs, NO_LIMIT, by_rows=True)
         best = best_of_octaves(costs)
         gaps.append(found.total / best - 1)
-        assert 0.7 * best < costs.least_possible() < best
+        assert 0.5 * best < costs.least_possible() < best
     assert np.mean(gaps) <= 0.01
 
 
@@ -197,7 +197,8 @@ def test_hot_rows_are_replicated_where_that_pays(hand_made: ComputeModel) -> Non
 
 
 def test_rows_are_cut_where_half_of_the_lookups_are(hand_made: ComputeModel) -> None:
-    (spec,) = one_hot_tables(np.random.default_rng(0), 1)
+    # Of so few columns that these are not cut, and lists so long that it pays to look half of them up.
+    spec = replace(one_hot_tables(np.random.default_rng(0), 1)[0], dim=4, lookups_per_sample=500.0)
     # Nothing learns faster for being everywhere: sums of gradients cost more than lookups.
     costly = replace(network(2), all_reduce=(TimeCurve(latency_s=9.0, seconds_per_unit=0, hidden_s=0),) * 2)
     costs = TableCosts([spec], 2, Workload(batch_size=4096, links=costly), hand_made)
