@@ -311,7 +311,7 @@ def measured(program: Program, parts: Sequence[str]) -> Findings:
                 comparison = comparison_from_json(each["timed"])
                 comparisons[f"{part}, {rate or 'one host'}, {what}"] = comparison
                 over = {name: 1 / comparison.ratio(name).median for name in others}
-                theirs = float("nan")
+                theirs: float | str = "-"
                 if RUNTIME in comparison.variants:
                     theirs = 1 / comparison.ratio(RUNTIME).median
                     over_runtime[what].append(theirs)
