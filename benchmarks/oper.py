@@ -16,7 +16,8 @@ looking up, under the plan of each method, in turn, all but the last by our runt
     by probability       rows that a rank looks up in half of its steps or more replicated, the others in ranges with as
                          many lookups (FlexShard)
 
-    torchrec's runtime   its plan, run by TorchRec over gloo; pooled tables alone
+    torchrec's runtime   TorchRec over gloo, under the plan that its planner makes of what it proposes for CPUs: whole
+                         tables and columns; pooled tables alone
 
 A plan that is equal to oper's is not measured again. Each rank has memory for 40 % of all tables. Bytes are those of a
 training step, all ranks together.
@@ -258,17 +259,17 @@ def measure_part(world: World, part: str, data: str, rate: str | None, repeats: 
                 "fullest": max(rank_bytes(plan, specs, world.size)) / memory,
             }
         if pooled:
-            steps[RUNTIME] = steps_of_torchrec(specs, ids, world)[not learns]
+            steps[RUNTIME] = steps_of_torchrec(specs, ids, world, memory)[not learns]
         timed = compare(steps, baseline=OURS, repeats=repeats, warm_up=2, world=world)
         found[what] = {"timed": comparison_to_json(timed), "about": about}
     return found
 
 
 def steps_of_torchrec(
-    specs: Sequence[TableSpec], ids: KeyedJaggedTensor, world: World
+    specs: Sequence[TableSpec], ids: KeyedJaggedTensor, world: World, memory: float
 ) -> tuple[Callable[[], object], Callable[[], object]]:
     """`steps_of_tables` by TorchRec. Collective of its ranks."""
-    model = sharded(bags_of(specs, 0.01), sharding_plan(specs, world, BATCH))
+    model = sharded(bags_of(specs, 0.01), sharding_plan(specs, world, BATCH, memory=memory))
 
     def look_up() -> torch.Tensor:
         pooled: torch.Tensor = model(ids).values()

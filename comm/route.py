@@ -8,8 +8,9 @@ A route says which rows of its sources go to each rank, and where in its targets
 
 A message is a list of blocks, each some rows and columns of one source; columns of a block land in some rows and
 columns of a target, copied or added. So a feature fetch is a block of listed rows, a pooled lookup a block of
-neighbouring rows and columns for each kernel call, a sequence lookup a block for each table. What a rank has for
-itself lands without a message. Where a block is memory that can be sent as it stands, nothing is copied.
+neighbouring rows and columns for each kernel call, or of tables that are cut by rows one of listed vectors, a sequence
+lookup a block for each table. What a rank has for itself lands without a message. Where a block is memory that can be
+sent as it stands, nothing is copied.
 
 `Route.start` posts the messages and waits for nothing, so that several transfers may be under way; `Transfer.finish`
 lands what came. Where a transfer is differentiable these two are nodes of the autograd graph::

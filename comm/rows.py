@@ -119,7 +119,7 @@ def move_columns(
         index: [m] int64 on the CPU, as `rows` and `out` are then, of one dtype: which of the rows each row of `out` is;
             not checked. None: n = m, row by row.
         back: the transpose: the same runs and index from `out`'s place to that of `rows`.
-        add: to what is there.
+        add: to what is there; with an index alone.
     """
     count = len(rows if back else out)
     if not count or not len(runs):
@@ -132,16 +132,15 @@ def move_columns(
         move_columns_kernel(_memory(rows), strides[0], _memory(out), strides[1], count, _order(index), runs, back, add)
     elif on_cpu and torch.float32 in (rows.dtype, out.dtype):
         assert index is None, "rows of an index are of one dtype"
-        _convert_columns(rows, out, runs, back=back, add=add)
+        assert not add, "what is added has an index"
+        _convert_columns(rows, out, runs, back=back)
     else:
         assert index is None, "rows of an index are on the CPU"
+        assert not add, "what is added has an index"
         for here, there, width in runs.tolist():
             source, target = (there, here) if back else (here, there)
             values, place = rows[:, source : source + width], out[:, target : target + width]
-            if add:
-                place.add_(values)
-            else:
-                place.copy_(values)
+            place.copy_(values)
 
 
 def move_vectors(
@@ -178,16 +177,17 @@ def move_vectors(
     if back:
         vectors[which] = matrix[rows, columns].view(-1, width)
     else:
-        matrix.index_put_((rows, columns), vectors[which].flatten(), accumulate=True)
+        # Operators that add wherever indices are equal sort them first.
+        matrix[rows, columns] = matrix[rows, columns] + vectors[which].flatten()
 
 
-def _convert_columns(rows: Tensor, out: Tensor, runs: Runs, *, back: bool, add: bool) -> None:
+def _convert_columns(rows: Tensor, out: Tensor, runs: Runs, *, back: bool) -> None:
     """A few rows at a time, so that the copy in between stays in the cache."""
     some = max(1, CONVERTED_BYTES // (4 * max(rows.shape[1], out.shape[1])))
     for start in range(0, len(rows), some):
         taken, place = rows[start : start + some].float(), out[start : start + some]
         put = place.float()
-        move_columns(taken, put, runs, back=back, add=add)
+        move_columns(taken, put, runs, back=back)
         if put is not place:
             place.copy_(put)
 

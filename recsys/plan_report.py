@@ -120,7 +120,7 @@ def describe_costs(plan: Plan, costs: TableCosts, memory: float = float("inf")) 
 def compare_planners(costs: TableCosts, options: PlanOptions) -> str:
     """What a step would cost under each planner, with what else the options say, as a table."""
     # `costs` has the groups: what is planned is one of them.
-    options = replace(options, file=None, replica_groups=1)
+    options = replace(options, file=None, replica_groups=1, replan_every_steps=0)
     specs, rows = list(costs.specs.values()), []
     for planner in PLANNERS:
         row: dict[str, object] = {"planner": planner}

@@ -14,11 +14,11 @@ from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import PlanError, RecipeError
 from windrow.partition.tables.access import AccessCounts
 from windrow.partition.tables.cost_model import ComputeModel
 from windrow.partition.tables.costs import TableCosts, Workload
-from windrow.partition.tables.plan import Plan, TableSpec
+from windrow.partition.tables.plan import Plan
 from windrow.partition.tables.planners import SHIPPED_MODEL, PlanOptions, make_plan
 from windrow.recsys.recommender import collections_of
 from windrow.recsys.sharded.collection import ShardedTables
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Replan"]
 
 COUNTED_STEPS = 32
-"""Between two plans, or all where these are fewer."""
+"""Between two plans, at least, or all where these are fewer."""
 
 Collections: TypeAlias = Sequence[ShardedTables[Any]]
 
@@ -52,7 +52,8 @@ class Replan(Callback):
         RecipeError: the options name no number of steps.
 
     Cost: 10 ns for each id in `COUNTED_STEPS` of these steps; a search (`search_plan`) on rank 0, which others wait
-    for; see `windrow.recsys.sharded.moving.move_state` for a move.
+    for, no longer than the deadline of the world (``search.seconds`` limits it); for a move see
+    `windrow.recsys.sharded.moving.move_state`.
     """
 
     def __init__(
@@ -63,6 +64,8 @@ class Replan(Callback):
         self._options, self._links = options, links
         self._say = say or partial(print, flush=True)
         self._counts: list[AccessCounts] = []
+        self._steps, self._timed, self._seconds = 0, 0, 0.0
+        self._last: float | None = None
 
     def on_start(self, trainer: "Trainer") -> None:
         """Begin to count."""
@@ -71,7 +74,12 @@ class Replan(Callback):
     def on_step(self, trainer: "Trainer", done: int) -> None:
         """Count; after so many steps plan, which is collective."""
         collections, every = collections_of(trainer.model), self._options.replan_every_steps
-        self._steps += 1
+        now, self._steps = time.monotonic(), self._steps + 1
+        # From step to step of an epoch, since evaluation and checkpoints come between epochs.
+        if self._last is not None and done > 1:
+            self._timed += 1
+            self._seconds += now - self._last
+        self._last = now
         is_counted = self._steps % max(every // COUNTED_STEPS, 1) == 0
         for collection, counts in zip(collections, self._counts, strict=True):
             collection.access = counts if is_counted else None
@@ -89,18 +97,15 @@ class Replan(Callback):
         self._counts = [AccessCounts(collection.specs) for collection in collections]
         for collection, counts in zip(collections, self._counts, strict=True):
             collection.access = counts
-        self._steps, self._since = 0, time.monotonic()
+        self._steps, self._timed, self._seconds = 0, 0, 0.0
 
     def _plan(self, trainer: "Trainer", collections: Collections) -> None:
         world = trainer.world
-        step_s = (time.monotonic() - self._since) / self._steps
         everyone = world.all_gather_object(self._counts, stage="replan: counts")
-        specs = [
-            spec
-            for collection, *counts in zip(collections, *everyone, strict=True)
-            for spec in reduce(add, counts).measured(collection.specs)
-        ]
-        found = self._planned(specs, trainer, collections) if world.rank == 0 else None
+        counted = [reduce(add, counts) for counts in zip(*everyone, strict=True)]
+        if not all(counts.samples for counts in counted):
+            return
+        found = self._planned(counted, trainer, collections) if world.rank == 0 else None
         plan, before, after = world.broadcast_object(found, root=0, stage="replan: plan")
         if before <= after * (1 + self._options.replan_margin):
             return
@@ -109,25 +114,36 @@ class Replan(Callback):
             collection.move_to(plan.only([spec.name for spec in collection.specs]))
         took = max(world.all_gather_object(time.monotonic() - begun, stage="replan: moved"))
         if world.rank == 0:
+            steps = f", as long as {took * self._timed / self._seconds:.1f} steps" if self._seconds else ""
             self._say(
                 f"windrow: tables have moved to a plan that is predicted to take {after * 1e3:.3g} ms a step instead "
-                f"of {before * 1e3:.3g}, by what was looked up lately; that took {took:.2g} s, as long as "
-                f"{took / step_s:.1f} steps"
+                f"of {before * 1e3:.3g}, by what was looked up lately; that took {took:.2g} s{steps}"
             )
 
     def _planned(
-        self, specs: Sequence[TableSpec], trainer: "Trainer", collections: Collections
+        self, counted: Sequence[AccessCounts], trainer: "Trainer", collections: Collections
     ) -> tuple[Plan, float, float]:
         """Another plan, and the predicted seconds of a step under this one and under that one."""
+        specs = [
+            spec
+            for collection, counts in zip(collections, counted, strict=True)
+            for spec in counts.measured(collection.specs)
+        ]
         options, size, first = self._options, trainer.world.size, collections[0]
         now = Plan(
             tuple(shard for collection in collections for shard in collection.plan.shards),
             tuple(copy for collection in collections for copy in collection.plan.replicated),
             first.plan.replica_groups,
         )
-        batch_size, per_core = trainer.options.batch_size, options.ranks_per_core
-        workload = Workload.of_step(batch_size, size, first.forms, self._links, ranks_per_core=per_core)
+        samples, per_core = round(size * counted[0].samples / counted[0].batches), options.ranks_per_core
+        workload = Workload.of_step(samples, size, first.forms, self._links, ranks_per_core=per_core)
         model = ComputeModel.load(options.cost_model or SHIPPED_MODEL)
         costs = TableCosts(specs, size, workload, model, replica_groups=now.replica_groups)
-        other = make_plan(replace(options, replica_groups=now.replica_groups), specs, size, workload)
-        return other, costs.of_plan(now).total, costs.of_plan(other).total
+        before = costs.of_plan(now).total
+        try:
+            other = make_plan(replace(options, replica_groups=now.replica_groups), specs, size, workload)
+        except PlanError as error:
+            # The run goes on as it is.
+            self._say(f"windrow: tables stay where they are: {error}")
+            return now, before, before
+        return other, before, costs.of_plan(other).total

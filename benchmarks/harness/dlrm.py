@@ -24,7 +24,7 @@ LEARNING_RATE = 0.01
 
 def ranks_per_core(ranks: int) -> float:
     """Ranks that share a core of this machine, where emulated hosts have fewer cores than ranks; at least 1."""
-    return max(ranks / (os.cpu_count() or 1), 1.0)
+    return max(ranks / len(os.sched_getaffinity(0)), 1.0)
 
 
 def steps_of_tables(

@@ -35,8 +35,10 @@ def gloo(world: World, rendezvous: str) -> Iterator[None]:
     logging.disable(logging.WARNING)
     os.environ.update(LOCAL_RANK=str(world.rank), LOCAL_WORLD_SIZE=str(world.size))
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=world.rank, world_size=world.size)
-    yield
-    dist.destroy_process_group()
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def bags_of(specs: Sequence[TableSpec], learning_rate: float) -> Any:
@@ -58,11 +60,18 @@ def bags_of(specs: Sequence[TableSpec], learning_rate: float) -> Any:
 
 
 def sharding_plan(
-    specs: Sequence[TableSpec], world: World, batch_size: int, *, plan: Plan | None = None, module: str = ""
+    specs: Sequence[TableSpec],
+    world: World,
+    batch_size: int,
+    *,
+    memory: float = float("inf"),
+    plan: Plan | None = None,
+    module: str = "",
 ) -> Any:
-    """TorchRec's sharding plan: of its own planner, told ids per sample and batch size, or ours in its words."""
+    """TorchRec's sharding plan: its planner's, told ids per sample, batch size and memory, or ours in its words."""
     if plan is None:
-        plan = plan_with_torchrec(specs, world.size, workload=Workload(batch_size=batch_size), sharding_types=PROPOSED)
+        workload = Workload(batch_size=batch_size)
+        plan = plan_with_torchrec(specs, world.size, memory, workload, sharding_types=PROPOSED)
     # TorchRec's replicated kernel for CPUs is not fused: such a table goes row by row, which is the nearest.
     copies = [spec for spec in specs if plan.replicas_of(spec.name)]
     rows = [shard for spec in copies for shard in even_rows(spec, range(world.size)) if shard.num_rows]

@@ -51,13 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the model: times that add up, the same corrected by a network, or a network alone (sum)",
     )
     parser.add_argument("--device", default="cpu", help="of the tables: cpu, or cuda (cpu)")
-    parser.add_argument(
-        "--epochs",
-        type=int,
-        default=DEFAULT_EPOCHS,
-        metavar="N",
-        help=f"epochs of training, where there is a network ({DEFAULT_EPOCHS})",
-    )
+    parser.add_argument("--epochs", type=int, metavar="N", help=f"epochs of training a network ({DEFAULT_EPOCHS})")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and value < least:
             raise RecipeError(f"--{name} {value}: expected at least {least}")
+    if arguments.design == "sum" and arguments.epochs is not None:
+        raise RecipeError(f"--epochs {arguments.epochs} goes with a network: add --design corrected, or leave it out")
     if arguments.out.suffix != ".npz":
         raise RecipeError(f"--out {arguments.out}: expected a name that ends in .npz")
     import torch
@@ -85,13 +81,14 @@ def run(arguments: argparse.Namespace) -> int:
 
         measured = profile_tables(folder, ProfileSettings(sets=arguments.sets), device=device, progress=show)
         adds_up = arguments.design == "sum"
+        epochs = 0 if adds_up else arguments.epochs or DEFAULT_EPOCHS
         model = fit_compute_model(
             measured.features,
             measured.seconds,
             design="corrected" if adds_up else arguments.design,
             origin=measured.origin,
-            epochs=0 if adds_up else arguments.epochs,
-            progress=lambda epoch, _: progress.report("training", (epoch + 1) / arguments.epochs),
+            epochs=epochs,
+            progress=lambda epoch, _: progress.report("training", (epoch + 1) / epochs),
         )
     with writing(arguments.out, "--out"):
         model.save(arguments.out)

@@ -62,8 +62,8 @@ class AccessCounts:
     """
 
     def __init__(self, specs: Iterable[TableSpec]) -> None:
-        self.samples = 0
-        """Of these minibatches."""
+        self.batches = self.samples = 0
+        """Minibatches of single ranks, and samples in them."""
         self.octaves = {spec.name: np.zeros(len(octave_bounds(spec.rows)) - 1, np.int64) for spec in specs}
         """Of each table the lookups of each octave of its rows."""
         self.lists = dict.fromkeys(self.octaves, 0)
@@ -81,7 +81,7 @@ class AccessCounts:
 
     def __add__(self, other: "AccessCounts") -> "AccessCounts":
         total = AccessCounts(())
-        total.samples = self.samples + other.samples
+        total.batches, total.samples = self.batches + other.batches, self.samples + other.samples
         total.octaves = {table: found + other.octaves[table] for table, found in self.octaves.items()}
         total.lists = {table: lists + other.lists[table] for table, lists in self.lists.items()}
         return total
@@ -89,22 +89,19 @@ class AccessCounts:
     def measured(self, specs: Iterable[TableSpec]) -> list[TableSpec]:
         """Specs with the ids and lists of a sample, and shares of octaves of rows as they stand, that were counted.
 
-        Tables without lookups stay as they are. Within an octave rows are taken to be alike, in whatever order they
-        stand: where the frequent ones are scattered, more different rows are expected than there are.
+        There must be samples. Within an octave rows are taken to be alike, in whatever order they stand: where the
+        frequent ones are scattered, more different rows are expected than there are.
         """
         found = []
         for spec in specs:
-            octaves, lists = self.octaves[spec.name], self.lists[spec.name]
-            if not octaves.any():
-                found.append(spec)
-                continue
+            octaves, lookups = self.octaves[spec.name], float(self.octaves[spec.name].sum())
             found.append(
                 replace(
                     spec,
-                    access=tuple((octaves / octaves.sum()).tolist()),
+                    access=tuple((octaves / lookups).tolist()) if lookups else (),
                     frequent_first=True,
-                    lookups_per_sample=float(octaves.sum()) / self.samples,
-                    lists_per_sample=lists / (max(len(spec.features), 1) * self.samples),
+                    lookups_per_sample=lookups / self.samples,
+                    lists_per_sample=self.lists[spec.name] / (max(len(spec.features), 1) * self.samples),
                 )
             )
         return found

@@ -104,7 +104,7 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCost:
-    """Seconds of a step of embedding tables, and bytes that are stored: [ranks] each, but for sums."""
+    """Seconds of a step of embedding tables, and bytes that are stored: [ranks] each, but for landing and sums."""
 
     ids: Floats
     """Until a rank has the ids of all."""
@@ -322,7 +322,8 @@ class TableCosts:
         alone, own = self.model.seconds(sums).tolist()
         on_the_wire: float = sum(map(self._least_on_the_wire, self.specs.values()))
         compute = self.workload.ranks_per_core * min(float(alone) / self.world_size, float(own))
-        return on_the_wire + self.landing_of_replicated(self.specs) + compute
+        landing = sum(_filled_at_most(spec) * self.landing_of_replicated([spec.name]) for spec in self.specs.values())
+        return on_the_wire + landing + compute
 
     def _least_on_the_wire(self, spec: TableSpec) -> float:
         links, size = self.workload.links, self.world_size
@@ -338,6 +339,12 @@ class TableCosts:
 
         def seconds(stop: int) -> float:
             traffic = self.traffic(Piece(spec.name, (stop, spec.rows), (0, spec.dim)))
-            return float(theta * (traffic.ids + traffic.vectors + traffic.gradients) * (size - 1) / size)
+            vectors = (traffic.vectors + traffic.gradients) * _filled_at_most(spec)
+            return float(theta * (traffic.ids + vectors) * (size - 1) / size)
 
         return min(per + (seconds(stop) if stop < spec.rows else 0.0) for stop, per in zip(stops, sums, strict=True))
+
+
+def _filled_at_most(spec: TableSpec) -> float:
+    """Part of a table's lists that have ids, if each is in a list of its own: no cut by rows has fewer vectors."""
+    return min(1.0, spec.lookups_per_sample / max(spec.vectors_per_sample, 1e-30))

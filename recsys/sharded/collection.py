@@ -330,19 +330,19 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         """
         self.check_lookup(features)
         given = read_samples(features, deduplicated, self.layout_of_batches, is_weighted=self.has_weights)
-        if self.access is not None and self.training:
-            self._count(given, self.access)
         samples = self.held.samples(given, self.layout_of_batches, self.layout)
+        if self.access is not None and self.training:
+            self._count(samples, self.access)
         return self.lookup_of_samples(features, samples)
 
-    def _count(self, given: Sequence[Samples], counts: AccessCounts) -> None:
+    def _count(self, samples: Sequence[Samples], counts: AccessCounts) -> None:
         """Count what a batch looks up."""
-        layout = self.layout_of_batches
-        counts.samples += given[0].num_rows
-        for table, feature, _ in layout.outputs:
-            group = given[layout.groups[feature]]
+        counts.batches += 1
+        counts.samples += samples[0].num_rows
+        for table, feature, _ in self.layout.outputs:
+            group = samples[self.layout.groups[feature]]
             start, stop = group.starts[group.keys[feature] : group.keys[feature] + 2].tolist()
-            counts.add(self.configs[table].name, group.ids[start:stop], group.num_rows)
+            counts.add(self.held.tables[table].name, group.ids[start:stop], group.num_rows)
 
     def lookup_of_samples(self, features: "KeyedJaggedTensor", samples: Sequence[Samples]) -> InFlightLookup[Result]:
         """The lookup of a batch that was checked. Collective."""

@@ -75,8 +75,9 @@ class Lookup:
 class Band:
     """Neighbouring columns of one batch's output that go home together, as one block of a message.
 
-    Those of tables whose features are of one group: rows of them all. Where others have rows of the same tables, too,
-    the lookups have one width, but rows of their own, which are vectors of the block one lookup after another.
+    Those of tables whose features are of one group, with a row for each of its rows. What is added are vectors, lookup
+    after lookup, no two of which belong to the same place: of tables that are cut by rows one for each list that has
+    ids there, all of one width; of further rows on every rank one for each list of one lookup.
     """
 
     batch: int
@@ -254,7 +255,8 @@ def _index(owners: Sequence[OwnerLayout], group: int) -> IndexMap:
     bounds: list[int] = []
     first_asked, asked = [0], list[int]()
     for feature, ranges in cut.items():
-        begins = sorted({0, *(bound for _, of_request in ranges for bound in of_request)})
+        # Where the last one ends no piece begins: ids are below.
+        *begins, _ = sorted({0, *(bound for _, of_request in ranges for bound in of_request)})
         features.append((feature, len(bounds), len(bounds) + len(begins)))
         for begin in begins:
             asked += [number for number, (start, stop) in ranges if start <= begin < stop]
@@ -314,8 +316,12 @@ def _lay_out(
         def band_of(block: tuple[int, int, Request], *, is_cut: bool = is_cut) -> tuple[int, bool, tuple[int, ...]]:
             """Equal for blocks of one band, which begins with their group, and whether they are added."""
             member, output, request = block
-            is_more = everywhere and member > 0 and shards[member].table == shards[member - 1].table
-            return feature_groups[request.feature], is_cut or is_more, (member, output) if is_more else ()
+            shard = shards[member]
+            # Of rows that a list may have, too, vectors go to the same place, but not within one band.
+            before = {one.rows for one in shards[:member] if one.table == shard.table} - {shard.rows}
+            is_more = everywhere and bool(before)
+            number = (len(before),) if is_cut else (member, output) if is_more else ()
+            return feature_groups[request.feature], is_cut or is_more, number
 
         for (group, added, _), of_band in groupby(of_batch, key=band_of):
             start = len(lookups), column

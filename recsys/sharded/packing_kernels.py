@@ -219,10 +219,10 @@ def pack_requests(
         found = pieces[begin : begin + len(own)]
         begin += len(own)
         own_weights = weights[starts[feature] : starts[feature + 1]] if weighted else weights
-        alone = True
+        one_request_each = True
         for piece in range(first, stop):
-            alone &= first_asked[piece + 1] - first_asked[piece] == 1
-        if alone:
+            one_request_each &= first_asked[piece + 1] - first_asked[piece] == 1
+        if one_request_each:
             # As usual, and faster without a loop for each id.
             for i in range(len(own)):
                 _pack_id(own, own_weights, i, asked[first_asked[found[i]]], packed_ids, packed_weights, next_place)

@@ -195,7 +195,10 @@ def test_tables_come_out_and_go_in(prepared: Path) -> None:
     train(merged(RECIPE, PRETRAINED), "runs/mine-2")
 
 
-@pytest.mark.parametrize("change", [SEQUENCES, SELF_ATTENTION, TRANSFORMS, TABLE])
+ANEW = {"plan": {"planner": "oper", "replan_every_steps": 2}}
+
+
+@pytest.mark.parametrize("change", [SEQUENCES, SELF_ATTENTION, TRANSFORMS, TABLE, ANEW])
 def test_it_trains_so_too(prepared: Path, change: dict[str, Any]) -> None:
     train(merged(RECIPE, change), "runs/mine-1")
     assert (prepared / "runs" / "mine-1" / "summary.json").is_file()

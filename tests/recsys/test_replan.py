@@ -48,21 +48,24 @@ class DriftingLog:
 class Model(torch.nn.Module):
     """A module of one's own."""
 
-    def __init__(self, world):
+    def __init__(self, world, tables=None, *, sequences=False):
         super().__init__()
-        tables = [
-            recsys.EmbeddingBagConfig(name="item", num_embeddings=ROWS, embedding_dim=DIM, feature_names=["item"])
-        ]
-        self.bags = recsys.EmbeddingBagCollection(tables, world=world, plan="round_robin")
+        config = {"name": "item", "num_embeddings": ROWS, "embedding_dim": DIM, "feature_names": ["item"]}
+        made = {"world": world, "plan": "round_robin", "optimizer": tables}
+        self.bags = recsys.EmbeddingBagCollection([recsys.EmbeddingBagConfig(**config)], **made)
+        self.rows = None
+        if sequences:
+            self.rows = recsys.EmbeddingCollection([recsys.EmbeddingConfig(**config | {"name": "seen"})], **made)
 
     def forward(self, batch, dropout=None):
-        return self.bags(batch.sparse).values().sum(1)
+        found = self.bags(batch.sparse).values().sum(1)
+        return found if self.rows is None else found + self.rows(batch.sparse)["item"].values().sum(1)
 
 
-def train(world, *, epochs=2, accumulate=1, **options):
+def train(world, *, epochs=2, accumulate=1, tables=None, sequences=False, **options):
     """Losses, lines, and the plan after each epoch."""
     links = described_links(NetworkDescription(nodes=world.size, rate="10mbit", latency_us=10.0))
-    lines, plans, losses, callbacks, model = [], [], [], [], Model(world)
+    lines, plans, losses, callbacks, model = [], [], [], [], Model(world, tables, sequences=sequences)
     if options:
         callbacks = [recsys.Replan(PlanOptions(planner="oper", **options), links=links, say=lines.append)]
     settings = {"epochs": epochs, "batch_size": SAMPLES, "learning_rate": 0.1, "accumulate": accumulate}
@@ -95,6 +98,27 @@ def test_tables_move_with_what_is_looked_up_and_learn_the_same(spmd):
             assert first > second
 
 
+def test_all_collections_move_and_arrays_are_counted_by_block():
+    alone, _, _ = train(Loopback.single(), sequences=True)
+    for losses, _, plans in Loopback.run(2, lambda world: train(world, sequences=True, replan_every_steps=3)):
+        assert losses == pytest.approx(alone, rel=1e-5)
+        assert plans[0].replicated
+    shared = recsys.TableOptions(
+        per_table={"item": recsys.TableOverrides(form="robe", compression=4, robe_block=4, robe_sharded=True)}
+    )
+    alone, _, _ = train(Loopback.single(), tables=shared)
+    for losses, _, _ in Loopback.run(2, lambda world: train(world, tables=shared, replan_every_steps=3)):
+        assert losses == pytest.approx(alone, rel=1e-5)
+
+
+def test_what_cannot_be_planned_stays():
+    """Tables that do not fit into the memory that is left say so once, on rank 0."""
+    found = Loopback.run(2, lambda world: train(world, replan_every_steps=3, rank_memory_bytes=100))
+    assert all("tables stay where they are: the tables need" in line for line in found[0][1])
+    assert found[0][1]
+    assert not found[1][1]
+
+
 def test_tables_stay_where_a_move_would_save_too_little():
     for _, lines, plans in Loopback.run(2, lambda world: train(world, replan_every_steps=3, replan_margin=1e6)):
         assert not lines
@@ -110,17 +134,21 @@ def test_tables_do_not_move_between_gradients_that_are_added_up():
 def test_counts_say_how_a_table_is_looked_up():
     specs = [TableSpec(name=name, rows=6, dim=4, features=(name, name + "2")) for name in ("a", "b")]
     one, other = AccessCounts(specs), AccessCounts(specs)
-    one.samples, other.samples = 4, 6
+    one.batches, one.samples, other.batches, other.samples = 1, 4, 2, 6
     one.add("a", np.array([0, 0, 2, 5], np.int32), 4)
     other.add("a", np.array([1]), 3)
-    a, b = (one + other).measured(specs)
+    both = one + other
+    assert (both.batches, both.samples) == (3, 10)
+    a, b = both.measured(specs)
     assert a.access == (0.4, 0.4, 0.2)
     assert (a.lookups_per_sample, a.lists_per_sample) == (0.5, 0.35)
-    assert b == specs[1]
+    assert (b.access, b.lookups_per_sample, b.lists_per_sample) == ((), 0.0, 0.0)
 
 
 def test_what_cannot_be_planned_anew_is_refused():
     with pytest.raises(RecipeError, match="replan_every_steps = 10 goes with a planner that asks what steps cost"):
         PlanOptions(planner="greedy", replan_every_steps=10)
+    with pytest.raises(RecipeError, match=r"plan.ranks_per_core = 0.5: expected at least 1"):
+        PlanOptions(ranks_per_core=0.5)
     with pytest.raises(RecipeError, match="replan_every_steps = 0: say after how many steps"):
         recsys.Replan(PlanOptions(planner="oper"))

@@ -145,7 +145,8 @@ def test_costs_are_predicted_and_drawn(recipe_file: Path, tmp_path: Path, capsys
     network, picture = tmp_path / "network.toml", tmp_path / "plan.png"
     network.write_text(NETWORK)
     asked = (recipe_file, "--ranks", 2, "--network", network, "--set", "plan.planner=neuroshard")
-    assert plan_with(*asked, "--compare", "--picture", picture) == 0
+    anew = ("--set", "plan.replan_every_steps=9", "--set", "plan.planner=oper")
+    assert plan_with(*asked, *anew, "--compare", "--picture", picture) == 0
     shown = capsys.readouterr().out
     assert f"predicted, {network}:" in shown
     assert "rank  ids ms  lookups and learning ms  gradients ms  vectors, and waiting ms" in shown

@@ -27,8 +27,9 @@ def test_a_model_that_plans(
     shown = capsys.readouterr().out
     assert f"50 sets, kept in {tmp_path / 'costs'}" in shown
     assert not ComputeModel.load(out).head[-1][0].any()
-    assert pretrain("--out", out, "--sets", 50, "--design", "published", "--epochs", 2) == 0
     assert f"wrote {out}" in shown
+    assert pretrain("--out", out, "--sets", 50, "--design", "published", "--epochs", 2) == 0
+    assert "50 sets" in capsys.readouterr().out
     assert ComputeModel.load(out).origin["sets"] == 50
     specs = [TableSpec(name=f"t{n}", rows=100, dim=8, features=(f"t{n}",)) for n in range(4)]
     plan = make_plan(PlanOptions(planner="neuroshard", cost_model=out, replicate_below_bytes=0), specs, 2)
@@ -36,6 +37,8 @@ def test_a_model_that_plans(
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="--epochs 3 goes with a network"):
+        pretrain("--out", tmp_path / "costs.npz", "--epochs", 3)
     with pytest.raises(RecipeError, match="--sets 3: expected at least 50"):
         pretrain("--out", tmp_path / "costs.npz", "--sets", 3)
     with pytest.raises(RecipeError, match=r"expected a name that ends in \.npz"):

@@ -33,3 +33,20 @@ def test_neighbours_of_a_group_that_go_the_same_way_are_one_run(groups, runs):
     plan = Plan((Shard("a", 1, (0, 3), (0, 4)), Shard("b", 1, (0, 3), (0, 4))))
     _, of_owner, _ = band_runs(make_layout(tables, plan, 2, groups))
     assert [found.tolist() for found in of_owner] == runs
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["row", "grid", "mixed", "many pieces", "rows on every rank"])
+def test_vectors_of_an_added_band_go_to_places_of_their_own(small, kind, size):
+    """They are added on several threads: two pieces of one list may not be in one band."""
+    layout = make_layout(small.tables, small.make_plan(kind, size), size)
+    added = 0
+    for owner in (*layout.owners, layout.replicated):
+        for band in owner.bands:
+            lookups = owner.lookups[slice(*band.lookups)]
+            if band.added:
+                places = [(lookup.output, lookup.part) for lookup in lookups]
+                assert len(set(places)) == len(places)
+                assert len({lookup.dim for lookup in lookups}) == 1
+                added += 1
+    assert added or size == 1
