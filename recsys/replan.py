@@ -64,8 +64,7 @@ class Replan(Callback):
         self._options, self._links = options, links
         self._say = say or partial(print, flush=True)
         self._counts: list[AccessCounts] = []
-        self._steps, self._timed, self._seconds = 0, 0, 0.0
-        self._last: float | None = None
+        self._steps, self._timed, self._seconds, self._last = 0, 0, 0.0, 0.0
 
     def on_start(self, trainer: "Trainer") -> None:
         """Begin to count."""
@@ -76,7 +75,7 @@ class Replan(Callback):
         collections, every = collections_of(trainer.model), self._options.replan_every_steps
         now, self._steps = time.monotonic(), self._steps + 1
         # From step to step of an epoch, since evaluation and checkpoints come between epochs.
-        if self._last is not None and done > 1:
+        if done > 1:
             self._timed += 1
             self._seconds += now - self._last
         self._last = now
@@ -97,7 +96,8 @@ class Replan(Callback):
         self._counts = [AccessCounts(collection.specs) for collection in collections]
         for collection, counts in zip(collections, self._counts, strict=True):
             collection.access = counts
-        self._steps, self._timed, self._seconds = 0, 0, 0.0
+        # What planning and moving took is no part of a step.
+        self._steps, self._timed, self._seconds, self._last = 0, 0, 0.0, time.monotonic()
 
     def _plan(self, trainer: "Trainer", collections: Collections) -> None:
         world = trainer.world

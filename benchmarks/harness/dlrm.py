@@ -1,6 +1,5 @@
 """Tables on given ids, alone or under a click model, trained and asked step by step."""
 
-import os
 from collections.abc import Callable
 
 import torch
@@ -15,6 +14,7 @@ from windrow.recsys.models.build import build_model
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
+from windrow.training.environment import usable_cores
 
 __all__ = ["ModelOnTables", "ranks_per_core", "steps_of_tables"]
 
@@ -24,7 +24,7 @@ LEARNING_RATE = 0.01
 
 def ranks_per_core(ranks: int) -> float:
     """Ranks that share a core of this machine, where emulated hosts have fewer cores than ranks; at least 1."""
-    return max(ranks / len(os.sched_getaffinity(0)), 1.0)
+    return max(ranks / usable_cores(), 1.0)
 
 
 def steps_of_tables(

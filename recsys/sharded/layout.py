@@ -297,6 +297,11 @@ def _lay_out(
 
     shards = sorted(held, key=lambda shard: (batch_of(shard), order[shard.table], shard.rows, shard.columns))
     members = tuple(LocalTable(name=shard.table, rows=shard.rows, columns=shard.columns) for shard in shards)
+    # Of each member, which of the row ranges that are held of its table: vectors of two of them may be of one list.
+    ranges, numbers = list[int](), dict[str, dict[Range, int]]()
+    for shard in shards:
+        of_table = numbers.setdefault(shard.table, {})
+        ranges.append(of_table.setdefault(shard.rows, len(of_table)))
     # Members ascend, as batches of tables want them, and within a member the outputs.
     blocks = [
         (member, output, Request(feature, shard.rows, shard.rows == (0, tables[table].num_embeddings)))
@@ -316,11 +321,8 @@ def _lay_out(
         def band_of(block: tuple[int, int, Request], *, is_cut: bool = is_cut) -> tuple[int, bool, tuple[int, ...]]:
             """Equal for blocks of one band, which begins with their group, and whether they are added."""
             member, output, request = block
-            shard = shards[member]
-            # Of rows that a list may have, too, vectors go to the same place, but not within one band.
-            before = {one.rows for one in shards[:member] if one.table == shard.table} - {shard.rows}
-            is_more = everywhere and bool(before)
-            number = (len(before),) if is_cut else (member, output) if is_more else ()
+            is_more = everywhere and ranges[member] > 0
+            number = (ranges[member],) if is_cut else (member, output) if is_more else ()
             return feature_groups[request.feature], is_cut or is_more, number
 
         for (group, added, _), of_band in groupby(of_batch, key=band_of):

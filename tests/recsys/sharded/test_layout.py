@@ -50,3 +50,11 @@ def test_vectors_of_an_added_band_go_to_places_of_their_own(small, kind, size):
                 assert len({lookup.dim for lookup in lookups}) == 1
                 added += 1
     assert added or size == 1
+
+
+def test_two_ranges_of_rows_in_pieces_of_two_widths_are_in_bands_of_their_own():
+    table = EmbeddingBagConfig(name="t", num_embeddings=9, embedding_dim=12, feature_names=["f"])
+    rows, columns = ((0, 3), (3, 6), (6, 9)), ((0, 4), (4, 12))
+    shards = [Shard("t", int(number == 2), some, part) for number, some in enumerate(rows) for part in columns]
+    owner, other = make_layout([table], Plan(tuple(shards)), 2).owners
+    assert [len(found.bands) for found in (owner, other)] == [4, 2]
