@@ -1,8 +1,9 @@
-"""The kernels behind `windrow.comm.quantize` for rows in GPU memory: one program for each row of a message.
+"""The kernels behind `windrow.comm.quantize` for rows in GPU memory: one program for some rows of a message.
 
 They are written out beside those of `windrow.comm.quantize_kernels`, and come to the same bytes: whatever could be
-rounded in two ways is an integer, a float64, or a division that is asked to round to nearest. A whole row is held in
-registers, in tiles of 4 columns, which share a hash, then of 8, which end with a byte whatever their bits.
+rounded in two ways is an integer or a float64. A row is read twice, by a few threads, each with 4 neighbouring columns
+at a time, which share a hash: for its extremes, and, from the cache, for its levels. What takes time is arithmetic, and
+of that what is done once for a row, such as choosing its step: the fewer threads share it, the fewer do that again.
 """
 
 import torch
@@ -23,8 +24,11 @@ _LEAST_STEP = tl.constexpr(LEAST_STEP)
 _MAGNITUDE = tl.constexpr(0x7FFFFFFF)
 _INFINITY = tl.constexpr(0x7F800000)
 _LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
-_COLUMNS_OF_A_WARP = 128
-_MOST_WARPS = 8
+_WARPS = 4
+_ROWS, _FOURS = tl.constexpr(32), tl.constexpr(8)
+"""Of a program that quantises: rows, and threads that share one, each with 4 neighbouring columns at a time."""
+_READ_ROWS, _READ_COLUMNS = tl.constexpr(8), tl.constexpr(64)
+"""Of a program that dequantises: rows, and columns at a time."""
 
 
 def quantize_rows(
@@ -44,7 +48,7 @@ def quantize_rows(
     drawn = key or 0
     signed_key = drawn - (1 << 64) if drawn >= 1 << 63 else drawn
     with torch.cuda.device_of(rows):
-        _quantize[(count,)](
+        _quantize[(triton.cdiv(count, _ROWS.value),)](
             rows.detach(),
             offsets if positions is None else positions,
             bits,
@@ -54,12 +58,12 @@ def quantize_rows(
             out,
             rows if ranges is None else ranges,
             first_bad,
+            count,
             width,
             picks=positions is not None,
             measures=ranges is not None,
             nearest=key is None,
-            eights=triton.next_power_of_2(triton.cdiv(width, 8)),
-            num_warps=_warps(width),
+            num_warps=_WARPS,
         )
     bad = int(first_bad)
     return bad if bad < count else -1
@@ -71,26 +75,21 @@ def dequantize_rows(
     """Do what `windrow.comm.quantize.dequantize` says, for n > 0."""
     width = out.shape[1]
     with torch.cuda.device_of(out):
-        _dequantize[(len(bits),)](
+        _dequantize[(triton.cdiv(len(bits), _READ_ROWS.value),)](
             packed,
             bits,
             offsets,
             out.detach(),
             offsets if places is None else places,
+            len(bits),
             width,
             picks=places is not None,
             adds=add,
-            columns=triton.next_power_of_2(width),
-            num_warps=_warps(width),
+            num_warps=_WARPS,
         )
 
 
-def _warps(width: int) -> int:
-    warps: int = max(1, min(_MOST_WARPS, triton.next_power_of_2(width) // _COLUMNS_OF_A_WARP))
-    return warps
-
-
-@triton.jit(do_not_specialize=["key"])
+@triton.jit(do_not_specialize=["key", "count"])
 def _quantize(
     rows: tl.tensor,
     positions: tl.tensor,
@@ -101,104 +100,149 @@ def _quantize(
     out: tl.tensor,
     ranges: tl.tensor,
     first_bad: tl.tensor,
-    width: tl.tensor,
+    count: tl.tensor,
+    width: tl.constexpr,
     picks: tl.constexpr,
     measures: tl.constexpr,
     nearest: tl.constexpr,
-    eights: tl.constexpr,
 ) -> None:
-    i = tl.program_id(0).to(tl.int64)
+    i = tl.program_id(0).to(tl.int64) * _ROWS + tl.arange(0, _ROWS)
+    here = i < count
     position = i
     if picks:
-        position = tl.load(positions + i)
-    four, lane = tl.arange(0, 2 * eights)[:, None], tl.arange(0, 4)[None, :]
-    column = 4 * four + lane
-    inside = column < width
-    row = tl.load(rows + position * width + column, mask=inside, other=0)
-    # Bits of floating-point numbers as integers in the same order: NaNs come before or after all numbers.
-    ordered = _in_order(row.to(tl.int32, bitcast=True))
-    lowest = tl.min(tl.ravel(tl.where(inside, ordered, 0x7FFFFFFF)), 0)
-    highest = tl.max(tl.ravel(tl.where(inside, ordered, -0x80000000)), 0)
-    low_bits, high_bits = _in_order(lowest), _in_order(highest)
-    low, high = low_bits.to(tl.float32, bitcast=True), high_bits.to(tl.float32, bitcast=True)
-    if ((low_bits & _MAGNITUDE) >= _INFINITY) | ((high_bits & _MAGNITUDE) >= _INFINITY):
-        tl.atomic_min(first_bad, i)
-    else:
-        if measures:
-            tl.store(ranges + i, high - low)
-        width_bits = tl.load(bits + i).to(tl.int32)
-        top = (1 << width_bits) - 1
-        value = low_bits.to(tl.int64) & 0xFFFFFFFF
-        is_constant = low == high
-        step, step_bits, zero, zero_bits, is_finite = _choose_parameters(low_bits, high, top)
-        # A constant row has only zeros as levels, but for one bit.
-        zero, zero_bits = tl.where(is_constant, low, zero), tl.where(is_constant, value >> 16, zero_bits)
-        if (is_finite | is_constant) == 0:
-            tl.atomic_min(first_bad, i)
-        else:
-            draws = tl.full((2 * eights, 4), 0x8000, tl.int32)
-            if not nearest:
-                row_key = mix(key.to(tl.uint64) ^ mix(tl.load(row_ids + i).to(tl.uint64) + _GOLDEN))
-                words = mix(row_key ^ mix(four.to(tl.uint64) + _GOLDEN))
-                draws = ((words >> (16 * lane).to(tl.uint64)) & 0xFFFF).to(tl.int32)
-            # What is outside of the row counts as its least entry.
-            above = tl.where(inside, row, low) - zero
-            levels = ((tl.div_rn(above, step) * 65536).to(tl.int32) + draws) >> 16
-            levels = tl.where(inside, tl.minimum(levels, top), 0)
-            levels += tl.where(column == 0, tl.where(is_constant, low_bits & 1, 0), 0)
-            quarter = tl.sum(levels.to(tl.uint64) << (width_bits * lane).to(tl.uint64), 1)
-            half = tl.arange(0, 2)[None, :]
-            packed = tl.sum(tl.reshape(quarter, (eights, 2)) << (4 * width_bits * half).to(tl.uint64), 1)
-            step_bits = tl.where(is_constant, _CONSTANT_ROW | ((value & 0xFFFF) >> 1), step_bits)
-            start, stop = tl.load(offsets + i), tl.load(offsets + i + 1)
-            header = (zero_bits << 16) | step_bits
-            place = tl.arange(0, 4)
-            tl.store(out + start + place, ((header >> (8 * place)) & 0xFF).to(tl.uint8))
-            byte = tl.arange(0, 8)[None, :]
-            target = start + 4 + tl.arange(0, eights)[:, None].to(tl.int64) * width_bits + byte
-            parts = ((packed[:, None] >> (8 * byte).to(tl.uint64)) & 0xFF).to(tl.uint8)
-            tl.store(out + target, parts, mask=(byte < width_bits) & (target < stop))
+        position = tl.load(positions + i, mask=here, other=0)
+    row = rows + position * width
+    low_bits, high_bits = _extremes(row, here, width)
+    is_number = ((low_bits & _MAGNITUDE) < _INFINITY) & ((high_bits & _MAGNITUDE) < _INFINITY)
+    low = tl.where(is_number, low_bits, 0).to(tl.float32, bitcast=True)
+    high = tl.where(is_number, high_bits, 0).to(tl.float32, bitcast=True)
+    if measures:
+        tl.store(ranges + i, high - low, mask=here)
+    width_bits = tl.load(bits + i, mask=here, other=1).to(tl.int32)
+    top = (1 << width_bits) - 1
+    is_constant = low == high
+    step, step_bits, zero, zero_bits, is_finite = _choose_parameters(low, high, top)
+    fits = is_number & (is_finite | is_constant)
+    tl.atomic_min(first_bad + tl.zeros_like(i), i, mask=here & (fits == 0))
+    here = here & fits
+    # A constant row has only zeros as levels, but for the first entry, which has the lowest bit of the value.
+    value = low_bits.to(tl.int64) & 0xFFFFFFFF
+    zero, zero_bits = tl.where(is_constant, low, zero), tl.where(is_constant, value >> 16, zero_bits)
+    step_bits = tl.where(is_constant, _CONSTANT_ROW | ((value & 0xFFFF) >> 1), step_bits)
+    first_level = tl.where(is_constant, low_bits & 1, 0)[None, :]
+    start, stop = tl.load(offsets + i, mask=here, other=0), tl.load(offsets + i + 1, mask=here, other=0)
+    header = (zero_bits << 16) | step_bits
+    for number in tl.static_range(4):
+        tl.store(out + start + number, ((header >> (8 * number)) & 0xFF).to(tl.uint8), mask=here)
+    row_key = tl.zeros((_ROWS,), tl.uint64)
+    if not nearest:
+        row_id = tl.load(row_ids + i, mask=here, other=0)
+        row_key = mix(key.to(tl.uint64) ^ mix(row_id.to(tl.uint64) + _GOLDEN))
+    # A quotient of two float32 is at least 2 ** -49 of itself away from where float32 rounds the other way, so a
+    # product of float64 rounds to the same number: one instruction in place of a division, which is 15.
+    draws_per_unit = (65536 / step.to(tl.float64))[None, :]
+    entries, length, shift = out + start + 4, (stop - start - 4).to(tl.int32), width_bits[None, :]
+    for first in range(0, width, 4 * _FOURS):
+        four = first // 4 + tl.arange(0, _FOURS)[:, None]
+        words = tl.full((_FOURS, _ROWS), 0x8000800080008000, tl.uint64)
+        if not nearest:
+            words = mix(row_key[None, :] ^ mix(four.to(tl.uint64) + _GOLDEN))
+        packed = tl.where(four == 0, first_level, 0)
+        for lane in tl.static_range(4):
+            # What is outside of the row counts as the zero point.
+            above = (_column(row, first, lane, width, here, zero) - zero[None, :]).to(tl.float64)
+            draw = ((words >> (16 * lane)) & 0xFFFF).to(tl.int32)
+            level = ((above * draws_per_unit).to(tl.float32).to(tl.int32) + draw) >> 16
+            packed += tl.minimum(level, top[None, :]) << (lane * shift)
+        _store_fours(entries[None, :], length[None, :], packed, four, shift, here[None, :])
 
 
 @triton.jit
+def _extremes(row: tl.tensor, here: tl.tensor, width: tl.constexpr) -> tl.tuple:
+    """Bits of the least and the greatest entry of each row: [rows]. Of a row with NaNs one of them is a NaN's."""
+    first_entry = tl.load(row, mask=here, other=0)
+    lowest = tl.full((_FOURS, _ROWS), 0x7FFFFFFF, tl.int32)
+    highest = tl.full((_FOURS, _ROWS), -0x80000000, tl.int32)
+    for first in range(0, width, 4 * _FOURS):
+        for lane in tl.static_range(4):
+            bits = _column(row, first, lane, width, here, first_entry).to(tl.int32, bitcast=True)
+            lowest, highest = tl.minimum(lowest, _in_order(bits)), tl.maximum(highest, _in_order(bits))
+    return _in_order(tl.min(lowest, 0)), _in_order(tl.max(highest, 0))
+
+
+@triton.jit
+def _store_fours(
+    entries: tl.tensor, length: tl.tensor, packed: tl.tensor, four: tl.tensor, shift: tl.tensor, here: tl.tensor
+) -> None:
+    """Store the levels of four entries each, [fours, rows], in 1 to 4 bytes; of 1 bit, those of two fours in one."""
+    half = tl.arange(0, 2)[None, :, None]
+    whole = tl.sum(tl.reshape(packed, (_FOURS // 2, 2, _ROWS)) << (4 * half), 1)
+    whole = tl.reshape(tl.broadcast_to(whole[:, None, :], (_FOURS // 2, 2, _ROWS)), (_FOURS, _ROWS))
+    packed = tl.where(shift == 1, whole, packed)
+    begins = here & ((shift > 1) | (four % 2 == 0))
+    byte, bytes_of_four = (four * shift) >> 1, tl.where(shift == 1, 1, shift >> 1)
+    for number in tl.static_range(4):
+        stored = begins & (number < bytes_of_four) & (byte + number < length)
+        tl.store(entries + byte + number, ((packed >> (8 * number)) & 0xFF).to(tl.uint8), mask=stored)
+
+
+@triton.jit
+def _column(
+    row: tl.tensor, first: tl.tensor, lane: tl.constexpr, width: tl.constexpr, here: tl.tensor, outside: tl.tensor
+) -> tl.tensor:
+    """One of four neighbouring columns, from column `first` on: [fours, rows]."""
+    column = first + 4 * tl.arange(0, _FOURS)[:, None] + lane
+    return tl.load(row[None, :] + column, mask=here[None, :] & (column < width), other=outside[None, :])
+
+
+@triton.jit(do_not_specialize=["count"])
 def _dequantize(
     packed: tl.tensor,
     bits: tl.tensor,
     offsets: tl.tensor,
     out: tl.tensor,
     places: tl.tensor,
-    width: tl.tensor,
+    count: tl.tensor,
+    width: tl.constexpr,
     picks: tl.constexpr,
     adds: tl.constexpr,
-    columns: tl.constexpr,
 ) -> None:
-    i = tl.program_id(0).to(tl.int64)
+    i = tl.program_id(0).to(tl.int64) * _READ_ROWS + tl.arange(0, _READ_ROWS)
+    here = i < count
     place = i
     if picks:
-        place = tl.load(places + i)
-    start = tl.load(offsets + i)
-    width_bits = tl.load(bits + i).to(tl.int32)
-    step_bits = tl.load(packed + start).to(tl.int32) | (tl.load(packed + start + 1).to(tl.int32) << 8)
-    zero_bits = tl.load(packed + start + 2).to(tl.int32) | (tl.load(packed + start + 3).to(tl.int32) << 8)
+        place = tl.load(places + i, mask=here, other=0)
+    start = packed + tl.load(offsets + i, mask=here, other=0)
+    width_bits = tl.load(bits + i, mask=here, other=1).to(tl.int32)
+    step_bits = _two_bytes(start, here)
+    zero_bits = _two_bytes(start + 2, here)
     is_constant = (step_bits & _CONSTANT_ROW) != 0
-    lower = ((step_bits - _CONSTANT_ROW) << 1) | (tl.load(packed + start + 4).to(tl.int32) & 1)
-    value = ((zero_bits << 16) | tl.where(is_constant, lower, 0)).to(tl.float32, bitcast=True)
-    step = tl.where(is_constant, 0, step_bits << 16).to(tl.float32, bitcast=True)
-    column = tl.arange(0, columns)
-    inside = column < width
-    bit = column * width_bits
-    byte = tl.load(packed + start + 4 + (bit >> 3), mask=inside, other=0).to(tl.int32)
-    level = (byte >> (bit & 7)) & ((1 << width_bits) - 1)
-    decoded = value + level.to(tl.float32) * step
-    target = out + place * width + column
-    if adds:
-        decoded += tl.load(target, mask=inside, other=0)
-    tl.store(target, decoded, mask=inside)
+    lower = ((step_bits - _CONSTANT_ROW) << 1) | (tl.load(start + 4, mask=here, other=0).to(tl.int32) & 1)
+    value = ((zero_bits << 16) | tl.where(is_constant, lower, 0)).to(tl.float32, bitcast=True)[None, :]
+    step = tl.where(is_constant, 0, step_bits << 16).to(tl.float32, bitcast=True)[None, :]
+    row, entries = (out + place * width)[None, :], (start + 4)[None, :]
+    shift = width_bits[None, :]
+    for first in range(0, width, _READ_COLUMNS):
+        column = first + tl.arange(0, _READ_COLUMNS)[:, None]
+        inside = here[None, :] & (column < width)
+        bit = column * shift
+        byte = tl.load(entries + (bit >> 3), mask=inside, other=0).to(tl.int32)
+        decoded = value + ((byte >> (bit & 7)) & ((1 << shift) - 1)).to(tl.float32) * step
+        if adds:
+            decoded += tl.load(row + column, mask=inside, other=0)
+        tl.store(row + column, decoded, mask=inside)
 
 
 @triton.jit
-def _choose_parameters(low_bits: tl.tensor, high: tl.tensor, top: tl.tensor) -> tl.tuple:
+def _two_bytes(place: tl.tensor, here: tl.tensor) -> tl.tensor:
+    low, high = tl.load(place, mask=here, other=0).to(tl.int32), tl.load(place + 1, mask=here, other=0).to(tl.int32)
+    return low | (high << 8)
+
+
+@triton.jit
+def _choose_parameters(low: tl.tensor, high: tl.tensor, top: tl.tensor) -> tl.tuple:
     """Find step and zero point, their upper halves, and whether all that is decoded is finite."""
+    low_bits = low.to(tl.int32, bitcast=True)
     zero_bits = ((low_bits.to(tl.int64) & 0xFFFFFFFF) + tl.where(low_bits < 0, 0xFFFF, 0)) >> 16
     zero = (zero_bits << 16).to(tl.int32).to(tl.float32, bitcast=True)
     zero64, high64, top64 = zero.to(tl.float64), high.to(tl.float64), top.to(tl.float64)

@@ -300,7 +300,7 @@ class _PoolOnGPU(torch.autograd.Function):
 
         starts = np.cumsum([0, *(segment.columns[1] - segment.columns[0] for segment in segments[:-1])])
         described = np.column_stack([form.described(segments).view(np.int64), starts])
-        context.form, context.segments, context.shape = form, torch.from_numpy(described).to(array.device), array.shape
+        context.form, context.segments, context.shape = form, torch.from_numpy(described), array.shape
         context.save_for_backward(values, offsets, weights)
         return pool(
             array.detach().reshape(-1), context.segments, form.hashes, values, offsets, weights, _width(segments)

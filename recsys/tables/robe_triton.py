@@ -17,8 +17,8 @@ __all__ = ["add_to_array", "pool"]
 
 _GOLDEN = tl.constexpr(GOLDEN)
 _MERSENNE = tl.constexpr((1 << 61) - 1)
-_LOW_MASK = tl.constexpr((1 << 31) - 1)
-_FOLD_MASK = tl.constexpr((1 << 30) - 1)
+_COLUMNS_OF_A_WARP = 128
+_MOST_WARPS = 8
 
 
 def pool(
@@ -34,7 +34,8 @@ def pool(
 
     Args:
         array: [m] float32.
-        segments: [lookups, 6] int64: those of `windrow.recsys.tables.robe_kernels`, and the first column of the result.
+        segments: [lookups, 6] int64, on the CPU: those of `windrow.recsys.tables.robe_kernels`, and the first column
+            of the result.
         hashes: likewise.
         values: [n] int64.
         offsets: [lookups * samples + 1] int64.
@@ -74,14 +75,16 @@ def _run(
     samples, width = pooled.shape
     if not samples:
         return
-    prime, per_row, per_block, span, _, block = (int(number) for number in hashes[:-1])
+    prime, per_row, per_block, span, inverse, block = (int(number) for number in hashes[:-1])
+    columns = triton.next_power_of_2(int((segments[:, 4] - segments[:, 3]).max()))
     with torch.cuda.device_of(array):
         _bags[(samples, len(segments))](
             array,
-            segments,
+            segments.to(array.device),
             per_row,
             per_block,
             span,
+            inverse,
             len(array),
             values,
             offsets,
@@ -94,17 +97,19 @@ def _run(
             has_signs=hashes[-1],
             weighted=weights is not None,
             back=back,
-            columns=triton.next_power_of_2(int((segments[:, 4] - segments[:, 3]).max())),
+            columns=columns,
+            num_warps=max(1, min(_MOST_WARPS, columns // _COLUMNS_OF_A_WARP)),
         )
 
 
-@triton.jit(do_not_specialize=["per_row", "per_block", "span"])
+@triton.jit(do_not_specialize=["per_row", "per_block", "span", "inverse"])
 def _bags(
     array: tl.tensor,
     segments: tl.tensor,
     per_row: tl.tensor,
     per_block: tl.tensor,
     span: tl.tensor,
+    inverse: tl.tensor,
     size: tl.tensor,
     values: tl.tensor,
     offsets: tl.tensor,
@@ -134,9 +139,9 @@ def _bags(
     place, stop = tl.load(offsets + lookup * samples + sample), tl.load(offsets + lookup * samples + sample + 1)
     while place < stop:  # The interpreter has no ranges between numbers that are loaded.
         row = (tl.load(values + place) + first_row).to(tl.uint64)
-        of_row = (_product(row, per_row.to(tl.uint64), prime) + constant) % prime
-        begin = ((of_row + of_block) % prime) % span.to(tl.uint64)
-        there = ((begin + (column % block).to(tl.uint64)) % size.to(tl.uint64)).to(tl.int64)
+        of_row = _sum(_product(row, per_row.to(tl.uint64), prime), constant, prime)
+        there = _rest(_sum(of_row, of_block, prime), span.to(tl.uint64), inverse.to(tl.uint64)) + column % block
+        there -= tl.where(there >= size, size, 0)
         factor = tl.full((columns,), 1.0, tl.float32)
         if has_signs:
             words = mix(mix(key ^ mix(row + _GOLDEN)) + (column >> 6).to(tl.uint64) * _GOLDEN)
@@ -154,11 +159,24 @@ def _bags(
 
 @triton.jit
 def _product(number: tl.tensor, factor: tl.tensor, prime: tl.constexpr) -> tl.tensor:
-    """``number * factor mod prime``; see `windrow.recsys.tables.robe.product`."""
+    """``number * factor mod prime``, of numbers below the prime where it is 2**61 - 1, below 2**31 otherwise."""
     if prime != _MERSENNE:
         return number % prime * factor % prime
-    low, high = number & _LOW_MASK, number >> 31
-    factor_low, factor_high = factor & _LOW_MASK, factor >> 31
-    middle = low * factor_high + high * factor_low
-    total = ((high * factor_high) << 1) + (middle >> 30) + ((middle & _FOLD_MASK) << 31) + low * factor_low
-    return total % prime
+    # 2**61 is 1: the upper bits are added to the lower ones.
+    low = number * factor
+    total = (low & _MERSENNE) + ((tl.umulhi(number, factor) << 3) | (low >> 61))
+    return total - tl.where(total >= _MERSENNE, _MERSENNE, 0)
+
+
+@triton.jit
+def _sum(one: tl.tensor, other: tl.tensor, prime: tl.constexpr) -> tl.tensor:
+    """Of two numbers below the prime."""
+    total = one + other
+    return total - tl.where(total >= prime, prime, 0)
+
+
+@triton.jit
+def _rest(place: tl.tensor, span: tl.tensor, inverse: tl.tensor) -> tl.tensor:
+    """``place mod span``; see `windrow.recsys.tables.robe_kernels`."""
+    rest = place - tl.umulhi(place, inverse) * span
+    return (rest - tl.where(rest >= span, span, 0)).to(tl.int64)

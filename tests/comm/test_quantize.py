@@ -316,8 +316,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from windrow.comm import quantize_triton
 
-kinds = {"rows": "*fp32", "ranges": "*fp32", "width": "i32", "key": "i64"} | dict.fromkeys(("bits", "packed"), "*u8")
-constants = {"picks": True, "measures": True, "adds": True, "eights": 32, "columns": 256}
+kinds = {"rows": "*fp32", "ranges": "*fp32", "key": "i64", "count": "i32"} | dict.fromkeys(("bits", "packed"), "*u8")
+constants = {"width": 256, "picks": True, "measures": True, "nearest": False, "adds": True}
 for kernel, out in ((quantize_triton._quantize, "*u8"), (quantize_triton._dequantize, "*fp32")):
     signature = {name: kinds.get(name, "*i64") for name in kernel.arg_names} | {"out": out}
     chosen = {name: value for name, value in constants.items() if name in signature}
@@ -330,8 +330,8 @@ for kernel, out in ((quantize_triton._quantize, "*u8"), (quantize_triton._dequan
 
 def test_gpu_kernels_compile_for_a_gpu_and_divide_as_cpus_do(run_with_triton):
     code = run_with_triton(COMPILED)
-    assert "div.rn.f32" in code
-    assert "div.full.f32" not in code
+    assert "div.rn.f64" in code
+    assert "div.full" not in code
     assert ".ftz" not in code
 
 

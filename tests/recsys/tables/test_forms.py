@@ -442,7 +442,7 @@ from triton.compiler import ASTSource
 from windrow.recsys.tables import robe_triton
 
 kinds = dict.fromkeys(("array", "weights", "pooled"), "*fp32") | dict.fromkeys(("samples", "width", "size"), "i32")
-kinds |= dict.fromkeys(("per_row", "per_block", "span"), "i64")
+kinds |= dict.fromkeys(("per_row", "per_block", "span", "inverse"), "i64")
 constants = {"prime": (1 << 61) - 1, "block": 32, "has_signs": True, "weighted": True, "columns": 128}
 for back in (False, True):
     chosen = constants | {"back": back}

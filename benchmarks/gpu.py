@@ -1,0 +1,217 @@
+"""What runs on a GPU, over what a copy in its memory takes, and over what else does the same there.
+
+    python benchmarks/gpu.py [--short]
+
+Rows in few bits: float32 rows of 256 and 602 columns, picked in random order, are quantised into a message, and that is
+dequantised, in turn with a copy of the rows (`torch.Tensor.copy_`). Counted are bytes that are read and written, so a
+share of 1 would be the copy's bandwidth.
+
+ROBE: 26 tables, 8 GB together, one id each for 16,384 samples, uniform: FBGEMM on dense tables, ours on an array of 8
+MB (the cache of the second level holds it) and of 100 MB, and the same in plain PyTorch. A step looks up, goes back and
+updates by SGD. Published: 3.1 times the dense model's inference throughput (ROBE, MLSys 2022).
+
+Training: GraphSAGE, 3 layers of 256, fanouts 15, 10, 5, on a generated graph of 1,000,000 vertices and 128 features: an
+epoch of one rank, with minibatches made and fetched ahead and without, rows in the GPU's memory and in the host's.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.codec import BITS, COLUMNS, COPY, DECODE, ENCODE
+from benchmarks.harness.compare import Variant, compare
+from benchmarks.harness.program import MissingDataError, Program, run_benchmark
+from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
+from benchmarks.robe import ARRAY_NUMBERS, DENSE, LEARNING_RATE, OURS, PLAIN, TABLES
+from windrow.caching.selection import CacheOptions
+from windrow.comm.loopback import Loopback
+from windrow.comm.quantize import dequantize, packed_offsets, quantize
+from windrow.gnn.models import ModelOptions, build_model
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.pipeline import PipelineOptions
+from windrow.gnn.synthetic import community_graph
+from windrow.gnn.task import NodeTask
+from windrow.partition.book import PartitionBook
+from windrow.recsys.tables.fbgemm import FBGEMMTableBatch
+from windrow.recsys.tables.forms import Segment, whole_table
+from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.robe import Robe
+from windrow.training.trainer import Trainer
+
+MATRIX_BYTES = {False: 2 << 30, True: 256 << 20}
+DENSE_BYTES = {False: 8 << 30, True: 1 << 30}
+VERTICES = {False: 1_000_000, True: 100_000}
+SAMPLES, DIMS, REPEATS = 16_384, (64, 128), 21
+FANOUTS, BATCH_SIZE, FEATURES, HIDDEN, CLASSES = (15, 10, 5), 1024, 128, 256, 16
+AIM_CODEC = 0.6
+SEED = 7
+AHEAD, ONE_BY_ONE = "ahead", "one after another"
+
+
+def waited_for(run: Callable[[], object]) -> Callable[[], object]:
+    """The same until the GPU has done it."""
+
+    def whole() -> None:
+        run()
+        torch.cuda.synchronize()
+
+    return whole
+
+
+def of_codec(task: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Time both ways beside a copy."""
+    found = []
+    for columns, bits in product(COLUMNS, BITS):
+        chance = torch.Generator("cuda").manual_seed(SEED)
+        rows = torch.randn(task["matrix_bytes"] // (4 * columns), columns, device="cuda", generator=chance)
+        out, positions = torch.empty_like(rows), torch.randperm(len(rows), device="cuda", generator=chance)
+        widths = torch.full((len(rows),), bits, dtype=torch.uint8, device="cuda")
+        offsets = packed_offsets(widths, columns)
+        message = torch.empty(int(offsets[-1]), dtype=torch.uint8, device="cuda")
+        moved = {COPY: 2 * rows.nbytes} | dict.fromkeys((ENCODE, DECODE), rows.nbytes + len(message))
+        runs: dict[str, Callable[[], object]] = {
+            COPY: partial(out.copy_, rows),
+            ENCODE: partial(quantize, rows, positions, widths, offsets, message, key=SEED, row_ids=positions),
+            DECODE: partial(dequantize, message, widths, offsets, out, None),
+        }
+        variants = {name: Variant(run=waited_for(run), bytes=moved[name]) for name, run in runs.items()}
+        timed = compare(variants, baseline=COPY, repeats=REPEATS)
+        found.append({"columns": columns, "bits": bits, "timed": comparison_to_json(timed)})
+    return found
+
+
+def of_robe(task: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Time lookups and steps of every width and array."""
+    found = []
+    offsets = torch.arange(TABLES * SAMPLES + 1, device="cuda")
+    for dim in DIMS:
+        rows = task["dense_bytes"] // (4 * dim * TABLES)
+        tables = [whole_table(f"t{number}", rows, dim) for number in range(TABLES)]
+        learning = TableOptions(optimizer="sgd", learning_rate=LEARNING_RATE)
+        dense = FBGEMMTableBatch(tuple(tables), tuple(range(TABLES)), learning, device=torch.device("cuda"))
+        dense.initialise(seed=SEED, scales=[1.0] * TABLES)
+        chance = torch.Generator("cuda").manual_seed(SEED)
+        ids = torch.randint(0, rows, (TABLES * SAMPLES,), device="cuda", generator=chance)
+        upstream = torch.rand(SAMPLES, TABLES * dim, device="cuda", generator=chance)
+        segments = [Segment(number, 0, (0, dim)) for number in range(TABLES)]
+        for size, numbers in ARRAY_NUMBERS.items():
+            form = Robe(tables, TableOptions(form="robe", compression=rows * dim * TABLES / numbers, robe_block=32))
+            array = torch.rand(form.stored[0].num_rows, 32, device="cuda", generator=chance, requires_grad=True)
+
+            def plain(form: Robe = form, array: Tensor = array, ids: Tensor = ids) -> Tensor:
+                each = ids.view(TABLES, SAMPLES)
+                return torch.cat([form.rows(number, each[number], [array]) for number in range(TABLES)], 1)
+
+            lookups: dict[str, Callable[[], Tensor]] = {
+                DENSE: partial(dense, ids, offsets),
+                OURS: partial(form.pool, segments, ids, offsets, None, [array]),
+                PLAIN: plain,
+            }
+
+            def step(
+                name: str, lookups: Mapping[str, Any] = lookups, array: Tensor = array, upstream: Tensor = upstream
+            ) -> None:
+                lookups[name]().backward(upstream)
+                if name != DENSE:
+                    assert array.grad is not None
+                    with torch.no_grad():
+                        array.sub_(array.grad, alpha=LEARNING_RATE)
+                    array.grad = None
+
+            with torch.no_grad():
+                timed = compare(
+                    {name: waited_for(run) for name, run in lookups.items()}, baseline=DENSE, repeats=REPEATS
+                )
+            steps = {name: waited_for(partial(step, name)) for name in lookups}
+            stepped = compare(steps, baseline=DENSE, repeats=REPEATS)
+            for what, one in {"lookup": timed, "step": stepped}.items():
+                found.append({"D": dim, "array": size, "what": what, "timed": comparison_to_json(one)})
+    return found
+
+
+def of_training(task: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Time epochs of one rank."""
+    graph = community_graph(task["vertices"], CLASSES, seed=SEED, average_degree=20, num_features=FEATURES, signal=0.2)
+    book = PartitionBook.from_assignment(np.zeros(graph.num_vertices, np.int32), 1)
+    trainers = {}
+    for ahead, share in product((True, False), (1.0, 0.0)):
+        options = ModelOptions(kind="graphsage", hidden=HIDDEN, num_layers=len(FANOUTS))
+        pipeline = PipelineOptions(depth=4 if ahead else 0, sampler_threads=max(1, task["threads"] // 2))
+        trainers[f"{AHEAD if ahead else ONE_BY_ONE}, rows in the {'GPU' if share else 'host'}"] = Trainer(
+            Loopback.single(),
+            build_model(options, in_features=FEATURES, out_features=CLASSES, seed=SEED).cuda(),
+            NodeTask(
+                PartitionedGraph.from_graph(graph, book, 0),
+                FANOUTS,
+                cache=CacheOptions(gpu_share=share),
+                pipeline=pipeline,
+            ),
+            batch_size=BATCH_SIZE,
+            seed=SEED,
+        )
+    runs = {name: waited_for(partial(trainer.train_epoch, 0)) for name, trainer in trainers.items()}
+    timed = compare(runs, baseline=f"{ONE_BY_ONE}, rows in the host", repeats=task["repeats"])
+    for trainer in trainers.values():
+        trainer.close()
+    return [{"seeds": len(graph.train_ids), "timed": comparison_to_json(timed)}]
+
+
+KINDS = {"codec": of_codec, "robe": of_robe, "training": of_training}
+
+
+def work(task: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Time one kind."""
+    return KINDS[task["kind"]](task)
+
+
+def measure(program: Program) -> Findings:
+    """Time everything, one kind after another."""
+    if not torch.cuda.is_available():
+        raise MissingDataError("there is no GPU here")
+    short, threads = program.short, len(os.sched_getaffinity(0))
+    task = {
+        "matrix_bytes": MATRIX_BYTES[short],
+        "dense_bytes": DENSE_BYTES[short],
+        "vertices": VERTICES[short],
+        "repeats": 3,
+        "threads": threads,
+    }
+    figures: dict[str, float] = {}
+    comparisons: dict[str, Comparison] = {}
+    tables = {}
+    for kind in KINDS:
+        rows = []
+        for one in program.in_process(task | {"kind": kind}, threads=threads):
+            timed = comparison_from_json(one.pop("timed"))
+            key = "_".join([kind, *(f"{name}_{value}".replace(" ", "_") for name, value in one.items())])
+            comparisons[key.replace("_", " ")] = timed
+            for name, variant in timed.variants.items():
+                row = one | {"": name, "ms": 1e3 * variant.median_s, "over the baseline": timed.ratio(name).median}
+                if variant.bytes is not None:
+                    base = timed.variants[timed.baseline]
+                    assert base.bytes is not None, "all variants say how many"
+                    speed = 1e-9 * variant.bytes / variant.median_s
+                    row |= {"GB/s": speed, "of a copy's": speed / (1e-9 * base.bytes / base.median_s)}
+                    figures[f"{key}_{name}_of_copy_ratio".replace(" ", "_")] = row["of a copy's"]
+                else:
+                    figures[f"{key}_{name}_ratio".replace(" ", "_").replace(",", "")] = row["over the baseline"]
+                rows.append(row)
+        tables[kind] = Table.from_rows(rows)
+    shares = [figures[key] for key in figures if key.startswith("codec") and not key.endswith(f"_{COPY}_of_copy_ratio")]
+    aims = {
+        "codec": Aim(
+            f"quantising and dequantising at >= {AIM_CODEC:.0%} of a copy's bandwidth, the worst counts",
+            min(shares) >= AIM_CODEC,
+        )
+    }
+    return Findings(figures=figures, aims=aims, comparisons=comparisons, tables=tables)
+
+
+if __name__ == "__main__":
+    run_benchmark(__file__, __doc__, measure, work=work)
