@@ -24,9 +24,9 @@ _LEAST_STEP = tl.constexpr(LEAST_STEP)
 _MAGNITUDE = tl.constexpr(0x7FFFFFFF)
 _INFINITY = tl.constexpr(0x7F800000)
 _LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
-_WARPS = 4
-_ROWS, _FOURS = tl.constexpr(32), tl.constexpr(8)
-"""Of a program that quantises: rows, and threads that share one, each with 4 neighbouring columns at a time."""
+_THREADS = 128
+"""Of a program."""
+_FEW_COLUMNS = 8
 _READ_ROWS, _READ_COLUMNS = tl.constexpr(8), tl.constexpr(64)
 """Of a program that dequantises: rows, and columns at a time."""
 
@@ -47,8 +47,9 @@ def quantize_rows(
     first_bad = torch.full((1,), count, dtype=torch.int64, device=rows.device)
     drawn = key or 0
     signed_key = drawn - (1 << 64) if drawn >= 1 << 63 else drawn
+    fours = _FEW_COLUMNS if width <= _FEW_COLUMNS * 32 else 2 * _FEW_COLUMNS
     with torch.cuda.device_of(rows):
-        _quantize[(triton.cdiv(count, _ROWS.value),)](
+        _quantize[(triton.cdiv(count, _THREADS // fours),)](
             rows.detach(),
             offsets if positions is None else positions,
             bits,
@@ -63,7 +64,9 @@ def quantize_rows(
             picks=positions is not None,
             measures=ranges is not None,
             nearest=key is None,
-            num_warps=_WARPS,
+            fours=fours,
+            at_once=_THREADS // fours,
+            num_warps=_THREADS // 32,
         )
     bad = int(first_bad)
     return bad if bad < count else -1
@@ -85,7 +88,7 @@ def dequantize_rows(
             width,
             picks=places is not None,
             adds=add,
-            num_warps=_WARPS,
+            num_warps=_THREADS // 32,
         )
 
 
@@ -105,14 +108,16 @@ def _quantize(
     picks: tl.constexpr,
     measures: tl.constexpr,
     nearest: tl.constexpr,
+    fours: tl.constexpr,
+    at_once: tl.constexpr,
 ) -> None:
-    i = tl.program_id(0).to(tl.int64) * _ROWS + tl.arange(0, _ROWS)
+    i = tl.program_id(0).to(tl.int64) * at_once + tl.arange(0, at_once)
     here = i < count
     position = i
     if picks:
         position = tl.load(positions + i, mask=here, other=0)
     row = rows + position * width
-    low_bits, high_bits = _extremes(row, here, width)
+    low_bits, high_bits = _extremes(row, here, width, fours, at_once)
     is_number = ((low_bits & _MAGNITUDE) < _INFINITY) & ((high_bits & _MAGNITUDE) < _INFINITY)
     low = tl.where(is_number, low_bits, 0).to(tl.float32, bitcast=True)
     high = tl.where(is_number, high_bits, 0).to(tl.float32, bitcast=True)
@@ -131,68 +136,103 @@ def _quantize(
     step_bits = tl.where(is_constant, _CONSTANT_ROW | ((value & 0xFFFF) >> 1), step_bits)
     first_level = tl.where(is_constant, low_bits & 1, 0)[None, :]
     start, stop = tl.load(offsets + i, mask=here, other=0), tl.load(offsets + i + 1, mask=here, other=0)
-    header = (zero_bits << 16) | step_bits
-    for number in tl.static_range(4):
-        tl.store(out + start + number, ((header >> (8 * number)) & 0xFF).to(tl.uint8), mask=here)
-    row_key = tl.zeros((_ROWS,), tl.uint64)
+    _store_bytes(out + start, (zero_bits << 16) | step_bits, 4, width, here, 4)
+    row_key = tl.zeros((at_once,), tl.uint64)
     if not nearest:
         row_id = tl.load(row_ids + i, mask=here, other=0)
         row_key = mix(key.to(tl.uint64) ^ mix(row_id.to(tl.uint64) + _GOLDEN))
     # A quotient of two float32 is at least 2 ** -49 of itself away from where float32 rounds the other way, so a
     # product of float64 rounds to the same number: one instruction in place of a division, which is 15.
     draws_per_unit = (65536 / step.to(tl.float64))[None, :]
-    entries, length, shift = out + start + 4, (stop - start - 4).to(tl.int32), width_bits[None, :]
-    for first in range(0, width, 4 * _FOURS):
-        four = first // 4 + tl.arange(0, _FOURS)[:, None]
-        words = tl.full((_FOURS, _ROWS), 0x8000800080008000, tl.uint64)
+    shift = width_bits[None, :]
+    entries, length = out + start + 4, (stop - start - 4).to(tl.int32)[None, :]
+    for first in range(0, width, 4 * fours):
+        four = first // 4 + tl.arange(0, fours)[:, None]
+        words = tl.full((fours, at_once), 0x8000800080008000, tl.uint64)
         if not nearest:
             words = mix(row_key[None, :] ^ mix(four.to(tl.uint64) + _GOLDEN))
         packed = tl.where(four == 0, first_level, 0)
+        # What is outside of the row counts as the zero point.
+        columns = _four_columns(row, first, width, here, zero, fours, at_once)
         for lane in tl.static_range(4):
-            # What is outside of the row counts as the zero point.
-            above = (_column(row, first, lane, width, here, zero) - zero[None, :]).to(tl.float64)
+            above = (columns[lane] - zero[None, :]).to(tl.float64)
             draw = ((words >> (16 * lane)) & 0xFFFF).to(tl.int32)
             level = ((above * draws_per_unit).to(tl.float32).to(tl.int32) + draw) >> 16
             packed += tl.minimum(level, top[None, :]) << (lane * shift)
-        _store_fours(entries[None, :], length[None, :], packed, four, shift, here[None, :])
+        byte = (four * shift) >> 1
+        # Four entries of one bit are half a byte: the first half has the other one's levels too.
+        half = tl.arange(0, 2)[None, :, None]
+        whole = tl.sum(tl.reshape(packed, (fours // 2, 2, at_once)) << (4 * half), 1)
+        whole = tl.reshape(tl.broadcast_to(whole[:, None, :], (fours // 2, 2, at_once)), (fours, at_once))
+        size = tl.where(shift > 1, shift >> 1, 1 - four % 2)
+        inside = here[None, :] & (four * 4 < width)
+        _store_bytes(entries[None, :] + byte, tl.where(shift > 1, packed, whole), size, width, inside, length - byte)
 
 
 @triton.jit
-def _extremes(row: tl.tensor, here: tl.tensor, width: tl.constexpr) -> tl.tuple:
+def _extremes(
+    row: tl.tensor, here: tl.tensor, width: tl.constexpr, fours: tl.constexpr, at_once: tl.constexpr
+) -> tl.tuple:
     """Bits of the least and the greatest entry of each row: [rows]. Of a row with NaNs one of them is a NaN's."""
     first_entry = tl.load(row, mask=here, other=0)
-    lowest = tl.full((_FOURS, _ROWS), 0x7FFFFFFF, tl.int32)
-    highest = tl.full((_FOURS, _ROWS), -0x80000000, tl.int32)
-    for first in range(0, width, 4 * _FOURS):
+    lowest = tl.full((fours, at_once), 0x7FFFFFFF, tl.int32)
+    highest = tl.full((fours, at_once), -0x80000000, tl.int32)
+    for first in range(0, width, 4 * fours):
+        columns = _four_columns(row, first, width, here, first_entry, fours, at_once)
         for lane in tl.static_range(4):
-            bits = _column(row, first, lane, width, here, first_entry).to(tl.int32, bitcast=True)
-            lowest, highest = tl.minimum(lowest, _in_order(bits)), tl.maximum(highest, _in_order(bits))
+            ordered = _in_order(columns[lane].to(tl.int32, bitcast=True))
+            lowest, highest = tl.minimum(lowest, ordered), tl.maximum(highest, ordered)
     return _in_order(tl.min(lowest, 0)), _in_order(tl.max(highest, 0))
 
 
 @triton.jit
-def _store_fours(
-    entries: tl.tensor, length: tl.tensor, packed: tl.tensor, four: tl.tensor, shift: tl.tensor, here: tl.tensor
-) -> None:
-    """Store the levels of four entries each, [fours, rows], in 1 to 4 bytes; of 1 bit, those of two fours in one."""
-    half = tl.arange(0, 2)[None, :, None]
-    whole = tl.sum(tl.reshape(packed, (_FOURS // 2, 2, _ROWS)) << (4 * half), 1)
-    whole = tl.reshape(tl.broadcast_to(whole[:, None, :], (_FOURS // 2, 2, _ROWS)), (_FOURS, _ROWS))
-    packed = tl.where(shift == 1, whole, packed)
-    begins = here & ((shift > 1) | (four % 2 == 0))
-    byte, bytes_of_four = (four * shift) >> 1, tl.where(shift == 1, 1, shift >> 1)
-    for number in tl.static_range(4):
-        stored = begins & (number < bytes_of_four) & (byte + number < length)
-        tl.store(entries + byte + number, ((packed >> (8 * number)) & 0xFF).to(tl.uint8), mask=stored)
+def _four_columns(
+    row: tl.tensor,
+    first: tl.tensor,
+    width: tl.constexpr,
+    here: tl.tensor,
+    outside: tl.tensor,
+    fours: tl.constexpr,
+    at_once: tl.constexpr,
+) -> tl.tuple:
+    """Neighbouring columns, four from ``first`` on for each thread of a row: 4 times [fours, rows].
+
+    They are loaded four at a time where rows begin at multiples of 16 bytes, else two where of 8, else one by one.
+    """
+    here, outside, four = here[None, :, None], outside[None, :, None], first + 4 * tl.arange(0, fours)[:, None, None]
+    if width % 4 == 0:
+        column = four + tl.arange(0, 4)[None, None, :]
+        found = tl.load(row[None, :, None] + column, mask=here & (column < width), other=outside)
+        even, odd = tl.split(tl.reshape(found, (fours, at_once, 2, 2)))
+        a, c = tl.split(even)
+        b, d = tl.split(odd)
+    else:
+        column = four + tl.arange(0, 2)[None, None, :]
+        a, b = tl.split(tl.load(row[None, :, None] + column, mask=here & (column < width), other=outside))
+        column += 2
+        c, d = tl.split(tl.load(row[None, :, None] + column, mask=here & (column < width), other=outside))
+    return a, b, c, d
 
 
 @triton.jit
-def _column(
-    row: tl.tensor, first: tl.tensor, lane: tl.constexpr, width: tl.constexpr, here: tl.tensor, outside: tl.tensor
-) -> tl.tensor:
-    """One of four neighbouring columns, from column `first` on: [fours, rows]."""
-    column = first + 4 * tl.arange(0, _FOURS)[:, None] + lane
-    return tl.load(row[None, :] + column, mask=here[None, :] & (column < width), other=outside[None, :])
+def _store_bytes(
+    place: tl.tensor,
+    packed: tl.tensor,
+    size: tl.tensor,
+    width: tl.constexpr,
+    here: tl.tensor,
+    left: tl.tensor,
+) -> None:
+    """Store the lower `size` bytes, 0, 1, 2 or 4, but not more than are `left`."""
+    if width % 32 == 0:
+        # Whatever their bits, all rows have multiples of 4 bytes.
+        tl.store(place.to(tl.pointer_type(tl.uint32)), packed.to(tl.uint32), mask=here & (size == 4))
+        tl.store(place.to(tl.pointer_type(tl.uint16)), (packed & 0xFFFF).to(tl.uint16), mask=here & (size == 2))
+        tl.store(place, (packed & 0xFF).to(tl.uint8), mask=here & (size == 1))
+    else:
+        for number in tl.static_range(4):
+            stored = here & (number < size) & (number < left)
+            tl.store(place + number, ((packed >> (8 * number)) & 0xFF).to(tl.uint8), mask=stored)
 
 
 @triton.jit(do_not_specialize=["count"])
