@@ -10,8 +10,9 @@ ROBE: 26 tables, 8 GB together, one id each for 16,384 samples, uniform: FBGEMM 
 MB (the cache of the second level holds it) and of 100 MB, and the same in plain PyTorch. A step looks up, goes back and
 updates by SGD. Published: 3.1 times the dense model's inference throughput (ROBE, MLSys 2022).
 
-Training: GraphSAGE, 3 layers of 256, fanouts 15, 10, 5, on a generated graph of 1,000,000 vertices and 128 features: an
-epoch of one rank, with minibatches made and fetched ahead and without, rows in the GPU's memory and in the host's.
+Training: GraphSAGE, 3 layers of 256, fanouts 15, 10, 5, on a generated graph of 1,000,000 vertices (100,000 in the
+short form) and 128 features: an epoch of one rank, with minibatches made and fetched ahead and without, rows in the
+GPU's memory and in the host's.
 """
 
 import os
@@ -44,9 +45,9 @@ from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.tables.robe import Robe
 from windrow.training.trainer import Trainer
 
-MATRIX_BYTES = {False: 2 << 30, True: 256 << 20}
-DENSE_BYTES = {False: 8 << 30, True: 1 << 30}
+MATRIX_BYTES, DENSE_BYTES = 2 << 30, 8 << 30
 VERTICES = {False: 1_000_000, True: 100_000}
+"""Short form or not."""
 SAMPLES, DIMS, REPEATS = 16_384, (64, 128), 21
 FANOUTS, BATCH_SIZE, FEATURES, HIDDEN, CLASSES = (15, 10, 5), 1024, 128, 256, 16
 AIM_CODEC = 0.6
@@ -64,12 +65,12 @@ def waited_for(run: Callable[[], object]) -> Callable[[], object]:
     return whole
 
 
-def of_codec(task: Mapping[str, Any]) -> list[dict[str, Any]]:
+def of_codec(_: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Time both ways beside a copy."""
     found = []
     for columns, bits in product(COLUMNS, BITS):
         chance = torch.Generator("cuda").manual_seed(SEED)
-        rows = torch.randn(task["matrix_bytes"] // (4 * columns), columns, device="cuda", generator=chance)
+        rows = torch.randn(MATRIX_BYTES // (4 * columns), columns, device="cuda", generator=chance)
         out, positions = torch.empty_like(rows), torch.randperm(len(rows), device="cuda", generator=chance)
         widths = torch.full((len(rows),), bits, dtype=torch.uint8, device="cuda")
         offsets = packed_offsets(widths, columns)
@@ -86,16 +87,15 @@ def of_codec(task: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def of_robe(task: Mapping[str, Any]) -> list[dict[str, Any]]:
+def of_robe(_: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Time lookups and steps of every width and array."""
     found = []
     offsets = torch.arange(TABLES * SAMPLES + 1, device="cuda")
     for dim in DIMS:
-        rows = task["dense_bytes"] // (4 * dim * TABLES)
+        rows = DENSE_BYTES // (4 * dim * TABLES)
         tables = [whole_table(f"t{number}", rows, dim) for number in range(TABLES)]
         learning = TableOptions(optimizer="sgd", learning_rate=LEARNING_RATE)
         dense = FBGEMMTableBatch(tuple(tables), tuple(range(TABLES)), learning, device=torch.device("cuda"))
-        dense.initialise(seed=SEED, scales=[1.0] * TABLES)
         chance = torch.Generator("cuda").manual_seed(SEED)
         ids = torch.randint(0, rows, (TABLES * SAMPLES,), device="cuda", generator=chance)
         upstream = torch.rand(SAMPLES, TABLES * dim, device="cuda", generator=chance)
@@ -174,14 +174,8 @@ def measure(program: Program) -> Findings:
     """Time everything, one kind after another."""
     if not torch.cuda.is_available():
         raise MissingDataError("there is no GPU here")
-    short, threads = program.short, len(os.sched_getaffinity(0))
-    task = {
-        "matrix_bytes": MATRIX_BYTES[short],
-        "dense_bytes": DENSE_BYTES[short],
-        "vertices": VERTICES[short],
-        "repeats": 3,
-        "threads": threads,
-    }
+    threads = len(os.sched_getaffinity(0))
+    task = {"vertices": VERTICES[program.short], "repeats": 5, "threads": threads}
     figures: dict[str, float] = {}
     comparisons: dict[str, Comparison] = {}
     tables = {}

@@ -49,12 +49,17 @@ def quantize_rows(
     signed_key = drawn - (1 << 64) if drawn >= 1 << 63 else drawn
     fours = _FEW_COLUMNS if width <= _FEW_COLUMNS * 32 else 2 * _FEW_COLUMNS
     with torch.cuda.device_of(rows):
+        column_keys = offsets
+        if key is not None:
+            column_keys = torch.empty(triton.cdiv(width, 4 * fours) * fours, dtype=torch.int64, device=rows.device)
+            _mix_columns[(triton.cdiv(len(column_keys), _THREADS),)](column_keys, len(column_keys), block=_THREADS)
         _quantize[(triton.cdiv(count, _THREADS // fours),)](
             rows.detach(),
             offsets if positions is None else positions,
             bits,
             offsets,
             offsets if row_ids is None else row_ids,
+            column_keys,
             signed_key,
             out,
             rows if ranges is None else ranges,
@@ -64,6 +69,8 @@ def quantize_rows(
             picks=positions is not None,
             measures=ranges is not None,
             nearest=key is None,
+            # Whatever their bits, all rows of such a message are multiples of 4 bytes.
+            aligned=width % 32 == 0 and out.data_ptr() % 4 == 0,
             fours=fours,
             at_once=_THREADS // fours,
             num_warps=_THREADS // 32,
@@ -99,6 +106,7 @@ def _quantize(
     bits: tl.tensor,
     offsets: tl.tensor,
     row_ids: tl.tensor,
+    column_keys: tl.tensor,
     key: tl.tensor,
     out: tl.tensor,
     ranges: tl.tensor,
@@ -108,6 +116,7 @@ def _quantize(
     picks: tl.constexpr,
     measures: tl.constexpr,
     nearest: tl.constexpr,
+    aligned: tl.constexpr,
     fours: tl.constexpr,
     at_once: tl.constexpr,
 ) -> None:
@@ -136,7 +145,7 @@ def _quantize(
     step_bits = tl.where(is_constant, _CONSTANT_ROW | ((value & 0xFFFF) >> 1), step_bits)
     first_level = tl.where(is_constant, low_bits & 1, 0)[None, :]
     start, stop = tl.load(offsets + i, mask=here, other=0), tl.load(offsets + i + 1, mask=here, other=0)
-    _store_bytes(out + start, (zero_bits << 16) | step_bits, 4, width, here, 4)
+    _store_bytes(out + start, (zero_bits << 16) | step_bits, 4, aligned, here, 4)
     row_key = tl.zeros((at_once,), tl.uint64)
     if not nearest:
         row_id = tl.load(row_ids + i, mask=here, other=0)
@@ -145,12 +154,13 @@ def _quantize(
     # product of float64 rounds to the same number: one instruction in place of a division, which is 15.
     draws_per_unit = (65536 / step.to(tl.float64))[None, :]
     shift = width_bits[None, :]
-    entries, length = out + start + 4, (stop - start - 4).to(tl.int32)[None, :]
+    entries, length = (out + start + 4)[None, :], (stop - start - 4).to(tl.int32)[None, :]
+    half = tl.arange(0, 2)[None, :, None]
     for first in range(0, width, 4 * fours):
         four = first // 4 + tl.arange(0, fours)[:, None]
         words = tl.full((fours, at_once), 0x8000800080008000, tl.uint64)
         if not nearest:
-            words = mix(row_key[None, :] ^ mix(four.to(tl.uint64) + _GOLDEN))
+            words = mix(row_key[None, :] ^ tl.load(column_keys + four).to(tl.uint64))
         packed = tl.where(four == 0, first_level, 0)
         # What is outside of the row counts as the zero point.
         columns = _four_columns(row, first, width, here, zero, fours, at_once)
@@ -161,28 +171,40 @@ def _quantize(
             packed += tl.minimum(level, top[None, :]) << (lane * shift)
         byte = (four * shift) >> 1
         # Four entries of one bit are half a byte: the first half has the other one's levels too.
-        half = tl.arange(0, 2)[None, :, None]
-        whole = tl.sum(tl.reshape(packed, (fours // 2, 2, at_once)) << (4 * half), 1)
-        whole = tl.reshape(tl.broadcast_to(whole[:, None, :], (fours // 2, 2, at_once)), (fours, at_once))
+        pair = tl.sum(tl.reshape(packed, (fours // 2, 2, at_once)) << (4 * half), 1)
+        pair = tl.reshape(tl.broadcast_to(pair[:, None, :], (fours // 2, 2, at_once)), (fours, at_once))
         size = tl.where(shift > 1, shift >> 1, 1 - four % 2)
         inside = here[None, :] & (four * 4 < width)
-        _store_bytes(entries[None, :] + byte, tl.where(shift > 1, packed, whole), size, width, inside, length - byte)
+        _store_bytes(entries + byte, tl.where(shift > 1, packed, pair), size, aligned, inside, length - byte)
+
+
+@triton.jit
+def _mix_columns(keys: tl.tensor, count: tl.tensor, block: tl.constexpr) -> None:
+    """The part of the hash of four columns that all rows share."""
+    four = tl.program_id(0) * block + tl.arange(0, block)
+    tl.store(keys + four, mix(four.to(tl.uint64) + _GOLDEN).to(tl.int64, bitcast=True), mask=four < count)
 
 
 @triton.jit
 def _extremes(
     row: tl.tensor, here: tl.tensor, width: tl.constexpr, fours: tl.constexpr, at_once: tl.constexpr
 ) -> tl.tuple:
-    """Bits of the least and the greatest entry of each row: [rows]. Of a row with NaNs one of them is a NaN's."""
+    """Bits of the least and the greatest entry of each row: [rows]. Of a row with NaNs one of them is a NaN's.
+
+    Bits of float32 are in their order as integers, but negative ones in the opposite one, before the others where they
+    have signs and behind them where they have none.
+    """
     first_entry = tl.load(row, mask=here, other=0)
-    lowest = tl.full((fours, at_once), 0x7FFFFFFF, tl.int32)
-    highest = tl.full((fours, at_once), -0x80000000, tl.int32)
+    start = tl.broadcast_to(first_entry.to(tl.int32, bitcast=True)[None, :], (fours, at_once))
+    lowest, highest, last = start, start, start.to(tl.uint32, bitcast=True)
     for first in range(0, width, 4 * fours):
         columns = _four_columns(row, first, width, here, first_entry, fours, at_once)
         for lane in tl.static_range(4):
-            ordered = _in_order(columns[lane].to(tl.int32, bitcast=True))
-            lowest, highest = tl.minimum(lowest, ordered), tl.maximum(highest, ordered)
-    return _in_order(tl.min(lowest, 0)), _in_order(tl.max(highest, 0))
+            bits = columns[lane].to(tl.int32, bitcast=True)
+            lowest, highest = tl.minimum(lowest, bits), tl.maximum(highest, bits)
+            last = tl.maximum(last, bits.to(tl.uint32, bitcast=True))
+    low, high, most_negative = tl.min(lowest, 0), tl.max(highest, 0), tl.max(last, 0).to(tl.int32, bitcast=True)
+    return tl.where(most_negative < 0, most_negative, low), tl.where(high < 0, low, high)
 
 
 @triton.jit
@@ -201,8 +223,9 @@ def _four_columns(
     """
     here, outside, four = here[None, :, None], outside[None, :, None], first + 4 * tl.arange(0, fours)[:, None, None]
     if width % 4 == 0:
+        inside = here & (four < width)
         column = four + tl.arange(0, 4)[None, None, :]
-        found = tl.load(row[None, :, None] + column, mask=here & (column < width), other=outside)
+        found = tl.load(row[None, :, None] + column, mask=inside, other=outside)
         even, odd = tl.split(tl.reshape(found, (fours, at_once, 2, 2)))
         a, c = tl.split(even)
         b, d = tl.split(odd)
@@ -216,23 +239,17 @@ def _four_columns(
 
 @triton.jit
 def _store_bytes(
-    place: tl.tensor,
-    packed: tl.tensor,
-    size: tl.tensor,
-    width: tl.constexpr,
-    here: tl.tensor,
-    left: tl.tensor,
+    place: tl.tensor, packed: tl.tensor, size: tl.tensor, aligned: tl.constexpr, here: tl.tensor, left: tl.tensor
 ) -> None:
     """Store the lower `size` bytes, 0, 1, 2 or 4, but not more than are `left`."""
-    if width % 32 == 0:
-        # Whatever their bits, all rows have multiples of 4 bytes.
+    if aligned:
         tl.store(place.to(tl.pointer_type(tl.uint32)), packed.to(tl.uint32), mask=here & (size == 4))
         tl.store(place.to(tl.pointer_type(tl.uint16)), (packed & 0xFFFF).to(tl.uint16), mask=here & (size == 2))
         tl.store(place, (packed & 0xFF).to(tl.uint8), mask=here & (size == 1))
     else:
+        size = tl.where(here, tl.minimum(size, left), 0)
         for number in tl.static_range(4):
-            stored = here & (number < size) & (number < left)
-            tl.store(place + number, ((packed >> (8 * number)) & 0xFF).to(tl.uint8), mask=stored)
+            tl.store(place + number, ((packed >> (8 * number)) & 0xFF).to(tl.uint8), mask=number < size)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -295,12 +312,6 @@ def _choose_parameters(low: tl.tensor, high: tl.tensor, top: tl.tensor) -> tl.tu
     reach = top64 * step.to(tl.float64)
     is_finite = (reach <= _LARGEST) & (tl.abs(zero64 + reach) <= _LARGEST)
     return step, step_bits, zero, zero_bits, is_finite
-
-
-@triton.jit
-def _in_order(bits: tl.tensor) -> tl.tensor:
-    """Bits of a float32 as an integer that is ordered as these are, or the other way round."""
-    return bits ^ ((bits >> 31) & _MAGNITUDE)
 
 
 @triton.jit
