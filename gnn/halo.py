@@ -162,11 +162,11 @@ class Halo:
         """How much the square of an error in each row that arrives counts: float64 [rows].
 
         From what one in a sum of this rank's vertices counts, or for "gradients" in their gradient, [own vertices].
-        Edge weights are not known here, and count as 1.
+        Edge weights are not known here, and count as 1. The result is where rows are.
         """
         bags = self.received.backward if way == "rows" else self.sent.forward
-        room = torch.zeros(sum(self.counts(way)[1]), 1, dtype=torch.float64, device=own_weights.device)
-        return bags.add(own_weights.double().unsqueeze(1), room, weighted=False).squeeze(1)
+        own = own_weights.to(bags.indptr.device, torch.float64).unsqueeze(1)
+        return bags.add(own, own.new_zeros(sum(self.counts(way)[1]), 1), weighted=False).squeeze(1)
 
     def pack(self, x: Tensor, *, weighted: bool) -> Tensor:
         """Rows and sums that go to others, rank after rank: [rows sent, features]."""

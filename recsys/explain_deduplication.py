@@ -7,7 +7,7 @@ terminal.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -189,7 +189,11 @@ def _amounts(
             id_type = np.int64 if layout.wide_ids else np.int32
             form = MessageFormat(id_type, weighted=pooled and (is_weighted or bool(stored.arrays)), with_lengths=pooled)
             held_loads = loads | {name: loads[block.feature] for name, block in stored.blocks.items()}
-            of_group = expected_traffic(layout, form, held_loads, partial(_shares, found, stored, held_loads))
+            distinct = recipe.deduplication.index_dedup and not pooled and group_size > 1
+            if distinct:
+                held_loads = {name: replace(held_loads[name], ids=found.distinct_ids(name)) for name in layout.features}
+            shares = partial(_shares, found, stored, held_loads, distinct=distinct)
+            of_group = expected_traffic(layout, form, held_loads, shares)
             traffic += sum([of_group] * plan.replica_groups, Cost())
     grouped = [name for group in groups for name in group]
     return {
@@ -205,11 +209,20 @@ def _amounts(
 
 
 def _shares(
-    found: LogSurvey, held: TablesOfRanks, loads: Mapping[str, FeatureLoad], feature: str, rows: Range
+    found: LogSurvey,
+    held: TablesOfRanks,
+    loads: Mapping[str, FeatureLoad],
+    feature: str,
+    rows: Range,
+    *,
+    distinct: bool,
 ) -> tuple[float, float]:
     """Share of a feature's ids in a range of rows, and of its lists that have any; blocks are looked up alike."""
     block, load = held.blocks.get(feature), loads[feature]
-    of_ids = found.id_share(feature, rows) if block is None else (rows[1] - rows[0]) / block.form.stored[0].num_rows
+    if block is None:
+        of_ids = found.id_share(feature, rows, distinct=distinct)
+    else:
+        of_ids = (rows[1] - rows[0]) / block.form.stored[0].num_rows
     return of_ids, filled_bags(of_ids, load.ids / load.rows if load.rows else 0.0)
 
 

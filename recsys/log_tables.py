@@ -126,7 +126,14 @@ def log_table_specs(recipe: RecommendationSections, store: LogStore) -> list[Tab
     rows = store.split("train").rows
     mean_ids = {feature.name: feature.mean_ids("train", rows) for feature in store.features}
     # A feature that the reader makes of a dense column has one id in every sample.
-    return [replace(spec, lookups_per_sample=sum(mean_ids.get(name, 1.0) for name in spec.features)) for spec in specs]
+    return [
+        replace(
+            spec,
+            lookups_per_sample=sum(mean_ids.get(name, 1.0) for name in spec.features),
+            index_dedup=recipe.deduplication.index_dedup and not spec.pooled,
+        )
+        for spec in specs
+    ]
 
 
 def survey(recipe: RecommendationSections, store: LogStore, *, ranks: int, max_rows: int = SAMPLE_ROWS) -> LogSurvey:

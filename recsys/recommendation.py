@@ -182,7 +182,10 @@ def _click_recommender(
 
     is_weighted = any(feature.weighted for feature in log_transforms(recipe, store).features)
     bags = EmbeddingBagCollection(bag_tables, is_weighted=is_weighted, **options(bag_tables))
-    sequences = EmbeddingCollection(sequence_tables, **options(sequence_tables)) if sequence_tables else None
+    sequences = None
+    if sequence_tables:
+        index_dedup = recipe.deduplication.index_dedup
+        sequences = EmbeddingCollection(sequence_tables, index_dedup=index_dedup, **options(sequence_tables))
     model = make_click_model(recipe, store, seed=seed)
     recommender = Recommender(bags, sequences, model.to(device))
     set_first_values(recipe.tables.pretrained, log_table_specs(recipe, store), recommender.local_tables())

@@ -19,6 +19,7 @@ from windrow.partition.tables.plan import Range, TableSpec
 __all__ = [
     "REUSE_BINS",
     "AccessCounts",
+    "asked_ids",
     "draw_rows",
     "expected_distinct",
     "expected_reuse",
@@ -153,6 +154,14 @@ def expected_distinct(steps: tuple[Floats, Floats], lookups: float) -> float:
     """Different rows that so many lookups of the whole table find in some steps (`steps_of`)."""
     rows, expected = _expected(steps, lookups)
     return float((rows * -np.expm1(-expected)).sum())
+
+
+def asked_ids(spec: TableSpec, steps: tuple[Floats, Floats], samples: float) -> float:
+    """Ids in some steps of a table (`steps_of`) that a rank asks for in so many samples of its own."""
+    lookups, features = samples * spec.lookups_per_sample, max(len(spec.features), 1)
+    if not spec.index_dedup:
+        return lookups * float(steps[1].sum())
+    return features * expected_distinct(steps, lookups / features)
 
 
 def filled_bags(share: float, length: float) -> float:

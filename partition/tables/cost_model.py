@@ -31,7 +31,14 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import StoreError
-from windrow.partition.tables.access import REUSE_BINS, expected_distinct, expected_reuse, filled_bags, steps_of
+from windrow.partition.tables.access import (
+    REUSE_BINS,
+    asked_ids,
+    expected_distinct,
+    expected_reuse,
+    filled_bags,
+    steps_of,
+)
 from windrow.partition.tables.plan import Range, TableSpec
 
 __all__ = [
@@ -72,20 +79,22 @@ class Piece(NamedTuple):
 
 
 def piece_features(
-    spec: TableSpec, rows: Range, num_columns: int, samples: float, *, replicated: bool = False
+    spec: TableSpec, rows: Range, num_columns: int, samples: float, *, ranks: int = 1, replicated: bool = False
 ) -> Floats:
-    """`FEATURES` of a piece of a table when so many samples are looked up: [22].
+    """`FEATURES` of a piece of a table when so many samples of each of some ranks are looked up: [22].
 
     ``bags`` are lists of ids, unpooled ids, and of a piece on one rank without all rows those that have one of its own;
     ``lookups`` the ids in these whose rows the piece has; ``distinct`` the different rows among them; and the bins how
     often rows are looked up again (`expected_reuse`).
     """
     steps = steps_of(spec, rows)
-    lookups, share = samples * spec.lookups_per_sample, float(steps[1].sum())
-    bags = samples * spec.vectors_per_sample
-    if rows != (0, spec.rows) and not replicated:
-        bags *= filled_bags(share, lookups / max(bags, 1))
-    found = [bags, lookups * share, expected_distinct(steps, lookups), num_columns, rows[1] - rows[0]]
+    lookups, asked = ranks * samples * spec.lookups_per_sample, ranks * asked_ids(spec, steps, samples)
+    bags = ranks * samples * spec.vectors_per_sample
+    if spec.index_dedup:
+        bags = asked
+    elif rows != (0, spec.rows) and not replicated:
+        bags *= filled_bags(float(steps[1].sum()), lookups / max(bags, 1))
+    found = [bags, asked, expected_distinct(steps, lookups), num_columns, rows[1] - rows[0]]
     return np.concatenate([found, expected_reuse(steps, lookups)])
 
 

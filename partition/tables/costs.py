@@ -25,7 +25,7 @@ import numpy as np
 
 from windrow.comm.link_model import predict_all_reduce
 from windrow.comm.wire import WireOptions, number_bytes
-from windrow.partition.tables.access import expected_distinct, filled_bags, octave_bounds, steps_of
+from windrow.partition.tables.access import asked_ids, expected_distinct, filled_bags, octave_bounds, steps_of
 from windrow.partition.tables.cost_model import ComputeModel, Floats, Piece, piece_features
 from windrow.partition.tables.plan import Plan, TableSpec, rank_bytes, specs_by_name
 
@@ -191,14 +191,16 @@ class TableCosts:
 
         Of a replicated piece a rank looks up its own samples alone, else those of all. Missing ones are asked at once.
         """
-        samples = self.workload.batch_size * (1 if replicated else self.world_size)
+        samples, ranks = self.workload.batch_size, 1 if replicated else self.world_size
         # Equal blocks of columns cost the same, whichever they are.
         keys = [(Piece(piece.table, piece.rows, (0, piece.num_columns)), replicated) for piece in pieces]
         missing = [key for key in dict.fromkeys(keys) if key not in self._vectors]
         if missing:
             features = np.stack(
                 [
-                    piece_features(self.specs[p.table], p.rows, p.num_columns, samples, replicated=replicated)
+                    piece_features(
+                        self.specs[p.table], p.rows, p.num_columns, samples, ranks=ranks, replicated=replicated
+                    )
                     for p, _ in missing
                 ]
             )
@@ -212,15 +214,16 @@ class TableCosts:
         if key not in self._traffic:
             spec, workload = self.specs[piece.table], self.workload
             samples = workload.batch_size
-            bags = samples * spec.vectors_per_sample
-            share, length = float(steps_of(spec, piece.rows)[1].sum()), samples * spec.lookups_per_sample / max(bags, 1)
-            lookups = samples * spec.lookups_per_sample * share
-            if piece.rows != (0, spec.rows):
+            steps, bags = steps_of(spec, piece.rows), samples * spec.vectors_per_sample
+            lookups = asked_ids(spec, steps, samples)
+            if spec.index_dedup:
+                bags = lookups
+            elif piece.rows != (0, spec.rows):
                 # Of a table that is cut by rows, bags without ids of a piece do not travel.
-                bags *= filled_bags(share, length)
+                bags *= filled_bags(float(steps[1].sum()), samples * spec.lookups_per_sample / max(bags, 1))
             numbers = bags * piece.num_columns
             # A list of exactly one id has no length on the wire.
-            lengths = 0.0 if spec.lookups_per_sample == spec.vectors_per_sample else bags
+            lengths = 0.0 if lookups == bags or spec.lookups_per_sample == spec.vectors_per_sample else bags
             self._traffic[key] = Traffic(
                 workload.id_bytes * (lookups + lengths),
                 workload.vector_bytes * numbers,

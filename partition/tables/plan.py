@@ -73,6 +73,8 @@ class TableSpec:
     it, and its share of what several tables have in common; None: a row is stored for each id."""
     pooled: bool = True
     """Whether the rows of a list are summed, and travel as one vector; or one by one."""
+    index_dedup: bool = False
+    """Of rows that travel one by one: whether a rank asks for each id of a feature once in a step."""
     by_rows: bool = False
     """Whether planners that place whole tables cut this one by rows: it is there to be spread over ranks."""
 

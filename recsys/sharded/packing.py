@@ -38,6 +38,7 @@ __all__ = [
     "Message",
     "MessageFormat",
     "Samples",
+    "distinct_ids",
     "header_length",
     "pack",
     "read_samples",
@@ -66,6 +67,8 @@ class Samples:
     """[features of the batch] whether every row has exactly one id."""
     inverse: Tensor | None
     """[B] int64 row of each sample, on the batch's device; None where there is a row for each sample."""
+    repeats: "Repeats | None" = None
+    """What `distinct_ids` left out; else None."""
 
     @property
     def num_rows(self) -> int:
@@ -84,6 +87,44 @@ class Samples:
     def inverse_on(self, device: torch.device) -> Tensor | None:
         """`inverse` where the vectors are, which need not be where the batch is."""
         return None if self.inverse is None else self.inverse.to(device)
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Lists whose ids are held once."""
+
+    lengths: npt.NDArray[Any]
+    """`Samples.lengths` of the lists."""
+    places: Mapping[int, Tensor]
+    """For each row of `lengths` that is looked up: [ids] int64, which of the distinct ids each is."""
+
+
+def distinct_ids(samples: Samples) -> Samples:
+    """The same with each id of a feature once, in a list of its own, in the order in which they first come.
+
+    Cost: one look into a table of hashes for each id.
+    """
+    from windrow.recsys.sharded.packing_kernels import number_ids
+
+    found, places = [samples.ids[:0]] * len(samples.lengths), {}
+    for row in samples.keys.values():
+        ids = samples.ids[slice(*samples.starts[row : row + 2].tolist())]
+        slots = np.full(1 << (2 * len(ids)).bit_length(), -1, np.int32)
+        distinct, place = np.empty_like(ids), np.empty(len(ids), np.int64)
+        found[row] = distinct[: number_ids(ids, slots, distinct, place)]
+        places[row] = torch.from_numpy(place)
+    counts = np.array([len(ids) for ids in found], np.int64)
+    lengths = (np.arange(counts.max(initial=0)) < counts[:, None]).astype(samples.lengths.dtype)
+    return Samples(
+        samples.keys,
+        lengths,
+        np.concatenate(found) if found else samples.ids,
+        samples.weights,
+        np.concatenate([[0], counts.cumsum()]),
+        counts == lengths.shape[1],
+        samples.inverse,
+        Repeats(samples.lengths, places),
+    )
 
 
 def read_samples(

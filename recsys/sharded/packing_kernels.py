@@ -12,7 +12,9 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["count_requests", "pack_requests", "place_requests", "summarise"]
+from windrow.comm.inline_kernels import mix64
+
+__all__ = ["count_requests", "number_ids", "pack_requests", "place_requests", "summarise"]
 
 Ints = npt.NDArray[np.int64]
 Small = npt.NDArray[np.int32]
@@ -266,3 +268,24 @@ def place_requests(
                 begin += packed_lengths[start_of_lengths + row]
         for row in range(rows, num_bags):
             offsets[place_of_offsets + row] = place + count
+
+
+@numba.njit(nogil=True, cache=True)
+def number_ids(ids: npt.NDArray[Any], slots: Small, distinct: npt.NDArray[Any], places: Ints) -> int:
+    """Number the distinct ones of some ids in the order in which they first come; how many there are.
+
+    `distinct` [n] gets them, `places` [n] the number of each id. `slots`, a power of two above 2 n of them, are -1, and
+    get numbers.
+    """
+    found, last = 0, np.uint64(len(slots) - 1)
+    for position in range(len(ids)):
+        wanted = ids[position]
+        slot = mix64(np.uint64(wanted)) & last
+        while slots[slot] >= 0 and distinct[slots[slot]] != wanted:
+            slot = (slot + np.uint64(1)) & last
+        if slots[slot] < 0:
+            slots[slot] = found
+            distinct[found] = wanted
+            found += 1
+        places[position] = slots[slot]
+    return found

@@ -19,8 +19,9 @@ from windrow.comm.wire import WireOptions
 from windrow.partition.tables.plan import Plan
 from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.sharded.collection import ShardedTables
+from windrow.recsys.sharded.in_flight import InFlightLookup
 from windrow.recsys.sharded.layout import Lookup, OwnerLayout
-from windrow.recsys.sharded.packing import LookupInput, Message, Samples
+from windrow.recsys.sharded.packing import LookupInput, Message, Samples, distinct_ids
 from windrow.recsys.sharded.whole_tables import WholeTables
 from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names
 
@@ -46,6 +47,10 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         plan: or the name of a planner, "greedy" say; None for whole tables, one rank after another. Must agree.
         groups: features whose lists come deduplicated, as `windrow.recsys.batches.deduplication.ikjt` draws it, group
             by group; may name features of other collections, too. Must agree.
+        index_dedup: whether an id that a feature has several times in this rank's minibatch travels and is looked up
+            once, and its gradients are added up before they travel: TorchRec's ``use_index_dedup``. What comes back is
+            copied to the id's places, so it pays where the network is slower than memory and ids repeat. A world of one
+            rank does without.
         optimizer: how tables are stored and learn; must agree. None: row-wise Adagrad, fp32.
         wire: in which form vectors and their gradients travel; must agree. None: float32.
         seed: of the first values; must agree. They do not depend on the plan.
@@ -68,6 +73,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         world: "World | None" = None,
         plan: Plan | str | None = None,
         groups: Sequence[Sequence[str]] = (),
+        index_dedup: bool = False,
         optimizer: TableOptions | None = None,
         wire: WireOptions | None = None,
         seed: int = 0,
@@ -92,6 +98,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
                 f"tables of one EmbeddingCollection have one embedding_dim, got {sorted(dims)}: make one for each"
             )
         self._need_indices = need_indices
+        self._index_dedup = index_dedup and self.group.size > 1
 
     def forward(
         self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
@@ -152,6 +159,14 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         """Tables that this rank stores whole: ``embeddings["item"].weight``."""
         return self.whole_tables()
 
+    def lookup_of_samples(
+        self, features: "KeyedJaggedTensor", samples: Sequence[Samples]
+    ) -> InFlightLookup[dict[str, Deduplicated[Tensor]]]:
+        """The lookup of a batch that was checked. Collective."""
+        if self._index_dedup:
+            samples = [distinct_ids(group) for group in samples]
+        return super().lookup_of_samples(features, samples)
+
     def blocks_of(self, owner: OwnerLayout) -> list[tuple[Lookup, ...]]:
         """A block is a lookup."""
         return [(lookup,) for lookup in owner.lookups]
@@ -185,17 +200,21 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]
     ) -> dict[str, Deduplicated[Tensor]]:
         """Wait for the rows of this rank's ids, and name them; the end of `start_counts`."""
-        groups = [(samples[self.layout.groups[feature]], feature) for _, feature, _ in self.layout.outputs]
-        ids = [torch.from_numpy(group.lengths[group.keys[feature]]) for group, feature in groups]
+        layout, found = self.layout, {}
+        groups = [samples[layout.groups[feature]] for _, feature, _ in layout.outputs]
+        rows = [group.keys[feature] for group, (_, feature, _) in zip(groups, layout.outputs, strict=True)]
         outputs = [
-            torch.empty(int(lengths.sum()), stop - start, device=self.device)
-            for lengths, (_, _, (start, stop)) in zip(ids, self.layout.outputs, strict=True)
+            torch.empty(int(group.starts[row + 1] - group.starts[row]), stop - start, device=self.device)
+            for group, row, (_, _, (start, stop)) in zip(groups, rows, layout.outputs, strict=True)
         ]
-        found = {}
-        for name, (group, _), lengths, items in zip(
-            self.embedding_names, groups, ids, transfer.finish(outputs, replicated), strict=True
-        ):
-            lists = Jagged.of_lengths(items, lengths.to(self.device, torch.int64))
+        items = transfer.finish(outputs, replicated)
+        for name, group, row, vectors in zip(self.embedding_names, groups, rows, items, strict=True):
+            lengths, of_ids = group.lengths[row], vectors
+            if group.repeats is not None:
+                lengths, places = group.repeats.lengths[row], group.repeats.places[row].to(self.device)
+                each = Jagged(vectors, torch.arange(len(vectors) + 1, device=self.device))
+                of_ids = each.select(places).values
+            lists = Jagged.of_lengths(of_ids, torch.from_numpy(lengths).to(self.device, torch.int64))
             found[name] = Deduplicated(lists, group.inverse_on(self.device))
         return found
 

@@ -15,7 +15,9 @@ from windrow import recsys
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.launcher import launched_rank
 from windrow.comm.loopback import Loopback
+from windrow.comm.meter import Meter
 from windrow.comm.random import hash_ids
+from windrow.comm.world import World
 from windrow.launch.cli import main
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.launch.training import make_trainer, train
@@ -339,6 +341,22 @@ def test_sequences_have_tables_of_their_own(tmp_path: Path, click_recipe: Callab
         parts = [part.piece for table in trainer.task.local_tables() or () for part in table.state()]
         assert {(piece.name, piece.num_rows) for piece in parts} == {("item", 50), ("item_sequence", 50)}
         assert set(trainer.evaluate()) == {"validation", "test"}
+
+    def losses(*, index_dedup: bool) -> list[tuple[list[float], int]]:
+        settings = recipe.settings() | {"deduplication": {"index_dedup": index_dedup}}
+        changed = make_recommendation_recipe(settings, source="r.toml", base=tmp_path)
+
+        def body(world: World) -> tuple[list[float], int]:
+            world.meter = Meter()
+            with make_trainer(world, changed, torch.device("cpu")) as trainer:
+                found = [trainer.train_epoch(epoch) for epoch in range(2)]
+                return found, world.meter.totals("embedding rows: vectors").bytes_sent
+
+        return Loopback.run(2, body)
+
+    each, once = losses(index_dedup=False), losses(index_dedup=True)
+    assert once[0][0] == pytest.approx(each[0][0], rel=1e-5)
+    assert sum(sent for _, sent in once) < sum(sent for _, sent in each)
 
 
 def test_tables_of_different_dims(tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]) -> None:

@@ -110,6 +110,19 @@ def test_against_counting(planted_recipes, ranks, deduplicated):
     assert counts.get("ids on the wire", 0) == pytest.approx(expected, abs=8 * ranks * 8)
 
 
+def test_ids_that_are_looked_up_once(planted_recipes):
+    plain, _ = explain(planted_recipes["sessions"], GROUPS)
+    once, found = explain(planted_recipes["sessions"], GROUPS, "deduplication.index_dedup=true")
+    for what, number_bytes in (("ids on the wire", 4), ("vectors on the wire", VECTOR_BYTES)):
+        before, after = (
+            next(saving.without for saving in explained.savings if saving.what == what) for explained in (plain, once)
+        )
+        (name,) = SEQUENCES
+        saved = number_bytes * (found.counted_ids(name) - found.distinct_ids(name))
+        assert before - after == pytest.approx(saved)
+        assert saved > 0
+
+
 def test_figures_of_a_step_do_not_depend_on_the_number_of_ranks_but_the_wire(planted_recipes):
     alone, _ = explain(planted_recipes["time"], GROUPS, ranks=1)
     four, _ = explain(planted_recipes["time"], GROUPS, ranks=4)

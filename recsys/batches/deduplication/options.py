@@ -42,7 +42,7 @@ __all__ = [
 
 @checked_dataclass
 class DeduplicationOptions:
-    """Seven steps of RecD (Zhao et al., MLSys 2023, its O1 to O7), each with a switch of its own."""
+    """Seven steps of RecD (Zhao et al., MLSys 2023, its O1 to O7), each with a switch of its own, and single ids."""
 
     groups: tuple[tuple[str, ...], ...] = ()
     """Features whose lists repeat; those of one group change together, such as [["cart", "sellers"], ["history"]].
@@ -62,6 +62,10 @@ class DeduplicationOptions:
     where `compute` is off too, since lists that are computed once are not copied before."""
     compute: bool = True
     """O7: what depends on a group alone is computed once for each distinct row. Needs `look_up`."""
+    index_dedup: bool = False
+    """Of features in model.sequences, with groups or without, a rank asks for each distinct id of its minibatch once,
+    and adds up the gradients of its places before they travel (TorchRec's use_index_dedup). Pays where ids repeat and
+    the network is slower than memory."""
 
     def __post_init__(self) -> None:
         """Refuse contradictions.

@@ -68,6 +68,7 @@ class LogSurvey:
         lengths: feature -> [n] int32 ids of each sample.
         repeated: feature -> [n - 1] whether a sample has the list of the one before, which is of the same session.
         ids: feature -> some of its ids, sorted.
+        batch_ids: feature -> its distinct ids of each of `batches`, all together, sorted.
         batches: positions in the sample of each of some batches of a clustered log.
     """
 
@@ -81,6 +82,7 @@ class LogSurvey:
     lengths: Mapping[str, Codes]
     repeated: Mapping[str, npt.NDArray[np.bool_]]
     ids: Mapping[str, Rows]
+    batch_ids: Mapping[str, Rows]
     batches: Sequence[Rows]
 
     @property
@@ -156,9 +158,16 @@ class LogSurvey:
         """Samples over distinct rows of a group, counted in batches of a clustered log."""
         return self.counted_samples() / self.distinct(group)[0]
 
-    def id_share(self, feature: str, rows: tuple[int, int]) -> float:
-        """Share of a feature's ids that fall into rows of its table: from the first, up to the one after the last."""
-        ids = self.ids[feature]
+    def distinct_ids(self, feature: str) -> float:
+        """Distinct ids of a feature in a batch, mean."""
+        return len(self.batch_ids[feature]) / len(self.batches)
+
+    def id_share(self, feature: str, rows: tuple[int, int], *, distinct: bool = False) -> float:
+        """Share of a feature's ids that fall into rows of its table: from the first, up to the one after the last.
+
+        With `distinct`, of those that a batch has, each counted once.
+        """
+        ids = self.batch_ids[feature] if distinct else self.ids[feature]
         first, last = np.searchsorted(ids, rows)
         return float(last - first) / len(ids) if len(ids) else 0.0
 
@@ -194,7 +203,7 @@ def survey_log(
     batches = cut_batches(len(rows), batch_size=batch_size, reader_shards=reader_shards, size=size)
     choice = ColumnChoice(features=store.features, num_dense=store.num_dense, transforms=transforms)
     within = sessions[1:] == sessions[:-1]
-    codes, lengths, repeated, ids = {}, {}, {}, {}
+    codes, lengths, repeated, ids, batch_ids = {}, {}, {}, {}, {}
     for feature in choice.given:
         name = feature.name
         stored = [name] + [name + WEIGHTS_SUFFIX] * feature.weighted
@@ -204,6 +213,7 @@ def survey_log(
         codes[name] = distinct_lists([lists]).inverse.astype(np.int32)
         repeated[name] = within & (codes[name][1:] == codes[name][:-1])
         lengths[name] = lists.lengths.astype(np.int32)
+        batch_ids[name] = np.sort(np.concatenate([np.unique(lists.select(places).values) for places in batches]))
         values = lists.values[lists.offsets[0] : lists.offsets[-1]]
         if len(values) > ID_SAMPLE:
             values = values[(hash_ids(ID_KEY, np.arange(ID_SAMPLE)) % np.uint64(len(values))).astype(np.int64)]
@@ -219,6 +229,7 @@ def survey_log(
         lengths=lengths,
         repeated=repeated,
         ids=ids,
+        batch_ids=batch_ids,
         batches=batches,
     )
 

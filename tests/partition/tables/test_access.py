@@ -1,5 +1,7 @@
 """windrow.partition.tables.access: octaves tell of single rows what minibatches need."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from windrow.comm.errors import PlanError
 from windrow.partition.tables import TableSpec
 from windrow.partition.tables.access import (
     REUSE_BINS,
+    asked_ids,
     draw_rows,
     expected_distinct,
     expected_reuse,
@@ -58,6 +61,18 @@ def test_expectations_are_those_of_drawn_rows(access: tuple[float, ...], frequen
     found = np.histogram(times, edges)[0] / len(rows)
     np.testing.assert_allclose(expected_reuse(steps_of(spec), lookups), found, atol=0.01)
     assert is_frequent_first(np.bincount(drawn, minlength=spec.rows)) == (frequent_first and bool(access))
+
+
+@pytest.mark.parametrize("rows", [(0, 20_000), (31, 500)])
+def test_ids_that_a_rank_asks_for_once(rows: tuple[int, int]) -> None:
+    spec = table(20_000, zipf_shares(20_000, 1.1), lookups_per_sample=6, pooled=False)
+    spec, chance = replace(spec, features=("f", "g")), np.random.default_rng(0)
+    drawn = [draw_rows(spec, 3000, chance) for _ in spec.features]
+    inside = [ids[(rows[0] <= ids) & (ids < rows[1])] for ids in drawn]
+    steps = steps_of(spec, rows)
+    assert asked_ids(spec, steps, 1000) == pytest.approx(sum(map(len, inside)), rel=0.05)
+    once = replace(spec, index_dedup=True)
+    assert asked_ids(once, steps, 1000) == pytest.approx(sum(len(np.unique(ids)) for ids in inside), rel=0.05)
 
 
 def test_a_part_of_the_rows_is_drawn_by_the_shares_of_the_table() -> None:

@@ -48,11 +48,13 @@ def values_of(collection, result) -> list[torch.Tensor]:
     return [rows.values() for rows in result.values()]
 
 
-def train(world, small, kind, *, tables, weighted=False, groups=()):
+def train(world, small, kind, *, tables, weighted=False, groups=(), index_dedup=False):
     """STEPS steps; returns tables before, values of each step, and tables after. Rows, where tables do not pool."""
     options = TableOptions(optimizer="sgd", learning_rate=0.5)
     plan = kind if isinstance(kind, Plan) else small.make_plan(kind, world.size, tables)
-    make = EmbeddingCollection if tables is small.equal_dims else partial(EmbeddingBagCollection, is_weighted=weighted)
+    make = partial(EmbeddingBagCollection, is_weighted=weighted)
+    if tables is small.equal_dims:
+        make = partial(EmbeddingCollection, index_dedup=index_dedup)
     collection = make(tables, world=world, plan=plan, groups=groups, optimizer=options, seed=3)
     before = small.local(collection)
     reducer = GradientReducer(world, collection.replicated_parameters())
@@ -126,6 +128,42 @@ def test_weights_of_ids(spmd, small, kind, groups):
 def test_rows_and_updates_equal_those_of_one_process(spmd, small, kind, groups):
     options = {"tables": small.equal_dims, "groups": groups}
     check_against_reference(small, spmd(lambda world: train(world, small, kind, **options)), **options)
+
+
+@pytest.mark.parametrize("groups", [(), [["history"], ["tag", "item"]]], ids=["plain", "deduplicated"])
+@pytest.mark.parametrize("kind", ["table", "grid", "mixed", "rows on every rank"])
+def test_ids_that_are_looked_up_once_give_the_same(spmd, small, kind, groups):
+    options = {"tables": small.equal_dims, "groups": groups}
+    results = spmd(lambda world: train(world, small, kind, index_dedup=True, **options))
+    check_against_reference(small, results, **options)
+
+
+@pytest.mark.parametrize("kind", ["row", "mixed", "rows on every rank"])
+def test_ids_of_a_feature_travel_and_are_looked_up_once(spmd, small, kind):
+    """Bytes and rows are those of a batch that has each id once."""
+
+    def traffic(world, drawn, **options):
+        world.meter = Meter()
+        plan = small.make_plan(kind, world.size, small.equal_dims)
+        collection = EmbeddingCollection(small.equal_dims, world=world, plan=plan, **options)
+        result = collection(small.jagged(drawn))
+        assert [len(rows.values()) for rows in result.values()] == [
+            sum(map(len, drawn[feature])) for table in small.equal_dims for feature in table.feature_names
+        ]
+        loss_of(values_of(collection, result), 0).backward()
+        sent = [world.meter.totals(f"embedding rows: {stage}").bytes_sent for stage in ("ids", "vectors", "gradients")]
+        return sent, world.meter.found()
+
+    def body(world):
+        drawn = {feature: [[1, 0], [], [1] * 20, [0, 1] * 30] for feature in small.features}
+        expected = traffic(world, {feature: [[1, 0]] for feature in drawn})
+        found = traffic(world, drawn, index_dedup=True)
+        # One rank has nothing to save.
+        assert found == expected if world.size > 1 else found[0] == expected[0]
+        return expected[0]
+
+    sent = spmd(body)
+    assert len(sent) == 1 or all(sum(of_rank[stage] for of_rank in sent) > 0 for stage in range(3))
 
 
 @pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adagrad", "adam"])

@@ -1,13 +1,16 @@
 """What is read of a batch, and what is refused."""
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
 from windrow.partition.tables.plan import Plan, Shard
 from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
 from windrow.recsys.sharded.layout import make_layout
-from windrow.recsys.sharded.packing import read_samples
+from windrow.recsys.sharded.packing import Samples, distinct_ids, read_samples
 from windrow.recsys.tables.options import EmbeddingBagConfig
 from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
@@ -32,6 +35,30 @@ def test_features_are_found_wherever_they_are(small, layout, dtype):
         assert ids == [i for bag in drawn[feature] for i in bag]
         assert samples.lengths[key].tolist() == [len(bag) for bag in drawn[feature]]
         assert samples.one_each[key] == all(len(bag) == 1 for bag in drawn[feature])
+
+
+@given(data=st.data())
+def test_distinct_ids_and_their_places(data):
+    features, rows = data.draw(st.integers(1, 3)), data.draw(st.integers(0, 4))
+    # The last feature is not looked up.
+    looked_up = max(features - 1, 1)
+    dtype = data.draw(st.sampled_from([np.int32, np.int64]))
+    lengths = np.array(data.draw(st.lists(st.integers(0, 5), min_size=features * rows, max_size=features * rows)), int)
+    lengths = lengths.reshape(features, rows)
+    ids = np.array([data.draw(st.integers(0, 6)) for _ in range(lengths.sum())], dtype) * 2**29
+    starts = np.concatenate([[0], lengths.sum(1).cumsum()])
+    keys = {number + 5: number for number in range(looked_up)}
+    given_samples = Samples(keys, lengths, ids, np.empty(0, np.float32), starts, np.zeros(features, bool), None)
+    found = distinct_ids(given_samples)
+    assert found.repeats is not None
+    assert found.repeats.lengths is lengths
+    assert found.lengths.sum(1).tolist() == np.diff(found.starts).tolist()
+    for row in range(looked_up):
+        own = ids[starts[row] : starts[row + 1]]
+        distinct = found.ids[found.starts[row] : found.starts[row + 1]]
+        assert distinct.tolist() == list(dict.fromkeys(own.tolist()))
+        assert distinct[found.repeats.places[row].numpy()].tolist() == own.tolist()
+        assert found.one_each[row] == (len(distinct) == found.num_rows)
 
 
 def test_a_feature_is_missing(small, layout):

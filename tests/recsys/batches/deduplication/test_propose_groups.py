@@ -34,6 +34,7 @@ def survey_of(
         lengths=sizes,
         repeated={name: within & ~changed[1:] for name, changed in changes.items()},
         ids={},
+        batch_ids={},
         batches=(),
     )
 

@@ -77,6 +77,15 @@ def test_shares_of_ids(stores):
     assert found.id_share("history", (0, 1 << 20)) == 1
 
 
+def test_ids_of_a_batch_counted_once(stores):
+    store = stores["sessions"]
+    found, samples = survey(store), slow_samples(store)
+    sets = [{number for place in places for number in samples[place]["history"]} for places in found.batches]
+    assert found.distinct_ids("history") == np.mean([len(each) for each in sets])
+    half = np.mean([number < 1 << 19 for each in sets for number in each])
+    assert found.id_share("history", (0, 1 << 19), distinct=True) == pytest.approx(half)
+
+
 def test_a_feature_without_ids_and_sessions_of_one_sample(write_log, tmp_path):
     numbers = np.arange(12)
     store = write_log(
@@ -136,6 +145,7 @@ def coded(features: dict[str, np.ndarray], lengths: dict[str, np.ndarray], batch
         lengths=lengths,
         repeated={},
         ids={},
+        batch_ids={},
         batches=batches,
     )
 
