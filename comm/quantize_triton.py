@@ -26,7 +26,8 @@ _INFINITY = tl.constexpr(0x7F800000)
 _LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
 _THREADS = 128
 """Of a program."""
-_FEW_COLUMNS = 8
+_FOURS = 8
+"""Threads of a program that quantises, for each row of up to 32 times as many columns; a longer row has twice as many."""
 _READ_ROWS, _READ_COLUMNS = tl.constexpr(8), tl.constexpr(64)
 """Of a program that dequantises: rows, and columns at a time."""
 
@@ -47,7 +48,7 @@ def quantize_rows(
     first_bad = torch.full((1,), count, dtype=torch.int64, device=rows.device)
     drawn = key or 0
     signed_key = drawn - (1 << 64) if drawn >= 1 << 63 else drawn
-    fours = _FEW_COLUMNS if width <= _FEW_COLUMNS * 32 else 2 * _FEW_COLUMNS
+    fours = _FOURS if width <= 32 * _FOURS else 2 * _FOURS
     with torch.cuda.device_of(rows):
         column_keys = offsets
         if key is not None:
