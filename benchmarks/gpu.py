@@ -6,9 +6,8 @@ Rows in few bits: float32 rows of 256 and 602 columns, picked in random order, a
 dequantised, in turn with a copy of the rows (`torch.Tensor.copy_`). Counted are bytes that are read and written, so a
 share of 1 would be the copy's bandwidth.
 
-ROBE: 26 tables, 8 GB together, one id each for 16,384 samples, uniform: FBGEMM on dense tables, ours on an array of 8
-MB (the cache of the second level holds it) and of 100 MB, and the same in plain PyTorch. A step looks up, goes back and
-updates by SGD. Published: 3.1 times the dense model's inference throughput (ROBE, MLSys 2022).
+ROBE: lookups and steps as in `robe.py`, of 16,384 samples; a cache of the second level holds the array of 8 MB.
+Published: 3.1 times the dense model's inference throughput (ROBE, MLSys 2022).
 
 Training: GraphSAGE, 3 layers of 256, fanouts 15, 10, 5, on a generated graph of 1,000,000 vertices (100,000 in the
 short form) and 128 features: an epoch of one rank, with minibatches made and fetched ahead and without, rows in the
@@ -23,13 +22,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from benchmarks.codec import BITS, COLUMNS, COPY, DECODE, ENCODE
-from benchmarks.harness.compare import Variant, compare
+from benchmarks.harness.compare import Variant, compare, waited_for
 from benchmarks.harness.program import MissingDataError, Program, run_benchmark
 from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
-from benchmarks.robe import ARRAY_NUMBERS, DENSE, LEARNING_RATE, OURS, PLAIN, TABLES
+from benchmarks.robe import of_one_width
 from windrow.caching.selection import CacheOptions
 from windrow.comm.loopback import Loopback
 from windrow.comm.quantize import dequantize, packed_offsets, quantize
@@ -39,10 +37,6 @@ from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.task import NodeTask
 from windrow.partition.book import PartitionBook
-from windrow.recsys.tables.fbgemm import FBGEMMTableBatch
-from windrow.recsys.tables.forms import Segment, whole_table
-from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.tables.robe import Robe
 from windrow.training.trainer import Trainer
 
 MATRIX_BYTES, DENSE_BYTES = 2 << 30, 8 << 30
@@ -51,18 +45,8 @@ VERTICES = {False: 1_000_000, True: 100_000}
 SAMPLES, DIMS, REPEATS = 16_384, (64, 128), 21
 FANOUTS, BATCH_SIZE, FEATURES, HIDDEN, CLASSES = (15, 10, 5), 1024, 128, 256, 16
 AIM_CODEC = 0.6
-SEED = 7
+SEED, DEVICE = 7, torch.device("cuda")
 AHEAD, ONE_BY_ONE = "ahead", "one after another"
-
-
-def waited_for(run: Callable[[], object]) -> Callable[[], object]:
-    """The same until the GPU has done it."""
-
-    def whole() -> None:
-        run()
-        torch.cuda.synchronize()
-
-    return whole
 
 
 def of_codec(_: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -81,58 +65,16 @@ def of_codec(_: Mapping[str, Any]) -> list[dict[str, Any]]:
             ENCODE: partial(quantize, rows, positions, widths, offsets, message, key=SEED, row_ids=positions),
             DECODE: partial(dequantize, message, widths, offsets, out, None),
         }
-        variants = {name: Variant(run=waited_for(run), bytes=moved[name]) for name, run in runs.items()}
+        variants = {name: Variant(run=waited_for(run, DEVICE), bytes=moved[name]) for name, run in runs.items()}
         timed = compare(variants, baseline=COPY, repeats=REPEATS)
         found.append({"columns": columns, "bits": bits, "timed": comparison_to_json(timed)})
     return found
 
 
 def of_robe(_: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Time lookups and steps of every width and array."""
-    found = []
-    offsets = torch.arange(TABLES * SAMPLES + 1, device="cuda")
-    for dim in DIMS:
-        rows = DENSE_BYTES // (4 * dim * TABLES)
-        tables = [whole_table(f"t{number}", rows, dim) for number in range(TABLES)]
-        learning = TableOptions(optimizer="sgd", learning_rate=LEARNING_RATE)
-        dense = FBGEMMTableBatch(tuple(tables), tuple(range(TABLES)), learning, device=torch.device("cuda"))
-        chance = torch.Generator("cuda").manual_seed(SEED)
-        ids = torch.randint(0, rows, (TABLES * SAMPLES,), device="cuda", generator=chance)
-        upstream = torch.rand(SAMPLES, TABLES * dim, device="cuda", generator=chance)
-        segments = [Segment(number, 0, (0, dim)) for number in range(TABLES)]
-        for size, numbers in ARRAY_NUMBERS.items():
-            form = Robe(tables, TableOptions(form="robe", compression=rows * dim * TABLES / numbers, robe_block=32))
-            array = torch.rand(form.stored[0].num_rows, 32, device="cuda", generator=chance, requires_grad=True)
-
-            def plain(form: Robe = form, array: Tensor = array, ids: Tensor = ids) -> Tensor:
-                each = ids.view(TABLES, SAMPLES)
-                return torch.cat([form.rows(number, each[number], [array]) for number in range(TABLES)], 1)
-
-            lookups: dict[str, Callable[[], Tensor]] = {
-                DENSE: partial(dense, ids, offsets),
-                OURS: partial(form.pool, segments, ids, offsets, None, [array]),
-                PLAIN: plain,
-            }
-
-            def step(
-                name: str, lookups: Mapping[str, Any] = lookups, array: Tensor = array, upstream: Tensor = upstream
-            ) -> None:
-                lookups[name]().backward(upstream)
-                if name != DENSE:
-                    assert array.grad is not None
-                    with torch.no_grad():
-                        array.sub_(array.grad, alpha=LEARNING_RATE)
-                    array.grad = None
-
-            with torch.no_grad():
-                timed = compare(
-                    {name: waited_for(run) for name, run in lookups.items()}, baseline=DENSE, repeats=REPEATS
-                )
-            steps = {name: waited_for(partial(step, name)) for name in lookups}
-            stepped = compare(steps, baseline=DENSE, repeats=REPEATS)
-            for what, one in {"lookup": timed, "step": stepped}.items():
-                found.append({"D": dim, "array": size, "what": what, "timed": comparison_to_json(one)})
-    return found
+    """Time lookups and steps of every width and array, as `robe.py` does."""
+    task = {"device": "cuda", "dense_bytes": DENSE_BYTES, "samples": SAMPLES, "repeats": REPEATS}
+    return [one for dim in DIMS for one in of_one_width(task | {"dim": dim})]
 
 
 def of_training(task: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -155,7 +97,7 @@ def of_training(task: Mapping[str, Any]) -> list[dict[str, Any]]:
             batch_size=BATCH_SIZE,
             seed=SEED,
         )
-    runs = {name: waited_for(partial(trainer.train_epoch, 0)) for name, trainer in trainers.items()}
+    runs = {name: waited_for(partial(trainer.train_epoch, 0), DEVICE) for name, trainer in trainers.items()}
     timed = compare(runs, baseline=f"{ONE_BY_ONE}, rows in the host", repeats=task["repeats"])
     for trainer in trainers.values():
         trainer.close()

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.harness.compare import compare
+from benchmarks.harness.compare import compare, waited_for
 from benchmarks.harness.dlrm import ModelOnTables
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
@@ -50,11 +50,11 @@ DENSE, OURS, PLAIN = "FBGEMM, dense", "ROBE", "ROBE in plain PyTorch"
 AIM_DENSE, AIM_PLAIN = 1.5, 5.0
 
 
-def draw(kind: str, rows: int, seed: int = SEED) -> Tensor:
+def draw(kind: str, rows: int, samples: int, seed: int = SEED) -> Tensor:
     """Ids of all tables, table after table."""
     if kind == "uniform":
-        return torch.randint(0, rows, (TABLES * SAMPLES,), generator=torch.Generator().manual_seed(seed))
-    return zipf_ids(rows, TABLES * SAMPLES, exponent=1.05, seed=seed)
+        return torch.randint(0, rows, (TABLES * samples,), generator=torch.Generator().manual_seed(seed))
+    return zipf_ids(rows, TABLES * samples, exponent=1.05, seed=seed)
 
 
 def on_hosts(task: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def on_hosts(task: Mapping[str, Any]) -> dict[str, Any]:
         ids = [
             keyed(
                 [config.name for config in configs],
-                draw(kind, rows, seed=SEED + world.rank),
+                draw(kind, rows, SAMPLES, seed=SEED + world.rank),
                 torch.ones(TABLES * SAMPLES, dtype=torch.int64),
                 num_samples=SAMPLES,
             )
@@ -106,26 +106,27 @@ def work(task: Mapping[str, Any]) -> Any:
 
 def of_one_width(task: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Time every setting of one width."""
-    dim = task["dim"]
+    dim, samples, device = task["dim"], task["samples"], torch.device(task["device"])
     rows = task["dense_bytes"] // (4 * dim * TABLES)
     tables = [whole_table(f"t{number}", rows, dim) for number in range(TABLES)]
-    dense = FBGEMMTableBatch(
-        tuple(tables), tuple(range(TABLES)), TableOptions(optimizer="sgd", learning_rate=LEARNING_RATE)
-    )
-    dense.initialise(seed=SEED, scales=[1.0] * TABLES)
-    offsets = torch.arange(TABLES * SAMPLES + 1)
+    options = TableOptions(optimizer="sgd", learning_rate=LEARNING_RATE)
+    dense = FBGEMMTableBatch(tuple(tables), tuple(range(TABLES)), options, device=device)
+    if device.type == "cpu":  # It takes minutes for a GPU's sizes.
+        dense.initialise(seed=SEED, scales=[1.0] * TABLES)
+    offsets = torch.arange(TABLES * samples + 1, device=device)
     segments = [Segment(number, 0, (0, dim)) for number in range(TABLES)]
-    upstream = torch.rand(SAMPLES, TABLES * dim, generator=torch.Generator().manual_seed(SEED))
+    chance = torch.Generator(device).manual_seed(SEED)
+    upstream = torch.rand(samples, TABLES * dim, device=device, generator=chance)
     found = []
     for size, numbers in ARRAY_NUMBERS.items():
         for block in dict.fromkeys((8, 32, dim)):
             form = Robe(tables, TableOptions(form="robe", compression=rows * dim * TABLES / numbers, robe_block=block))
-            array = torch.rand(form.stored[0].num_rows, block, requires_grad=True)
+            array = torch.rand(form.stored[0].num_rows, block, device=device, generator=chance, requires_grad=True)
             for kind in IDS:
-                ids = draw(kind, rows)
+                ids = draw(kind, rows, samples).to(device)
 
                 def plain(form: Robe = form, array: Tensor = array, ids: Tensor = ids) -> Tensor:
-                    of_tables = ids.view(TABLES, SAMPLES)
+                    of_tables = ids.view(TABLES, samples)
                     return torch.cat([form.rows(number, of_tables[number], [array]) for number in range(TABLES)], 1)
 
                 lookups: dict[str, Callable[[], Tensor]] = {
@@ -142,9 +143,10 @@ def of_one_width(task: Mapping[str, Any]) -> list[dict[str, Any]]:
                             array.sub_(array.grad, alpha=LEARNING_RATE)
                         array.grad = None
 
+                runs = {name: waited_for(run, device) for name, run in lookups.items()}
                 with torch.no_grad():
-                    forward = compare(lookups, baseline=DENSE, repeats=task["repeats"])
-                steps = {name: partial(step, name) for name in lookups}
+                    forward = compare(runs, baseline=DENSE, repeats=task["repeats"])
+                steps = {name: waited_for(partial(step, name), device) for name in lookups}
                 whole = compare(steps, baseline=DENSE, repeats=task["repeats"])
                 setting = {"D": dim, "Z": block, "array": size, "ids": kind}
                 found += [
@@ -157,7 +159,8 @@ def of_one_width(task: Mapping[str, Any]) -> list[dict[str, Any]]:
 def measure(program: Program) -> Findings:
     """Time everything, one width after another, then on hosts."""
     task = {"dense_bytes": DENSE_BYTES[program.short], "repeats": 5 if program.short else 15}
-    widths = [{**task, "do": "one width", "dim": dim} for dim in (32, 64, 128)]
+    one = {**task, "do": "one width", "device": "cpu", "samples": SAMPLES}
+    widths = [{**one, "dim": dim} for dim in (32, 64, 128)]
     found = [one for of_width in widths for one in program.in_process(of_width, threads=1)]
     hosts = {rate: program.on_ranks(HOSTS, {**task, "do": "hosts"}, rate=rate, deadline_s=1800) for rate in RATES}
     rows, figures, comparisons = [], dict[str, float](), dict[str, Comparison]()

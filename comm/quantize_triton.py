@@ -27,7 +27,7 @@ _LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
 _THREADS = 128
 """Of a program."""
 _FOURS = 8
-"""Threads of a program that quantises, for each row of up to 32 times as many columns; a longer row has twice as many."""
+"""Threads of a program that quantises, for a row of up to 32 times as many columns; a longer one has twice as many."""
 _READ_ROWS, _READ_COLUMNS = tl.constexpr(8), tl.constexpr(64)
 """Of a program that dequantises: rows, and columns at a time."""
 

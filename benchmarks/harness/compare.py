@@ -16,7 +16,7 @@ from benchmarks.harness.memory import peak_memory_bytes, reset_peak_memory
 from benchmarks.harness.result import Comparison, Measurement
 from windrow.comm.world import World
 
-__all__ = ["Variant", "compare", "mean_and_standard_error"]
+__all__ = ["Variant", "compare", "mean_and_standard_error", "waited_for"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,6 +105,18 @@ def _largest(world: World, value: float) -> float:
     total = torch.tensor(value, dtype=torch.float64)
     world.all_reduce(total, stage="benchmark", op="max")
     return float(total)
+
+
+def waited_for(run: Callable[[], object], device: torch.device) -> Callable[[], object]:
+    """The same until the device has done it: a GPU only gets its work."""
+    if device.type == "cpu":
+        return run
+
+    def whole() -> None:
+        run()
+        torch.cuda.synchronize(device)
+
+    return whole
 
 
 def mean_and_standard_error(samples: Sequence[float]) -> tuple[float, float]:
