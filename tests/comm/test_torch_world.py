@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from windrow.comm.launcher import Rendezvous, free_port
-from windrow.comm.torch_world import TorchWorld
+from windrow.comm.torch_world import GROUP_PATIENCE, TorchWorld
 
 
 def test_a_world_of_one_without_any_launcher():
@@ -25,7 +25,7 @@ def test_a_lost_peer_is_named():
     from windrow.comm.errors import CommunicationError
     from windrow.comm.mpi_world import mpi_rendezvous
 
-    world = TorchWorld("gloo", mpi_rendezvous(), deadline_s=1)
+    world = TorchWorld("gloo", mpi_rendezvous(), deadline_s=10)
     if world.rank == 0:
         with pytest.raises(CommunicationError, match="rank"):
             world.start_exchange([torch.empty(0)] * 2, [torch.empty(0), torch.empty(5)], stage="never sent").wait()
@@ -38,7 +38,8 @@ def test_a_message_that_never_comes_names_its_sender_at_the_deadline():
     from windrow.comm.mpi_world import MPIWorld, mpi_rendezvous
 
     guard = MPIWorld(deadline_s=60)
-    world = TorchWorld("gloo", mpi_rendezvous(), deadline_s=0.5)
+    world = TorchWorld("gloo", mpi_rendezvous(), deadline_s=60)
+    world.deadline_s = 0.5  # But ranks had time to meet.
     if world.rank == 0:
         with pytest.raises(DeadlineError, match=r"stage 'meeting': still waiting for rank\(s\) 1 after"):
             world.barrier(stage="meeting")
@@ -54,11 +55,13 @@ def test_a_reduction_that_a_rank_does_not_join_is_an_error(wait_late):
     from windrow.comm.mpi_world import MPIWorld, mpi_rendezvous
 
     guard = MPIWorld(deadline_s=60)
-    world = TorchWorld("gloo", mpi_rendezvous(), deadline_s=0.5)
+    world = TorchWorld("gloo", mpi_rendezvous(), deadline_s=3 if wait_late else 60)
+    late_s = GROUP_PATIENCE * world.deadline_s + 1
+    world.deadline_s = 0.5
     if world.rank == 0:
         pending = world.start_all_reduce(torch.ones(3), stage="never joined")
         if wait_late:
-            time.sleep(2)
+            time.sleep(late_s)
         with pytest.raises(CommunicationError if wait_late else DeadlineError) as caught:
             pending.wait()
         assert wait_late or "stage 'never joined': still waiting for rank(s) 0, 1" in str(caught.value)
