@@ -455,6 +455,10 @@ class _CompressedRun(NamedTuple):
         return [sums / counts.clamp(min=1).t().repeat_interleave(widths, 1)]
 
 
+SUMS_BYTES = 1 << 19
+"""Of sums that are on their way to their places in a cache."""
+
+
 class _Run(NamedTuple):
     """Neighbouring outputs of one width, looked up as one: where their features stand, where their tables begin."""
 
@@ -483,10 +487,20 @@ class _Run(NamedTuple):
             return [tensor for pair in zip(parts, counts, strict=True) for tensor in pair]
         bags = F.pad(counts.flatten().cumsum(0), (1, 0))
         own = torch.cat([weights[place] for place in self.places]) if weights else None
-        sums = self.tables.sums(rows, bags, own).view(*counts.shape, -1)
-        if self.mean:
-            sums /= counts.clamp(min=1).unsqueeze(2)
-        return [sums.transpose(0, 1).flatten(1)]
+        features, samples = counts.shape
+        found = torch.empty(samples, features, self.tables.dim)
+        # Sums of all at once would be large memory, which goes back to the system, and is asked for at each request.
+        at_once = max(1, SUMS_BYTES // (4 * self.tables.dim * max(samples, 1)))
+        for first in range(0, features, at_once):
+            some = slice(first, min(first + at_once, features))
+            ends = bags[first * samples : some.stop * samples + 1]
+            inside = slice(int(ends[0]), int(ends[-1]))
+            of_some = self.tables.sums(rows[inside], ends - inside.start, None if own is None else own[inside])
+            of_some = of_some.view(-1, samples, self.tables.dim)
+            if self.mean:
+                of_some /= counts[some].clamp(min=1).unsqueeze(2)
+            found[:, some] = of_some.transpose(0, 1)
+        return [found.flatten(1)]
 
 
 class ServedModel:
