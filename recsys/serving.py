@@ -53,6 +53,7 @@ from windrow.recsys.log.store import MANIFEST_NAME, VOCABULARIES, LogStore
 from windrow.recsys.models.retrieval import RetrievalModel
 from windrow.recsys.recommender import Recommender, collections_of
 from windrow.recsys.sharded.collection import ShardedTables
+from windrow.recsys.sharded.packing_kernels import summarise
 from windrow.recsys.tables.compressed import make_form
 from windrow.recsys.tables.forms import Form, Segment, whole_table
 from windrow.recsys.tables.options import TableOptions, pooling_of
@@ -480,26 +481,26 @@ class _Run(NamedTuple):
         """What the outputs give for the ids of each feature, in lists of lengths [F, B]; `weights` may be none."""
         counts = lengths[self.places]
         sizes = counts.sum(1)
-        begins = torch.from_numpy(np.repeat(self.first.numpy(), sizes.numpy()))
-        rows = torch.cat([ids[place] for place in self.places]).add_(begins)
-        if not self.pooled:
-            parts = self.tables.rows(rows).split(sizes.tolist())
-            return [tensor for pair in zip(parts, counts, strict=True) for tensor in pair]
-        bags = F.pad(counts.flatten().cumsum(0), (1, 0))
-        own = torch.cat([weights[place] for place in self.places]) if weights else None
+
+        def rows(some: slice) -> Tensor:
+            begins = torch.from_numpy(np.repeat(self.first[some].numpy(), sizes[some].numpy()))
+            return torch.cat([ids[place] for place in self.places[some]]).add_(begins)
+
         features, samples = counts.shape
+        if not self.pooled:
+            parts = self.tables.rows(rows(slice(0, features))).split(sizes.tolist())
+            return [tensor for pair in zip(parts, counts, strict=True) for tensor in pair]
         found = torch.empty(samples, features, self.tables.dim)
-        # Sums of all at once would be large memory, which goes back to the system, and is asked for at each request.
+        # All at once would take large memory, which goes back to the system, and is asked for again at each request.
         at_once = max(1, SUMS_BYTES // (4 * self.tables.dim * max(samples, 1)))
         for first in range(0, features, at_once):
-            some = slice(first, min(first + at_once, features))
-            ends = bags[first * samples : some.stop * samples + 1]
-            inside = slice(int(ends[0]), int(ends[-1]))
-            of_some = self.tables.sums(rows[inside], ends - inside.start, None if own is None else own[inside])
-            of_some = of_some.view(-1, samples, self.tables.dim)
+            some = slice(first, first + at_once)
+            bags = F.pad(counts[some].flatten().cumsum(0), (1, 0))
+            own = torch.cat([weights[place] for place in self.places[some]]) if weights else None
+            sums = self.tables.sums(rows(some), bags, own).view(-1, samples, self.tables.dim)
             if self.mean:
-                of_some /= counts[some].clamp(min=1).unsqueeze(2)
-            found[:, some] = of_some.transpose(0, 1)
+                sums /= counts[some].clamp(min=1).unsqueeze(2)
+            found[:, some] = sums.transpose(0, 1)
         return [found.flatten(1)]
 
 
@@ -536,7 +537,8 @@ class ServedModel:
         self.features = [feature.name for feature in self._choice.given]
         self.num_dense = log.num_dense
         self.labels = log.labels
-        self._last = torch.tensor([[feature.rows - 1] for feature in self._choice.given])
+        self._rows_of_features = np.array([feature.rows for feature in self._choice.given], np.int64)
+        self._last = torch.from_numpy(self._rows_of_features - 1).unsqueeze(1)
         self._runs: list[list[_Run | _CompressedRun]] = []
         through = {
             table.name: (number, place)
@@ -633,22 +635,19 @@ class ServedModel:
             if weights is not None:
                 raise DataError("weights go with lengths: give the number of ids of each feature of each sample")
         else:
-            lengths = lengths.view(features, samples).long()
-            if int(lengths.sum()) != len(ids):
-                raise DataError(f"lengths add up to {int(lengths.sum())}, but there are {len(ids)} ids")
-            if weights is None and len(ids) == lengths.numel() and bool((lengths == 1).all()):
+            lengths, ids = lengths.view(features, samples).long().contiguous(), ids.contiguous()
+            starts, one_each = np.empty(features + 1, np.int64), np.empty(features, np.bool_)
+            if not summarise(lengths.numpy(), ids.numpy(), self._rows_of_features, starts, one_each):
+                self._refuse(ids, lengths)
+            if weights is None and one_each.all():
                 lengths = None
         if lengths is None:
-            ids, last = ids.view(features, samples), self._last
+            ids = ids.view(features, samples)
+            if ids.numel() and int((self._last - ids).bitwise_or_(ids).min()) < 0:  # Where either is.
+                self._refuse(ids.flatten(), torch.ones_like(ids))
         else:
-            sizes = lengths.sum(1)
-            # NumPy takes a quarter of torch's time.
-            last = torch.from_numpy(np.repeat(self._last.numpy(), sizes.numpy()))
-            of_ids, of_weights = (() if one is None else one.split(sizes.tolist()) for one in (ids, weights))
-        signs = (last - ids).bitwise_or_(ids)  # Below 0 where either is.
-        if signs.numel() and int(signs.min()) < 0:
-            rows = (self._last + 1).flatten().tolist()
-            raise DataError(f"id {int(ids[signs < 0][0])} is outside its table: rows are {rows}")
+            sizes = np.diff(starts).tolist()
+            of_ids, of_weights = (() if one is None else one.split(sizes) for one in (ids, weights))
         given: list[Tensor] = []
         for runs in self._runs:
             parts = [run.one_each(ids) if lengths is None else run.lists(of_ids, of_weights, lengths) for run in runs]
@@ -656,6 +655,15 @@ class ServedModel:
             given += [torch.cat(found, 1)] if runs[0].pooled and len(found) > 1 else found
         result: Tensor = self._program(dense, *given)
         return result
+
+    def _refuse(self, ids: Tensor, lengths: Tensor) -> None:
+        """Say what is wrong with ids in lists of lengths [F, B]."""
+        if int(lengths.min()) < 0 or int(lengths.sum()) != len(ids):
+            raise DataError(f"lengths add up to {int(lengths.sum())}, but there are {len(ids)} ids")
+        rows = self._rows_of_features
+        last = torch.from_numpy(np.repeat(rows, lengths.sum(1).numpy()))
+        outside = (ids < 0) | (ids >= last)
+        raise DataError(f"id {int(ids[outside][0])} is outside its table: rows are {rows.tolist()}")
 
     def _batch(self, rows: Any) -> Batch:
         import pyarrow as pa
