@@ -19,7 +19,7 @@ from windrow.partition.tables.plan import Range, TableSpec
 __all__ = [
     "REUSE_BINS",
     "AccessCounts",
-    "asked_ids",
+    "asked",
     "draw_rows",
     "expected_distinct",
     "expected_reuse",
@@ -156,12 +156,19 @@ def expected_distinct(steps: tuple[Floats, Floats], lookups: float) -> float:
     return float((rows * -np.expm1(-expected)).sum())
 
 
-def asked_ids(spec: TableSpec, steps: tuple[Floats, Floats], samples: float) -> float:
-    """Ids in some steps of a table (`steps_of`) that a rank asks for in so many samples of its own."""
-    lookups, features = samples * spec.lookups_per_sample, max(len(spec.features), 1)
-    if not spec.index_dedup:
-        return lookups * float(steps[1].sum())
-    return features * expected_distinct(steps, lookups / features)
+def asked(spec: TableSpec, rows: Range, samples: float, *, replicated: bool = False) -> tuple[float, float]:
+    """Ids of a range of rows that a rank asks for in so many samples of its own, and vectors that it gets for them.
+
+    Of a table that is cut by rows, lists without ids of the range have no vector; of a replicated one all have.
+    """
+    steps, lookups, features = steps_of(spec, rows), samples * spec.lookups_per_sample, max(len(spec.features), 1)
+    if spec.index_dedup:
+        once = features * expected_distinct(steps, lookups / features)
+        return once, once
+    share, vectors = float(steps[1].sum()), samples * spec.vectors_per_sample
+    if rows != (0, spec.rows) and not replicated:
+        vectors *= filled_bags(share, lookups / max(vectors, 1))
+    return lookups * share, vectors
 
 
 def filled_bags(share: float, length: float) -> float:

@@ -31,14 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import StoreError
-from windrow.partition.tables.access import (
-    REUSE_BINS,
-    asked_ids,
-    expected_distinct,
-    expected_reuse,
-    filled_bags,
-    steps_of,
-)
+from windrow.partition.tables.access import REUSE_BINS, asked, expected_distinct, expected_reuse, steps_of
 from windrow.partition.tables.plan import Range, TableSpec
 
 __all__ = [
@@ -87,14 +80,9 @@ def piece_features(
     ``lookups`` the ids in these whose rows the piece has; ``distinct`` the different rows among them; and the bins how
     often rows are looked up again (`expected_reuse`).
     """
-    steps = steps_of(spec, rows)
-    lookups, asked = ranks * samples * spec.lookups_per_sample, ranks * asked_ids(spec, steps, samples)
-    bags = ranks * samples * spec.vectors_per_sample
-    if spec.index_dedup:
-        bags = asked
-    elif rows != (0, spec.rows) and not replicated:
-        bags *= filled_bags(float(steps[1].sum()), lookups / max(bags, 1))
-    found = [bags, asked, expected_distinct(steps, lookups), num_columns, rows[1] - rows[0]]
+    steps, lookups = steps_of(spec, rows), ranks * samples * spec.lookups_per_sample
+    ids, bags = asked(spec, rows, samples, replicated=replicated)
+    found = [ranks * bags, ranks * ids, expected_distinct(steps, lookups), num_columns, rows[1] - rows[0]]
     return np.concatenate([found, expected_reuse(steps, lookups)])
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from windrow.comm.link_model import predict_all_reduce
 from windrow.comm.wire import WireOptions, number_bytes
-from windrow.partition.tables.access import asked_ids, expected_distinct, filled_bags, octave_bounds, steps_of
+from windrow.partition.tables.access import asked, expected_distinct, octave_bounds, steps_of
 from windrow.partition.tables.cost_model import ComputeModel, Floats, Piece, piece_features
 from windrow.partition.tables.plan import Plan, TableSpec, rank_bytes, specs_by_name
 
@@ -213,19 +213,12 @@ class TableCosts:
         key = Piece(piece.table, piece.rows, (0, piece.num_columns))
         if key not in self._traffic:
             spec, workload = self.specs[piece.table], self.workload
-            samples = workload.batch_size
-            steps, bags = steps_of(spec, piece.rows), samples * spec.vectors_per_sample
-            lookups = asked_ids(spec, steps, samples)
-            if spec.index_dedup:
-                bags = lookups
-            elif piece.rows != (0, spec.rows):
-                # Of a table that is cut by rows, bags without ids of a piece do not travel.
-                bags *= filled_bags(float(steps[1].sum()), samples * spec.lookups_per_sample / max(bags, 1))
-            numbers = bags * piece.num_columns
+            ids, vectors = asked(spec, piece.rows, workload.batch_size)
+            numbers = vectors * piece.num_columns
             # A list of exactly one id has no length on the wire.
-            lengths = 0.0 if lookups == bags or spec.lookups_per_sample == spec.vectors_per_sample else bags
+            lengths = 0.0 if spec.index_dedup or spec.lookups_per_sample == spec.vectors_per_sample else vectors
             self._traffic[key] = Traffic(
-                workload.id_bytes * (lookups + lengths),
+                workload.id_bytes * (ids + lengths),
                 workload.vector_bytes * numbers,
                 workload.gradient_bytes * numbers * workload.learns,
             )

@@ -11,7 +11,7 @@ from windrow.comm.errors import PlanError
 from windrow.partition.tables import TableSpec
 from windrow.partition.tables.access import (
     REUSE_BINS,
-    asked_ids,
+    asked,
     draw_rows,
     expected_distinct,
     expected_reuse,
@@ -69,10 +69,9 @@ def test_ids_that_a_rank_asks_for_once(rows: tuple[int, int]) -> None:
     spec, chance = replace(spec, features=("f", "g")), np.random.default_rng(0)
     drawn = [draw_rows(spec, 3000, chance) for _ in spec.features]
     inside = [ids[(rows[0] <= ids) & (ids < rows[1])] for ids in drawn]
-    steps = steps_of(spec, rows)
-    assert asked_ids(spec, steps, 1000) == pytest.approx(sum(map(len, inside)), rel=0.05)
+    assert asked(spec, rows, 1000) == pytest.approx([sum(map(len, inside))] * 2, rel=0.05)
     once = replace(spec, index_dedup=True)
-    assert asked_ids(once, steps, 1000) == pytest.approx(sum(len(np.unique(ids)) for ids in inside), rel=0.05)
+    assert asked(once, rows, 1000) == pytest.approx([sum(len(np.unique(ids)) for ids in inside)] * 2, rel=0.05)
 
 
 def test_a_part_of_the_rows_is_drawn_by_the_shares_of_the_table() -> None:
