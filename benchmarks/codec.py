@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.harness.compare import Variant, compare
+from benchmarks.harness.compare import Variant, compare, waited_for
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.comm.quantize import dequantize, packed_offsets, quantize
@@ -33,22 +33,25 @@ MATRIX_BYTES = {False: 256 << 20, True: 64 << 20}
 WIRE_BYTES_PER_S = 10e9 / 8
 MOST_OF_SAVED = 1 / 3
 SEED = 7
+CPU = torch.device("cpu")
 
 
-def timed(columns: int, bits: int, *, matrix_bytes: int, repeats: int) -> Comparison:
+def timed(columns: int, bits: int, *, matrix_bytes: int, repeats: int, device: torch.device) -> Comparison:
     """Time both ways beside a copy."""
-    chance = torch.Generator().manual_seed(SEED)
-    rows = torch.randn(matrix_bytes // (4 * columns), columns, generator=chance)
-    out, positions = torch.empty_like(rows), torch.randperm(len(rows), generator=chance)
-    widths = torch.full((len(rows),), bits, dtype=torch.uint8)
+    chance = torch.Generator(device).manual_seed(SEED)
+    rows = torch.randn(matrix_bytes // (4 * columns), columns, device=device, generator=chance)
+    out, positions = torch.empty_like(rows), torch.randperm(len(rows), device=device, generator=chance)
+    widths = torch.full((len(rows),), bits, dtype=torch.uint8, device=device)
     offsets = packed_offsets(widths, columns)
-    message = torch.empty(int(offsets[-1]), dtype=torch.uint8)
+    message = torch.empty(int(offsets[-1]), dtype=torch.uint8, device=device)
     runs: dict[str, Callable[[], object]] = {
         COPY: partial(out.copy_, rows),
         ENCODE: partial(quantize, rows, positions, widths, offsets, message, key=SEED, row_ids=positions),
         DECODE: partial(dequantize, message, widths, offsets, out, None),
     }
-    variants = {name: Variant(run=run, bytes=rows.nbytes, rows=len(rows)) for name, run in runs.items()}
+    variants = {
+        name: Variant(run=waited_for(run, device), bytes=rows.nbytes, rows=len(rows)) for name, run in runs.items()
+    }
     return compare(variants, baseline=COPY, repeats=repeats)
 
 
@@ -60,7 +63,7 @@ def work(task: Mapping[str, Any]) -> list[dict[str, Any]]:
         torch.set_num_threads(threads)
         for columns in COLUMNS:
             for bits in BITS:
-                one = timed(columns, bits, matrix_bytes=task["matrix_bytes"], repeats=task["repeats"])
+                one = timed(columns, bits, matrix_bytes=task["matrix_bytes"], repeats=task["repeats"], device=CPU)
                 about = {"threads": threads, "columns": columns, "bits": bits}
                 found.append(about | {"timed": comparison_to_json(one)})
     return found

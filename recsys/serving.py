@@ -538,7 +538,6 @@ class ServedModel:
         self.num_dense = log.num_dense
         self.labels = log.labels
         self._rows_of_features = np.array([feature.rows for feature in self._choice.given], np.int64)
-        self._last = torch.from_numpy(self._rows_of_features - 1).unsqueeze(1)
         self._runs: list[list[_Run | _CompressedRun]] = []
         through = {
             table.name: (number, place)
@@ -643,7 +642,8 @@ class ServedModel:
                 lengths = None
         if lengths is None:
             ids = ids.view(features, samples)
-            if ids.numel() and int((self._last - ids).bitwise_or_(ids).min()) < 0:  # Where either is.
+            last = torch.from_numpy(self._rows_of_features - 1).unsqueeze(1)
+            if ids.numel() and int((last - ids).bitwise_or_(ids).min()) < 0:  # Where either is.
                 self._refuse(ids.flatten(), torch.ones_like(ids))
         else:
             sizes = np.diff(starts).tolist()
@@ -658,11 +658,12 @@ class ServedModel:
 
     def _refuse(self, ids: Tensor, lengths: Tensor) -> None:
         """Say what is wrong with ids in lists of lengths [F, B]."""
-        if int(lengths.min()) < 0 or int(lengths.sum()) != len(ids):
+        if bool((lengths < 0).any()):
+            raise DataError(f"a length is {int(lengths.min())}: expected 0 or more")
+        if int(lengths.sum()) != len(ids):
             raise DataError(f"lengths add up to {int(lengths.sum())}, but there are {len(ids)} ids")
         rows = self._rows_of_features
-        last = torch.from_numpy(np.repeat(rows, lengths.sum(1).numpy()))
-        outside = (ids < 0) | (ids >= last)
+        outside = (ids < 0) | (ids >= torch.from_numpy(np.repeat(rows, lengths.sum(1).numpy())))
         raise DataError(f"id {int(ids[outside][0])} is outside its table: rows are {rows.tolist()}")
 
     def _batch(self, rows: Any) -> Batch:
