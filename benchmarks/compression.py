@@ -14,7 +14,8 @@ and count. Codes that are learnt, and counts of hot rows, come on top ("MB besid
     served in ... bits  the dense tables as `windrow export --table-bits` writes them (Frappe alone)
 
 The learning rate of tables is the recipe's, tuned for dense ones, a third or three times of it: that of the best
-validation metric with the first seed, for dense tables too. Test metric at the best validation epoch.
+validation metric with the first seed, for dense tables too. Test metric at the best validation epoch. One thread: on
+two cores two parts can be measured at a time.
 
     frappe     86,582 samples of ten fields, AUC (examples/frappe.toml)
     clicks     400,000 generated samples of 31 features, whose labels a planted model draws, AUC
@@ -240,7 +241,7 @@ def as_served(job: Job, found: Mapping[str, Any], folders: Sequence[Path]) -> li
 
 def work(task: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Train one form at every size."""
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     found = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -299,7 +300,7 @@ def measure(program: Program) -> Findings:
         found = [
             one
             for form in (DENSE, *FORMS)
-            for one in program.in_process({**task, "form": form}, threads=2, deadline_s=DEADLINE_S)
+            for one in program.in_process({**task, "form": form}, threads=1, deadline_s=DEADLINE_S)
         ]
         dense = found[0]
         kept: dict[str, float] = {}

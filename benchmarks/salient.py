@@ -1,6 +1,10 @@
-"""How near partitioned features come to full replication: pipeline and VIP cache on 4 emulated hosts.
+"""How near partitioned features come to full replication: pipeline and VIP cache on emulated hosts.
 
-GraphSAGE with 3 layers of 256, fanouts 15, 10, 5, on a generated graph with communities. Each variant trains epochs
+    computed    4 hosts, GraphSAGE with 3 layers of 256, 1,024 seeds on each
+    waits       8 hosts, 32 seeds on each, and no model: a step waits 0.4 s instead, as for an accelerator that uses no
+                core of these, and sums as many gradients as 3 layers of 64 have
+
+Fanouts 15, 10, 5, on a generated graph with communities. Each variant trains epochs
 in turn with the others in one job: everything one after another and no cache; the pipeline; the pipeline with a VIP
 cache of growing replication factor; and every row on every host, where only gradients travel. In another job, at the
 matching rate, with the largest cache: replies in 8 and 4 bits and sums in bf16. Kaler et al. (MLSys 2023) measured
@@ -8,7 +12,7 @@ matching rate, with the largest cache: replies in 8 and 4 bits and sums in bf16.
 communication is met at a lower rate of links: the one at which the first variant takes about 3.8 times as long as full
 replication is found from the bytes of an epoch and its time at 10 Gbit/s.
 
-    python benchmarks/salient.py [--short]
+    python benchmarks/salient.py [--short] [--only computed | waits]
 """
 
 import tempfile
@@ -26,6 +30,7 @@ from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.power_law import power_law_communities
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
+from benchmarks.harness.timed_wait import TimedWait
 from windrow.caching.selection import cache_capacity, choose_cached
 from windrow.caching.vip import inclusion_probabilities
 from windrow.comm.connect import connect
@@ -46,7 +51,6 @@ from windrow.training.trainer import Trainer
 if TYPE_CHECKING:
     from benchmarks.harness.result import Comparison
 
-HOSTS = 4
 FANOUTS = (15, 10, 5)
 SEED = 7
 FEATURES = 512
@@ -59,6 +63,7 @@ PUBLISHED_SHARE = 3.8
 
 FIRST, PIPELINE, FULL = "no pipeline, no cache", "pipeline", "full replication"
 ALPHAS = (0.08, 0.16, 0.32)
+EVERYTHING = float("inf")
 FINAL = f"pipeline, VIP cache {ALPHAS[-1]:g}"
 FEW_BITS: dict[CodecName, str] = {"int8": f"{FINAL}, int8, bf16 sums", "int4": f"{FINAL}, int4, bf16 sums"}
 """Variants with replies in few bits, of features in float32: what is shorter travels as it is."""
@@ -66,11 +71,12 @@ SETTINGS: dict[str, tuple[int, float, WireOptions]] = (
     {FIRST: (0, 0.0, WireOptions()), PIPELINE: (4, 0.0, WireOptions())}
     | {f"pipeline, VIP cache {alpha:g}": (4, alpha, WireOptions()) for alpha in ALPHAS}
     | {name: (4, ALPHAS[-1], WireOptions(vectors=form, sums="bf16")) for form, name in FEW_BITS.items()}
-    | {FULL: (4, HOSTS - 1.0, WireOptions())}
+    | {FULL: (4, EVERYTHING, WireOptions())}
 )
 """Depth of the pipeline, replication factor, and number formats on the wire of each variant."""
 JOBS = (tuple(name for name in SETTINGS if name not in FEW_BITS.values()), (FIRST, *FEW_BITS.values(), FULL))
 """Variants of a job: all of them together take more than 24 GiB. The second one trains at the matching rate alone."""
+PARTS = ("computed", "waits")
 SLOWEST_MBIT = 10
 FASTEST, MATCHING, MIDDLE = "10gbit", "matching", "1gbit"
 WARM_UP_STEPS = 2
@@ -82,16 +88,63 @@ FRAMES = 1.05
 class Scale:
     """How large everything is."""
 
+    hosts: int
     vertices: int
     edges: int
     communities: int
     train_share: float
     batch_size: int
+    hidden: int
     repeats: int
+    wait_s: float = 0.0
+    """Of a step, instead of computing."""
 
 
-FULL_SCALE = Scale(vertices=1_000_000, edges=20_000_000, communities=500, train_share=0.08, batch_size=4096, repeats=2)
-SHORT_SCALE = Scale(vertices=100_000, edges=1_500_000, communities=100, train_share=0.1, batch_size=2048, repeats=1)
+SCALES = {
+    ("computed", False): Scale(
+        hosts=4,
+        vertices=1_000_000,
+        edges=20_000_000,
+        communities=500,
+        train_share=0.08,
+        batch_size=4096,
+        hidden=256,
+        repeats=2,
+    ),
+    ("computed", True): Scale(
+        hosts=4,
+        vertices=100_000,
+        edges=1_500_000,
+        communities=100,
+        train_share=0.1,
+        batch_size=2048,
+        hidden=256,
+        repeats=1,
+    ),
+    ("waits", False): Scale(
+        hosts=8,
+        vertices=400_000,
+        edges=8_000_000,
+        communities=200,
+        train_share=0.02,
+        batch_size=256,
+        hidden=64,
+        repeats=2,
+        wait_s=0.4,
+    ),
+    ("waits", True): Scale(
+        hosts=8,
+        vertices=100_000,
+        edges=1_500_000,
+        communities=100,
+        train_share=0.02,
+        batch_size=256,
+        hidden=64,
+        repeats=1,
+        wait_s=0.4,
+    ),
+}
+"""By part, and whether in short."""
 
 
 def make_store(scale: Scale, store: Path) -> None:
@@ -107,7 +160,7 @@ def make_store(scale: Scale, store: Path) -> None:
         num_classes=16,
         train_share=scale.train_share,
     )
-    graph_to_store(graph, store, PartitionOptions(num_parts=HOSTS, restarts=1, refine_cycles=1))
+    graph_to_store(graph, store, PartitionOptions(num_parts=scale.hosts, restarts=1, refine_cycles=1))
 
 
 def make_trainer(
@@ -121,19 +174,20 @@ def make_trainer(
     wire: WireOptions,
 ) -> Trainer:
     """One variant; all of them learn the same. The cache keeps what minibatches need most probably."""
-    if alpha >= HOSTS - 1:
+    if alpha == EVERYTHING:
         first, last = graph.own_range
         everything = torch.arange(graph.num_vertices)
         cached = everything[(everything < first) | (everything >= last)]
     else:
-        capacity = cache_capacity(alpha, graph.num_vertices, HOSTS)
+        capacity = cache_capacity(alpha, graph.num_vertices, scale.hosts)
         cached = torch.from_numpy(choose_cached(probabilities, graph.own_range)[:capacity])
-    model = build_model(
-        ModelOptions(kind="graphsage", hidden=256, num_layers=3, dropout=0.5),
+    gnn = build_model(
+        ModelOptions(kind="graphsage", hidden=scale.hidden, num_layers=3, dropout=0.5),
         in_features=FEATURES,
         out_features=graph.num_outputs,
         seed=SEED,
     )
+    model = TimedWait(gnn, scale.wait_s, graph.num_outputs) if scale.wait_s else gnn
     task = NodeTask(graph, FANOUTS, order="local", cached_ids=cached, pipeline=PipelineOptions(depth=depth))
     return Trainer(world, model, task, epochs=EPOCHS, batch_size=scale.batch_size, seed=SEED, wire=wire)
 
@@ -210,7 +264,7 @@ def work(task: Mapping[str, Any]) -> object:
             "rows": {
                 name: {"rows": total(world, run.rows), "bytes": total(world, run.bytes)} for name, run in runs.items()
             },
-            "sum_bytes": 2 * (HOSTS - 1) / HOSTS * weight_bytes * trainer.steps_per_epoch,
+            "sum_bytes": 2 * (world.size - 1) / world.size * weight_bytes * trainer.steps_per_epoch,
             "losses": {name: run.loss for name, run in runs.items()},
             "processor_seconds": {name: total(world, run.processor_seconds) for name, run in runs.items()},
         }
@@ -263,8 +317,13 @@ def table_rows(rate: str, seconds: Mapping[str, float], found: Mapping[str, Any]
 
 
 def measure(program: Program) -> Findings:
+    """What was asked for."""
+    return Findings.joined([measure_part(program, part) for part in program.chosen(PARTS, short=1)])
+
+
+def measure_part(program: Program, part: str) -> Findings:
     """Time everything at 10 Gbit/s, at the rate that matches the published share, and at 1 Gbit/s."""
-    scale = SHORT_SCALE if program.short else FULL_SCALE
+    scale = SCALES[part, program.short]
     figures: dict[str, float] = {}
     aims: dict[str, Aim] = {}
     comparisons: dict[str, Comparison] = {}
@@ -277,14 +336,14 @@ def measure(program: Program) -> Findings:
             repeats = scale.repeats if name == MATCHING else 1
             for number, variants in enumerate(JOBS[: 1 + (name == MATCHING)]):
                 task = {"store": str(store), "scale": vars(scale), "repeats": repeats, "variants": variants}
-                found = program.on_ranks(HOSTS, task, rate=rates[name], deadline_s=3600)
+                found = program.on_ranks(scale.hosts, task, rate=rates[name], deadline_s=3600)
                 compared = comparison_from_json(found["comparison"])
-                comparisons[f"{HOSTS} hosts at {rates[name]}{', few bits' * number}"] = compared
+                comparisons[f"{part}, {scale.hosts} hosts at {rates[name]}{', few bits' * number}"] = compared
                 seconds = {variant: measured.median_s for variant, measured in compared.variants.items()}
                 rows += table_rows(rates[name], seconds, found)
                 if name == FASTEST:
                     received = found["rows"][FIRST]
-                    row_bytes = (received["bytes"] + ID_BYTES * received["rows"]) / HOSTS
+                    row_bytes = (received["bytes"] + ID_BYTES * received["rows"]) / scale.hosts
                     rates[MATCHING] = matching_rate(seconds[FULL], row_bytes, found["sum_bytes"])
                     figures["matching_rate_megabits_per_second"] = float(rates[MATCHING].removesuffix("mbit"))
                 figures |= {
@@ -317,8 +376,13 @@ def measure(program: Program) -> Findings:
             f"at the matching rate, first / final with replies in {form} >= 3.7",
             figures[f"matching_first_over_final_{form}_ratio"] >= 3.7,
         )
-    return Findings(figures=figures, aims=aims, comparisons=comparisons, tables={"Epochs": Table.from_rows(rows)})
+    return Findings(
+        figures={f"{part}_{name}": value for name, value in figures.items()},
+        aims={f"{part}_{name}": aim for name, aim in aims.items()},
+        comparisons=comparisons,
+        tables={f"Epochs, {part}": Table.from_rows(rows)},
+    )
 
 
 if __name__ == "__main__":
-    run_benchmark(__file__, __doc__, measure, work=work)
+    run_benchmark(__file__, __doc__, measure, work=work, parts=PARTS)

@@ -18,6 +18,7 @@ from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, Split
 from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import Fanout
+from windrow.training.embedding import EmbeddingModule
 from windrow.training.task import Metric, Metrics
 
 __all__ = [
@@ -109,6 +110,8 @@ class Evaluator:
     store: CachedStore | None = None
     """Where these find features, if it brings rows of other ranks as they are; None for a store of their own, which
     keeps none of them."""
+    embedding: EmbeddingModule | None = None
+    """Rows of vertices that were learnt, which the model takes behind the features."""
 
     def __post_init__(self) -> None:
         is_gnn = isinstance(self.model, GNN)
@@ -146,7 +149,9 @@ class Evaluator:
         """
         self.model.eval()
         if isinstance(self.model, GNN) and self._options.method == "exact":
-            rows = infer_exactly(self.world, self.graph, self.model, hidden=hidden, progress=progress)
+            rows = infer_exactly(
+                self.world, self.graph, self.model, embedding=self.embedding, hidden=hidden, progress=progress
+            )
             return rows if ids is None else rows_of(self.graph, rows, ids)
         if hidden:
             raise RecipeError(
@@ -164,6 +169,7 @@ class Evaluator:
             store=self.store,
             options=self.pipeline,
             batch_size=self._options.batch_size,
+            embedding=self.embedding,
             progress=progress,
         )
 

@@ -43,7 +43,7 @@ from windrow.gnn.task import TrainingOptions, loss_sum
 from windrow.training import task as training
 from windrow.training.dropout import DropoutContext, takes_dropout
 from windrow.training.shard_files import StoredTables
-from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
+from windrow.training.task import Loss, Metrics, Task, summed_loss
 
 __all__ = ["FullGraphOptions", "FullGraphTask", "options_of_first_layer", "skips_zero_features"]
 
@@ -174,6 +174,7 @@ class FullGraphTask(Task[None]):
         self.fingerprint = graph.fingerprint
         self.samples_per_epoch = len(graph.train_ids)
         graph.labels_of(graph.train_ids[:0])  # Refuses a graph that has none.
+        graph.check_inputs()
         self._options = options or FullGraphOptions()
         self._num_layers = num_layers
         self._links = links
@@ -181,15 +182,20 @@ class FullGraphTask(Task[None]):
         self._metrics = metrics
         self._evaluation = evaluation or EvaluationOptions()
 
-    def start(self, setup: Setup) -> None:
+    def start(self) -> None:
         """Agree on who sends what. Collective.
 
         Raises:
             DataError: a split has no labels to measure on, or a feature is too large for the wire's number format.
             RecipeError: it is not known how many blocks the model takes, or an option has no meaning here.
         """
-        graph, model, world, device = self.graph, setup.model, setup.world, setup.device
-        self._setup = setup
+        graph, setup = self.graph, self.setup
+        model, world, device = setup.model, setup.world, setup.device
+        if self.embeddings:
+            raise RecipeError(
+                f"{type(model).__name__} holds embedding tables, which full-graph training does not learn: leave them "
+                "out, or train on sampled neighbourhoods (NodeTask)"
+            )
         check_model(self._options.method, model)
         self._takes_dropout = takes_dropout(model)
         num_layers = model.options.num_layers if isinstance(model, GNN) else self._num_layers
@@ -264,7 +270,7 @@ class FullGraphTask(Task[None]):
 
     def _load_features(self, codec: Codec) -> FullGraphOptions:
         """Bring the features to the model's device, sparse if that pays; the options of the first layer. Collective."""
-        setup = self._setup
+        setup = self.setup
         self._features = self.graph.features.to(setup.device, torch.float32)
         codec.check(self._features)
         numbers = torch.tensor([int(self._features.count_nonzero()), self._features.numel()])
@@ -278,11 +284,11 @@ class FullGraphTask(Task[None]):
 
     def _choose_method(self, halo: Halo) -> None:
         """Settle what the rows of training travel by, and what to say about it. Collective."""
-        world, method = self._setup.world, self._options.method
+        world, method = self.setup.world, self._options.method
         self._about_method = "" if method == "exact" else f"method: {method}"
         if method == "auto" and world.size > 1:
             counts = world.all_gather_object(halo.send_counts, stage="halo")
-            method, why = faster_method(self._known_links(), counts, self.graph.offsets, self._setup.model)
+            method, why = faster_method(self._known_links(), counts, self.graph.offsets, self.setup.model)
             self._about_method = f"method: {method}, since {why}"
         self._method = "exact" if method == "auto" else method
         self._method_rows = self._sent_rows
@@ -294,7 +300,7 @@ class FullGraphTask(Task[None]):
 
     def _maker(self, edge_weight: Tensor | None) -> Callable[..., HaloExchange]:
         """What makes the exchange of a layer, in training."""
-        options, graph, setup = self._options, self.graph, self._setup
+        options, graph, setup = self._options, self.graph, self.setup
         if self._method == "boundary_sampling":
             return partial(BoundarySampling, share=options.boundary_share, seed=setup.seed, drawn={})
         if self._method == "stale":
@@ -308,10 +314,10 @@ class FullGraphTask(Task[None]):
         return HaloExchange
 
     def _known_links(self) -> Links:
-        return self._links or described_links(NetworkDescription(nodes=self._setup.world.size))
+        return self._links or described_links(NetworkDescription(nodes=self.setup.world.size))
 
     def _make_bits(self, block: Block, num_layers: int) -> MessageBits | None:
-        options, setup = self._options, self._setup
+        options, setup = self._options, self.setup
         messages, wire = options.messages, setup.wire
         if messages == "wire":
             if not {wire.vectors, wire.gradients} & FEW_BITS.keys():
@@ -361,7 +367,7 @@ class FullGraphTask(Task[None]):
     def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[None]]:
         """The one step has all there is."""
         del epoch
-        with self._setup.world.background_progress():
+        with self.setup.world.background_progress():
             yield (None for _ in steps)
 
     def loss(self, minibatch: None, epoch: int, step: int) -> Tensor:
@@ -374,11 +380,11 @@ class FullGraphTask(Task[None]):
             exchange.begin(epoch)
         arguments: list[Any] = [self._blocks, self._features]
         if self._takes_dropout:
-            row_ids = self.graph.original_ids[slice(*self.graph.own_range)].to(self._setup.device)
-            arguments.append(DropoutContext(seed=self._setup.seed, epoch=epoch, step=step, row_ids=row_ids))
+            row_ids = self.graph.original_ids[slice(*self.graph.own_range)].to(self.setup.device)
+            arguments.append(DropoutContext(seed=self.setup.seed, epoch=epoch, step=step, row_ids=row_ids))
         fetching = fetching_again(self.exchanges) if self._options.recompute else nullcontext()
-        with self._setup.stopwatch.measure("forward"), fetching:
-            output = self._setup.model(*arguments)
+        with self.setup.stopwatch.measure("forward"), fetching:
+            output = self.setup.model(*arguments)
             if not len(self._train):
                 nothing: Tensor = output.sum() * 0
                 return nothing
@@ -392,17 +398,17 @@ class FullGraphTask(Task[None]):
         """Measure on all vertices of each split. Collective."""
         check_splits(splits)
         outputs = partial(rows_of, self.graph, self._infer())
-        return measure_splits(self._setup.world, self.graph, self._given_metrics, splits, outputs)
+        return measure_splits(self.setup.world, self.graph, self._given_metrics, splits, outputs)
 
     def predict(self, split: str | None = None) -> Tensor:
         """Outputs for all vertices by the user's id, or for those of a split in its order. Collective."""
-        return predictions_of(self._setup.world, self.graph, self._infer(), split)
+        return predictions_of(self.setup.world, self.graph, self._infer(), split)
 
     @torch.no_grad()
     def _infer(self) -> Tensor:
         """Outputs of this part's vertices, from rows that travel as they are."""
-        self._setup.model.eval()
-        outputs: Tensor = self._setup.model(self._exact_blocks, self._features)
+        self.setup.model.eval()
+        outputs: Tensor = self.setup.model(self._exact_blocks, self._features)
         return outputs
 
     def update(self) -> None:
@@ -410,7 +416,7 @@ class FullGraphTask(Task[None]):
         for exchange in self.exchanges:
             exchange.end()
         if self.bits is not None:
-            with self._setup.stopwatch.measure("assign bits"):
+            with self.setup.stopwatch.measure("assign bits"):
                 self.bits.end(self._epoch, self.exchanges)
 
     def state(self) -> Mapping[str, Tensor]:
@@ -433,7 +439,7 @@ class FullGraphTask(Task[None]):
 
     def opening_lines(self) -> Sequence[str]:
         """What travels, where there are other ranks."""
-        world = self._setup.world
+        world = self.setup.world
         if world.size == 1:
             return []
         rows = torch.tensor([self._sent_rows, self._whole_rows, self._method_rows])
@@ -448,11 +454,11 @@ class FullGraphTask(Task[None]):
 
     def traffic(self) -> Traffic:
         """Rows of all layers, and their gradients, that this rank exchanged."""
-        meter = self._setup.world.meter
+        meter = self.setup.world.meter
         assert meter is not None
         stages = [f"{exchange.name}: {way}" for exchange in self.exchanges for way in (*WAYS, KEPT)]
         return sum((meter.totals(stage) for stage in stages), Traffic())
 
     def placement(self) -> dict[str, Any]:
         """The parts of the graph."""
-        return graph_placement(self.graph, [0] * self._setup.world.size, 0)
+        return graph_placement(self.graph, [0] * self.setup.world.size, 0)

@@ -35,6 +35,7 @@ from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import MinibatchPipeline, PipelineOptions, SeedTask
 from windrow.gnn.sampler import NeighborSampler
+from windrow.training.embedding import EmbeddingModule
 
 __all__ = [
     "Report",
@@ -63,6 +64,7 @@ def infer_exactly(
     graph: PartitionedGraph,
     model: GNN,
     *,
+    embedding: EmbeddingModule | None = None,
     hidden: bool = False,
     chunk_vertices: int = CHUNK_VERTICES,
     progress: Report = lambda *_: None,
@@ -73,6 +75,7 @@ def infer_exactly(
         world: all ranks call this with the same weights and chunk size.
         graph: this rank's view.
         model: on any device; the rows of this part and of one chunk's sources are there at a time.
+        embedding: rows that were learnt, which the model takes behind the features.
         hidden: stop at the last hidden rows, those that outputs are made of; RecipeError where there are none.
         chunk_vertices: vertices computed at a time.
         progress: called after each.
@@ -86,7 +89,10 @@ def infer_exactly(
     edge_weight = graph.edge_weight_for(model)
     degrees = in_degrees(graph, edge_weight)
     device = next(model.parameters()).device
-    rows = model.embed(graph.features.to(device, torch.float32))
+    rows = graph.features.to(device, torch.float32)
+    if embedding is not None:
+        rows = torch.cat([rows, embedding.start_rows(torch.arange(start, stop)).finish().to(device)], 1)
+    rows = model.embed(rows)
     wire = Wire(world, stage="inference", dtype=rows.dtype, device=rows.device)
     if hidden and model.num_hidden_layers == 0:
         raise RecipeError("model.num_layers = 1: a model of one layer has no hidden vectors")
@@ -178,6 +184,7 @@ def infer_sampled(
     store: CachedStore,
     options: PipelineOptions,
     batch_size: int,
+    embedding: EmbeddingModule | None = None,
     progress: Report = lambda *_: None,
 ) -> Tensor:
     """Compute the outputs of this rank's vertices from sampled neighbours, without dropout. Collective.
@@ -191,6 +198,7 @@ def infer_sampled(
         store: where rows of features are.
         options: how far ahead minibatches are made.
         batch_size: vertices of a minibatch, over all ranks.
+        embedding: rows that were learnt, which the model takes behind the features.
         progress: called after each minibatch.
 
     Returns:
@@ -203,13 +211,16 @@ def infer_sampled(
     outputs: Tensor | None = None
     bounds = list(pairwise(near_equal_split(len(own), steps)))
     device = next(model.parameters()).device
-    pipeline = MinibatchPipeline(world, sampler, store, options, device=device, stopwatch=Stopwatch())
+    pipeline = MinibatchPipeline(
+        world, sampler, store, options, device=device, stopwatch=Stopwatch(), embedding=embedding
+    )
     # One key for all steps: what a vertex samples then does not depend on which seeds share its step.
     tasks = (SeedTask(seeds=own[first:last], epoch=0, step=0) for first, last in bounds)
     with contextlib.closing(pipeline):
         for step, ((first, last), loaded) in enumerate(zip(bounds, pipeline.run(tasks), strict=True), start=1):
+            inputs = loaded.inputs()
             if first < last:
-                found: Tensor = model(loaded.minibatch.blocks, loaded.rows)
+                found: Tensor = model(loaded.minibatch.blocks, inputs)
                 if outputs is None:
                     outputs = torch.empty((len(own), *found.shape[1:]))
                 outputs[first:last] = found

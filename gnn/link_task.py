@@ -34,7 +34,8 @@ from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import LoadedMinibatch, PipelineOptions, SeedTask
 from windrow.gnn.seed_order import count_steps
 from windrow.gnn.task import GraphTask
-from windrow.training.task import Loss, Setup, summed_loss
+from windrow.training.embedding import EmbeddingModule
+from windrow.training.task import Loss, summed_loss
 
 __all__ = ["LinkTask", "Links", "Negatives", "split_links"]
 
@@ -133,10 +134,11 @@ class LinkTask(GraphTask):
             labels int64 [n] say which of them is that of the edge. None: cross entropy.
         k: of hits@k.
         evaluation_negatives: uniform negatives that each measured edge is ranked among, the same at every evaluation.
-        evaluation: how vectors are computed for that; see `windrow.gnn.task.NodeTask` for this and the next three.
+        evaluation: how vectors are computed for that; see `windrow.gnn.task.NodeTask` for this and the next four.
         cache: which rows of other ranks each rank keeps.
         cached_ids: those of this rank, for who chose them already.
         pipeline: how far ahead minibatches are sampled and fetched.
+        embedding: rows of vertices that are learnt, in x.
 
     Raises:
         RecipeError: an option is out of range.
@@ -160,8 +162,17 @@ class LinkTask(GraphTask):
         cache: CacheOptions | str | None = None,
         cached_ids: Tensor | None = None,
         pipeline: PipelineOptions | None = None,
+        embedding: EmbeddingModule | None = None,
     ) -> None:
-        super().__init__(graph, fanouts, evaluation=evaluation, cache=cache, cached_ids=cached_ids, pipeline=pipeline)
+        super().__init__(
+            graph,
+            fanouts,
+            evaluation=evaluation,
+            cache=cache,
+            cached_ids=cached_ids,
+            pipeline=pipeline,
+            embedding=embedding,
+        )
         if negatives not in get_args(Negatives):
             raise RecipeError(f"negatives = {negatives!r}: choose one of {', '.join(get_args(Negatives))}")
         for name, value in (("num_negatives", num_negatives), ("k", k), ("evaluation_negatives", evaluation_negatives)):
@@ -191,14 +202,14 @@ class LinkTask(GraphTask):
         self._evaluation_negatives = evaluation_negatives
         self._new_ids = new
 
-    def start(self, setup: Setup) -> None:
+    def start(self) -> None:
         """Choose what is cached, and start the threads that sample. Collective."""
-        self.steps_per_epoch = count_steps(self.samples_per_epoch, setup.options.batch_size)
+        self.steps_per_epoch = count_steps(self.samples_per_epoch, self.setup.options.batch_size)
         self._bounds = near_equal_split(self.samples_per_epoch, self.steps_per_epoch)
         start, stop = self.graph.own_range
         sources = self._links["train"][0]
         self._owned = ((sources >= start) & (sources < stop)).numpy()
-        self.start_pipeline(setup, {}, self._demand())
+        self.start_pipeline({}, self._demand())
 
     def _demand(self) -> Demand:
         """How likely each vertex is among the seeds of a minibatch of this rank: as an end, or as a negative."""
@@ -228,7 +239,7 @@ class LinkTask(GraphTask):
     def seeds(self, epoch: int, step: int) -> SeedTask:
         """The ends of this rank's edges and their negatives, once each, and messages along none of these edges."""
         places = np.arange(self._bounds[step], self._bounds[step + 1])
-        everyone = permuted(stream_key(self._setup.seed, Stream.SHUFFLE, epoch), places, self.samples_per_epoch)
+        everyone = permuted(stream_key(self.setup.seed, Stream.SHUFFLE, epoch), places, self.samples_per_epoch)
         chosen = everyone[self._owned[everyone]]
         # Also those of other ranks leave the blocks, so that the answer does not depend on the number of ranks.
         predicted = self._links["train"][:, torch.from_numpy(everyone)]
@@ -250,21 +261,22 @@ class LinkTask(GraphTask):
     def _draw_negatives(self, epoch: int, chosen: npt.NDArray[np.int64]) -> Tensor:
         """[n, K] for these training edges, the same on any number of ranks."""
         drawn_from = self._new_ids if self._negatives == "uniform" else self._links["train"].T.flatten()
-        return _draw(drawn_from, chosen, self._num_negatives, stream_key(self._setup.seed, Stream.NEGATIVE, epoch))
+        return _draw(drawn_from, chosen, self._num_negatives, stream_key(self.setup.seed, Stream.NEGATIVE, epoch))
 
     def loss(self, minibatch: LoadedMinibatch, epoch: int, step: int) -> Tensor | None:
-        """Of this rank's edges; None where it has none in this step."""
-        del epoch, step
+        """Of this rank's edges; where it has none in this step, None, or of an embedding a zero."""
         task = minibatch.task
         assert isinstance(task, _LinkSeeds)
+        if self._embedding is not None:
+            self._embedding.round_anew(epoch, step)
         if not len(task.sources):
-            return None
-        with self._setup.stopwatch.measure("forward"):
+            return minibatch.no_loss()
+        with self.setup.stopwatch.measure("forward"):
             hidden: Tensor = self.forward(minibatch)
             sources = hidden[task.sources].unsqueeze(1)
             in_batch = task.candidates.dim() == 1
             others = hidden[task.candidates].unsqueeze(0) if in_batch else hidden[task.candidates]
-            scores = score(self._setup.model, sources, others)
+            scores = score(self.setup.model, sources, others)
             count = torch.arange(len(scores), device=scores.device)
             return summed_loss(self._loss, scores, count if in_batch else torch.zeros_like(count))
 
@@ -280,8 +292,8 @@ class LinkTask(GraphTask):
         return {split: self._measure(hidden, split) for split in splits if self._links[split].numel()}
 
     def _measure(self, hidden: Tensor, split: str) -> dict[str, float]:
-        world, pairs = self._setup.world, self._links[split]
-        key = stream_key(self._setup.seed, Stream.NEGATIVE, list(self._links).index(split))
+        world, pairs = self.setup.world, self._links[split]
+        key = stream_key(self.setup.seed, Stream.NEGATIVE, list(self._links).index(split))
         wire = Wire(world, stage="evaluation", dtype=hidden.dtype, device=hidden.device)
         chunks = near_equal_split(pairs.shape[1], world.size * -(-pairs.shape[1] // (PAIRS_PER_CHUNK * world.size)))
         sums = torch.zeros(2, dtype=torch.float64)
@@ -290,7 +302,7 @@ class LinkTask(GraphTask):
             ids, inverse = torch.cat([pairs[:, start:stop].T, drawn], 1).unique(return_inverse=True)
             rows = fetch_rows(wire, self.graph.offsets, hidden, ids)
             inverse = inverse.to(rows.device)
-            scores = score(self._setup.model, rows[inverse[:, :1]], rows[inverse[:, 1:]]).double()
+            scores = score(self.setup.model, rows[inverse[:, :1]], rows[inverse[:, 1:]]).double()
             found, others = scores[:, :1], scores[:, 1:]
             ranks = 1 + (others > found).sum(1) + 0.5 * (others == found).sum(1)
             sums += torch.stack([(1 / ranks).sum(), (ranks <= self._k).sum()]).cpu()

@@ -44,6 +44,10 @@ class ModelOptions:
     """Degree normalisation of `gcn`, see `GCNLayer`. The other kinds ignore it."""
     edge_weights: bool = False
     """Whether `gcn` weighs messages by the edge weights of the graph. The other kinds cannot."""
+    embedding: bool = False
+    """Whether each vertex has a row of numbers of its own that is learnt, behind its features or, where it has none,
+    instead of them. The section [tables] says how many, and how they are stored and learn; the table's name is
+    "vertex"."""
 
     def __post_init__(self) -> None:
         if self.edge_weights and self.kind != "gcn":
@@ -59,8 +63,8 @@ class ModelOptions:
 def build_model(options: ModelOptions, *, in_features: int, out_features: int, seed: int) -> "GNN":
     """Create a model whose weights depend on its arguments alone, not on torch's global generator.
 
-    `in_features` are the columns of the vertex features, `out_features` the number of classes or labels, 1 for a binary
-    task (a logit); `seed` is the run's.
+    `in_features` are the columns of the vertex features, and of what is learnt beside them; `out_features` the number
+    of classes or labels, 1 for a binary task (a logit); `seed` is the run's.
     """
     # torch.Generator takes signed 64-bit seeds.
     key = stream_key(seed, Stream.INITIALISE) & (2**63 - 1)

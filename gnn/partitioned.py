@@ -4,8 +4,10 @@ This is the layout of SALIENT++ (Kaler et al., MLSys 2023): sampling never leave
 features travel. Ids are those of the partition, in which each part is one contiguous range.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -26,8 +28,9 @@ from windrow.partition.book import PartitionBook
 from windrow.partition.options import PartitionOptions
 from windrow.partition.partitioners import partition_graph
 from windrow.partition.store import PartitionStore
+from windrow.partition.tables.plan import Plan, Shard
 
-__all__ = ["PartitionedGraph", "Split", "graph_placement", "open_store", "partition"]
+__all__ = ["PartitionedGraph", "Split", "graph_placement", "open_store", "partition", "stored_features"]
 
 Split = Literal["train", "validation", "test"]
 
@@ -46,7 +49,7 @@ class PartitionedGraph(GraphData):
     original_ids: Tensor
     """int64 [N], the user's id of each id of the partition."""
     features: Tensor
-    """Floating point [rows of this part, F]."""
+    """Floating point [rows of this part, F]; F is 0 where there are none."""
     fingerprint: str
     """Digest of the user's graph, to tell a changed one from the one that a checkpoint was made with."""
     order: Mapping[str, Any] | None = None
@@ -55,16 +58,14 @@ class PartitionedGraph(GraphData):
 
     @staticmethod
     def from_graph(graph: Graph, book: PartitionBook, rank: int) -> "PartitionedGraph":
-        """Cut one rank's view out of a graph in memory, in the user's order: DataError where there are no features."""
-        if graph.features is None:
-            raise DataError("the graph has no features: a model needs them")
+        """Cut one rank's view out of a graph in memory, in the user's order."""
         relabelled = graph.relabel(book)
-        assert relabelled.features is not None
+        features = torch.empty(graph.num_vertices, 0) if relabelled.features is None else relabelled.features
         return PartitionedGraph(
             book=book,
             rank=rank,
             original_ids=torch.from_numpy(book.new_to_old),
-            features=relabelled.features[slice(*book.part_range(rank))].clone(),
+            features=features[slice(*book.part_range(rank))].clone(),
             fingerprint=graph.fingerprint(),
             **{field.name: getattr(relabelled, field.name) for field in fields(GraphData)},
         )
@@ -83,18 +84,15 @@ class PartitionedGraph(GraphData):
 
         Raises:
             StoreError: the store is missing, damaged, of another version, or has another number of parts.
-            DataError: the stored graph has no features.
         """
         store = PartitionStore.open(path, expect_parts=size, verify=False)
         if read_features:
             store.verify(part=rank, shared=rank == 0)
         stored = {Path(name).stem for name in store.manifest.files}
-        if "features" not in stored:
-            raise DataError(f"the graph in {path} has no features: a model needs them")
         shared = {name: read_only_tensor(store.shared(name)) for name in SHARED_ARRAYS}
         optional: dict[str, Any] = dict.fromkeys(OPTIONAL_ARRAYS)
         optional |= {name: read_only_tensor(store.shared(name)) for name in optional if name in stored}
-        features = store.sharded("features", rank)
+        features = stored_features(store, rank)
         return PartitionedGraph(
             book=store.book,
             rank=rank,
@@ -121,13 +119,30 @@ class PartitionedGraph(GraphData):
 
         Returns:
             The same graph, its features in that memory if they are exact there: let go of this one. And the rows; None
-            where the options do not want them shared, a GPU trains, or there is one rank.
+            where the options do not want them shared, a GPU trains, there is one rank, or there are no features.
         """
-        if not options.shared_memory or device.type != "cpu" or world.size == 1:
+        if not options.shared_memory or device.type != "cpu" or world.size == 1 or self.num_features == 0:
             return self, None
         shared = SharedRows(world, codec.encode(self.features), stage="features")
         exact = shared.local.dtype == self.features.dtype
         return replace(self, features=shared.local) if exact else self, shared
+
+    def check_inputs(self, embedding: nn.Module | None = None) -> None:
+        """Refuse a graph that has no features, where no rows of its vertices are learnt either: DataError."""
+        if self.num_features == 0 and embedding is None:
+            raise DataError(
+                "the graph has no features: a model needs them, or rows of vertices that are learnt (model.embedding = "
+                "true; in Python NodeTask(..., embedding=...))"
+            )
+
+    def plan_of_rows(self, table: str, columns: int) -> Plan:
+        """Of a table with a row for each vertex, by ids of the partition: each row where its vertex is."""
+        ranges = enumerate(pairwise(self.offsets))
+        return Plan(tuple(Shard(table, rank, rows, (0, columns)) for rank, rows in ranges if rows[0] < rows[1]))
+
+    def fingerprint_of_rows(self) -> str:
+        """Digest of the user's graph and of the numbers that vertices have here, by which rows are learnt."""
+        return hashlib.sha256(self.fingerprint.encode() + self.original_ids.numpy().tobytes()).hexdigest()
 
     def labels_of(self, ids: Tensor) -> Tensor:
         """Labels of vertices, ids of the partition: DataError where the graph has none."""
@@ -215,7 +230,7 @@ def partition(graph: Graph, world: World, options: PartitionOptions | None = Non
     """Split a graph in memory among the ranks. Collective.
 
     Args:
-        graph: the same on every rank, with features.
+        graph: the same on every rank.
         world: each of its ranks gets a part.
         options: how; the number of parts is that of the ranks. None: METIS, with one search only.
 
@@ -224,7 +239,7 @@ def partition(graph: Graph, world: World, options: PartitionOptions | None = Non
         that a rank's memory cannot hold whole; see `open_store`.
 
     Raises:
-        DataError: there are no features, or there are training vertices, but fewer than ranks.
+        DataError: there are training vertices, but fewer than ranks.
     """
     assignment: npt.NDArray[np.int32] | None = None
     if world.rank == 0:
@@ -238,6 +253,14 @@ def partition(graph: Graph, world: World, options: PartitionOptions | None = Non
     assignment = world.broadcast_object(assignment, root=0, stage="partition")
     assert assignment is not None
     return PartitionedGraph.from_graph(graph, PartitionBook.from_assignment(assignment, world.size), world.rank)
+
+
+def stored_features(store: PartitionStore, part: int) -> npt.NDArray[Any]:
+    """Features of a part's vertices, [rows, F], mapped."""
+    if any(Path(name).stem == "features" for name in store.manifest.files):
+        return store.sharded("features", part)
+    start, stop = store.book.part_range(part)
+    return np.empty((stop - start, 0), np.float32)
 
 
 def open_store(path: Path | str, world: World) -> PartitionedGraph:

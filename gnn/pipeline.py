@@ -42,6 +42,7 @@ from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.comm.world import World
 from windrow.gnn.message_passing import Minibatch
 from windrow.gnn.sampler import NeighborSampler
+from windrow.training.embedding import EmbeddingModule, RowLookup
 
 __all__ = ["LoadedMinibatch", "MinibatchPipeline", "PipelineOptions", "SeedTask"]
 
@@ -188,8 +189,20 @@ class LoadedMinibatch:
     """On the device."""
     rows: Tensor
     """float32 [inputs, ...] on the device; on a CPU the next minibatch overwrites them."""
+    lookup: RowLookup | None = None
+    """Of rows of the inputs that are learnt."""
     copied: torch.cuda.Event | None = None
     """When all of it is on the device; what computes with it has been told to wait. None on a CPU."""
+
+    def inputs(self) -> Tensor:
+        """Rows, and behind their columns those that are learnt; then every rank calls it, once."""
+        if self.lookup is None:
+            return self.rows
+        return torch.cat([self.rows, self.lookup.finish().to(self.rows.device)], 1)
+
+    def no_loss(self) -> Tensor | None:
+        """What a rank without seeds gives for a loss: a zero where others wait for gradients of learnt rows."""
+        return None if self.lookup is None else self.lookup.finish().sum() * 0
 
     def tensors(self) -> Iterator[Tensor]:
         """All that is on the device."""
@@ -198,8 +211,8 @@ class LoadedMinibatch:
             yield from block.arrays().values()
 
 
-_Flight = tuple[_PlannedMinibatch, RowGather]
-"""A minibatch on its way through the exchange."""
+_Flight = tuple[_PlannedMinibatch, RowGather, RowLookup | None]
+"""A minibatch on its way through the exchanges of features, and of rows that are learnt."""
 
 
 class MinibatchPipeline:
@@ -212,6 +225,8 @@ class MinibatchPipeline:
         options: how far ahead; must agree.
         device: where minibatches are computed.
         stopwatch: gets the stages "sample" (threads), "wait for samples" and "fetch" (main thread).
+        embedding: where rows are that are learnt; their ids travel ahead, and they themselves when the minibatch is
+            computed. None for none.
     """
 
     def __init__(
@@ -223,9 +238,11 @@ class MinibatchPipeline:
         *,
         device: torch.device,
         stopwatch: Stopwatch,
+        embedding: EmbeddingModule | None = None,
     ) -> None:
         self._world = world
         self._store = store
+        self._embedding = embedding
         self._depth = options.depth
         self._rows_ahead = max(1, options.depth - 2)
         self._ids_ahead = max(self._rows_ahead, options.depth - 1)
@@ -259,7 +276,7 @@ class MinibatchPipeline:
             if self._depth == 0:
                 for one in planned:
                     with self._stopwatch.measure("fetch"):
-                        loaded = self._load(one, self._store.start(one.request))
+                        loaded = self._load(*self._start(one))
                     yield loaded
             else:
                 with contextlib.closing(self._fetched(planned)) as fetched:
@@ -288,8 +305,10 @@ class MinibatchPipeline:
     def _fetched(self, planned: Iterator[_PlannedMinibatch]) -> Generator[LoadedMinibatch, None, None]:
         flights: deque[_Flight] = deque()
         with self._world.background_progress():
-            for _, gather in self._given_up:
+            for _, gather, lookup in self._given_up:
                 gather.finish()
+                if lookup is not None:
+                    lookup.drop()
             self._given_up.clear()
             try:
                 self._move_on(flights, planned)
@@ -309,15 +328,24 @@ class MinibatchPipeline:
             if one is None:
                 break
             with self._stopwatch.measure("fetch"), self._copies.queue():
-                flights.append((one, self._store.start(one.request)))
+                flights.append(self._start(one))
         with self._stopwatch.measure("fetch"), self._copies.queue():
-            for ahead, (_, gather) in enumerate(flights, start=1):
+            for ahead, (_, gather, lookup) in enumerate(flights, start=1):
                 if ahead <= self._rows_ahead:
                     gather.send_rows()
                 elif ahead <= self._ids_ahead:
                     gather.send_ids()
+                if lookup is not None and ahead <= self._ids_ahead:
+                    lookup.start_ids()
 
-    def _load(self, planned: _PlannedMinibatch, gather: RowGather) -> LoadedMinibatch:
+    def _start(self, planned: _PlannedMinibatch) -> _Flight:
+        """Send the counts of a minibatch."""
+        gather, lookup = self._store.start(planned.request), None
+        if self._embedding is not None:
+            lookup = self._embedding.start_rows(planned.minibatch.input_ids)
+        return planned, gather, lookup
+
+    def _load(self, planned: _PlannedMinibatch, gather: RowGather, lookup: RowLookup | None) -> LoadedMinibatch:
         with self._copies.queue():
             # Before the rows: a copy from memory that is not page-locked waits for those queued before it.
             minibatch = planned.minibatch.to(self._device, non_blocking=True)
@@ -325,7 +353,12 @@ class MinibatchPipeline:
             rows = rows.to(self._device, torch.float32, non_blocking=True)
             copied = self._copies.mark()
         return LoadedMinibatch(
-            task=planned.task, input_ids=planned.minibatch.input_ids, minibatch=minibatch, rows=rows, copied=copied
+            task=planned.task,
+            input_ids=planned.minibatch.input_ids,
+            minibatch=minibatch,
+            rows=rows,
+            lookup=lookup,
+            copied=copied,
         )
 
     def _room(self, num_rows: int) -> Tensor | None:

@@ -25,6 +25,7 @@ from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline, PipelineOpt
 from windrow.gnn.sampler import SamplerOptions
 from windrow.training import task as training
 from windrow.training.dropout import DropoutContext, takes_dropout
+from windrow.training.embedding import EmbeddingModule, check_number_formats
 from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
 from windrow.training.terminal import byte_size
 
@@ -78,10 +79,19 @@ class GraphTask(Task[LoadedMinibatch]):
         cache: CacheOptions | str | None,
         cached_ids: Tensor | None,
         pipeline: PipelineOptions | None,
+        embedding: EmbeddingModule | None,
         order: Literal["global", "local"] = "global",
     ) -> None:
         self.graph = graph
-        self.fingerprint = graph.fingerprint
+        self.fingerprint = graph.fingerprint if embedding is None else graph.fingerprint_of_rows()
+        self._embedding = embedding
+        graph.check_inputs(embedding)
+        if embedding is not None and [spec.rows for spec in embedding.specs] != [graph.num_vertices]:
+            rows = ", ".join(f"{spec.name} {spec.rows:,}" for spec in embedding.specs)
+            raise RecipeError(
+                f"embedding has tables of so many rows: {rows}; expected one of {graph.num_vertices:,}, a row for each "
+                "vertex"
+            )
         self._fanouts = tuple(fanouts)
         self._evaluation = evaluation
         self._pipeline_options = pipeline or PipelineOptions()
@@ -91,27 +101,42 @@ class GraphTask(Task[LoadedMinibatch]):
         self._choice: CacheChoice | None = None
         self._cached_ids = cached_ids
 
-    def start_pipeline(self, setup: Setup, metrics: Metrics, demand: Demand | None = None) -> None:
+    def attach(self, setup: Setup) -> None:
+        """See `Task.attach`; RecipeError where the model holds tables, which nobody would look up ahead."""
+        super().attach(setup)
+        if self.embeddings:
+            raise RecipeError(
+                f"{type(setup.model).__name__} holds embedding tables: give a collection of rows of vertices to the "
+                f"task instead, {type(self).__name__}(..., embedding=collection), and the model gets them in x"
+            )
+        self.embeddings = [] if self._embedding is None else [self._embedding]
+
+    def start_pipeline(self, metrics: Metrics, demand: Demand | None = None) -> None:
         """Choose what is cached, make the store of features, the threads that sample, and the evaluator. Collective.
 
         `demand` is what this rank will sample; None: the neighbourhoods of its training vertices. Raises as
         `NodeTask.start` does.
         """
-        graph, world, model = self.graph, setup.world, setup.model
-        if setup.wire.gradients != "fp32":
+        graph, setup = self.graph, self.setup
+        world, model = setup.world, setup.model
+        if self._embedding is not None:
+            check_number_formats(self._embedding, setup.wire)
+        elif setup.wire.gradients != "fp32":
             raise RecipeError(
                 f'wire.gradients = "{setup.wire.gradients}": features of vertices are not learnt, so no gradients of '
                 "them travel; leave it out, and set wire.sums for the gradients of the model"
             )
         check_layers(model, self._fanouts, "sampler.fanouts")
-        self._setup = setup
         self._takes_dropout = takes_dropout(model)
         codec = setup.wire.vectors_codec(graph.features.dtype)
         codec.check(graph.features)
         graph, shared = graph.shared_with(world, codec, setup.device, self._cache)
         self.graph = graph
+        if graph.num_features == 0:  # Nothing has to be asked for where everything is kept.
+            start, stop = graph.own_range
+            self._cached_ids = torch.cat([torch.arange(start), torch.arange(stop, graph.num_vertices)])
         if self._cached_ids is None:
-            self._choice = choose_cache(world, graph, self._sampling(setup), demand=demand, shared=shared)
+            self._choice = choose_cache(world, graph, self._sampling(), demand=demand, shared=shared)
             self._cached_ids = self._choice.cached_ids
         self._copy_bytes = codec.wire_row_bytes(graph.features.shape[1:], graph.features.dtype)
         self.store = CachedStore(
@@ -130,13 +155,20 @@ class GraphTask(Task[LoadedMinibatch]):
         self._cached_rows, self._expected_rows = zip(*everyone, strict=True)
         sampler = graph.sampler(self._fanouts, model, seed=setup.seed)
         self._pipeline = MinibatchPipeline(
-            world, sampler, self.store, self._pipeline_options, device=setup.device, stopwatch=setup.stopwatch
+            world,
+            sampler,
+            self.store,
+            self._pipeline_options,
+            device=setup.device,
+            stopwatch=setup.stopwatch,
+            embedding=self._embedding,
         )
         # What was rounded for the wire alone would make measured figures depend on the number of ranks.
         is_exact = graph.features.dtype != torch.float32 or setup.wire.vectors == "fp32"
         self.evaluator = self._make_evaluator(graph, metrics, self.store if is_exact else None)
 
-    def _sampling(self, setup: Setup) -> Sampling:
+    def _sampling(self) -> Sampling:
+        setup = self.setup
         return Sampling(
             sampler=self._sampler_options,
             cache=self._cache,
@@ -156,8 +188,8 @@ class GraphTask(Task[LoadedMinibatch]):
 
     def forward(self, minibatch: LoadedMinibatch) -> Any:
         """Run the model on a minibatch."""
-        setup, task = self._setup, minibatch.task
-        arguments: list[Any] = [minibatch.minibatch.blocks, minibatch.rows]
+        setup, task = self.setup, minibatch.task
+        arguments: list[Any] = [minibatch.minibatch.blocks, minibatch.inputs()]
         if self._takes_dropout:
             row_ids = torch.empty_like(minibatch.input_ids)
             move_rows(self.graph.original_ids, minibatch.input_ids, row_ids, None)
@@ -185,34 +217,37 @@ class GraphTask(Task[LoadedMinibatch]):
         evaluator = self.evaluator
         if graph is not None:
             check_width(graph, self.graph.num_features)
+            if self._embedding is not None:
+                raise RecipeError("rows of vertices were learnt for the task's own graph: another one has none")
             evaluator = self._make_evaluator(graph)
         graph = graph or self.graph
-        return predictions_of(self._setup.world, graph, evaluator.infer(hidden=hidden), split)
+        return predictions_of(self.setup.world, graph, evaluator.infer(hidden=hidden), split)
 
     def _make_evaluator(
         self, graph: PartitionedGraph, metrics: Metrics = MappingProxyType({}), store: CachedStore | None = None
     ) -> Evaluator:
         return Evaluator(
-            self._setup.world,
+            self.setup.world,
             graph,
-            self._setup.model,
+            self.setup.model,
             metrics,
             self._evaluation,
             fanouts=self._fanouts,
-            seed=self._setup.seed,
+            seed=self.setup.seed,
             pipeline=self._pipeline_options,
             store=store,
+            embedding=self._embedding,
         )
 
     def opening_lines(self) -> Sequence[str]:
         """What the model does not use of the graph, and what is kept or read of other ranks, where there are any."""
         lines = []
-        if self.graph.edge_weight is not None and self.graph.edge_weight_for(self._setup.model) is None:
+        if self.graph.edge_weight is not None and self.graph.edge_weight_for(self.setup.model) is None:
             lines.append("the graph has edge weights, which the model does not use (model.edge_weights)")
         near = len(self.store.shared.near) if self.store.shared else 0
         if near:
             lines.append(f"shared memory: features of {near} other rank{'s' * (near > 1)} of this host are read there")
-        if self._choice is not None and self._setup.world.size > near + 1:
+        if self._choice is not None and self.setup.world.size > near + 1:
             kept = max(self._cached_rows)
             size = byte_size(kept * self._copy_bytes)
             line = f"cache: alpha {self._choice.alpha:.3g}, up to {kept:,} rows of other ranks ({size})"
@@ -222,9 +257,9 @@ class GraphTask(Task[LoadedMinibatch]):
         return lines
 
     def traffic(self) -> Traffic:
-        """Rows of features that this rank exchanged."""
-        assert self._setup.world.meter is not None
-        return self._setup.world.meter.totals("features: rows")
+        """Rows of features, and of an embedding, that this rank exchanged."""
+        assert self.setup.world.meter is not None
+        return self.setup.world.meter.totals("features: rows") + super().traffic()
 
     def placement(self) -> dict[str, Any]:
         """The parts of the graph."""
@@ -257,6 +292,10 @@ class NodeTask(GraphTask):
         cached_ids: int64, ids of vertices of other ranks whose rows this rank keeps, for who chose them already; their
             number may differ between ranks. None: by `cache`.
         pipeline: how far ahead minibatches are sampled and fetched; must agree.
+        embedding: rows of vertices that are learnt, whose columns x has behind those of the features: a collection of
+            one feature, a `windrow.recsys.EmbeddingCollection` say, by ids of the partition. The plan
+            `PartitionedGraph.plan_of_rows` has each row where its vertex is. It belongs to this partition: a run is
+            resumed with the same one only.
 
     Raises:
         RecipeError: an option is out of range.
@@ -275,16 +314,24 @@ class NodeTask(GraphTask):
         cache: CacheOptions | str | None = None,
         cached_ids: Tensor | None = None,
         pipeline: PipelineOptions | None = None,
+        embedding: EmbeddingModule | None = None,
     ) -> None:
         super().__init__(
-            graph, fanouts, evaluation=evaluation, cache=cache, cached_ids=cached_ids, pipeline=pipeline, order=order
+            graph,
+            fanouts,
+            evaluation=evaluation,
+            cache=cache,
+            cached_ids=cached_ids,
+            pipeline=pipeline,
+            embedding=embedding,
+            order=order,
         )
         graph.labels_of(graph.train_ids[:0])  # Refuses a graph that has none.
         self.samples_per_epoch = len(graph.train_ids)
         self._loss = loss
         self._metrics = metrics
 
-    def start(self, setup: Setup) -> None:
+    def start(self) -> None:
         """Choose what is cached, and start the threads that sample. Collective.
 
         Raises:
@@ -292,11 +339,11 @@ class NodeTask(GraphTask):
                 the wire's number format.
             RecipeError: the number of fanouts is not the model's number of layers.
         """
-        self._seeds = seed_order(self.graph, setup.world.rank, self._sampling(setup))
+        self._seeds = seed_order(self.graph, self.setup.world.rank, self._sampling())
         self.steps_per_epoch = self._seeds.steps_per_epoch
         metrics = self._metrics or metrics_of(self._evaluation or EvaluationOptions(), self.graph)
         self.metric = next(iter(metrics))
-        self.start_pipeline(setup, metrics)
+        self.start_pipeline(metrics)
 
     def seeds(self, epoch: int, step: int) -> SeedTask:
         """Training vertices of this rank."""
@@ -307,11 +354,12 @@ class NodeTask(GraphTask):
         return self._seeds.global_batch_size(epoch, step)
 
     def loss(self, minibatch: LoadedMinibatch, epoch: int, step: int) -> Tensor | None:
-        """Of this rank's seeds; None where it has none in this step."""
-        del epoch, step
-        setup, seeds = self._setup, minibatch.task.seeds
+        """Of this rank's seeds; where it has none in this step, None, or of an embedding a zero."""
+        setup, seeds = self.setup, minibatch.task.seeds
+        if self._embedding is not None:
+            self._embedding.round_anew(epoch, step)
         if not len(seeds):
-            return None
+            return minibatch.no_loss()
         with setup.stopwatch.measure("forward"):
             output = self.forward(minibatch)
             labels = self.graph.labels_of(seeds).to(setup.device)
@@ -325,7 +373,7 @@ class NodeTask(GraphTask):
 
     def check_world_size(self, written_by: int) -> None:
         """Refuse another number of ranks where minibatches depend on it: order "local"."""
-        size = self._setup.world.size
+        size = self.setup.world.size
         if self._sampler_options.order == "local" and written_by != size:
             raise StoreError(
                 f'the checkpoint was written by {written_by} ranks, and with sampler.order = "local" minibatches '

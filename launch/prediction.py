@@ -38,8 +38,8 @@ from windrow.gnn.cache_choice import choose_inference_cache
 from windrow.gnn.evaluation import Evaluator, check_width, measure_split, metrics_of
 from windrow.gnn.inference import own_vertices, rows_in_users_order, wanted_vertices
 from windrow.gnn.metrics import check_finite, prediction_columns
-from windrow.gnn.models import GNN, build_model
-from windrow.gnn.partitioned import PartitionedGraph, Split, open_store, partition
+from windrow.gnn.models import GNN
+from windrow.gnn.partitioned import PartitionedGraph, Split, open_store, partition, stored_features
 from windrow.gnn.readers import read_graph
 from windrow.gnn.readers.edge_list import read_vertex_ids
 from windrow.gnn.readers.options import EdgeListOptions
@@ -48,9 +48,11 @@ from windrow.launch.commands.arguments import writing
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import Recipe
 from windrow.launch.settings import parse_settings
+from windrow.launch.training import gnn_of, rows_of_vertices
 from windrow.partition.atomic_writes import open_atomically
 from windrow.partition.store import PartitionStore
-from windrow.training.checkpoint import CheckpointHeader, WhichCheckpoint, check_fits, load_together
+from windrow.training.checkpoint import CheckpointHeader, WhichCheckpoint, check_fits, load_together, restore_tables
+from windrow.training.embedding import EmbeddingModule
 from windrow.training.run_folder import RunFolder
 from windrow.training.terminal import Progress, make_progress
 
@@ -113,7 +115,8 @@ def predict(
         The same on every rank.
 
     Raises:
-        RecipeError: pyarrow is not installed, or the model has no hidden vectors.
+        RecipeError: pyarrow is not installed, the model has no hidden vectors, or has learnt rows of vertices, which
+            another graph has not.
         StoreError: the store or the checkpoint is missing, damaged, or of another graph or model; or the file cannot
             be written.
         DataError: a split has no vertices, or outputs are NaN or infinite.
@@ -124,15 +127,21 @@ def predict(
     """
     with ending_all_ranks():
         check_writable(out, parquet=not hidden)
+        if recipe.model.embedding and (graph or store):
+            raise RecipeError(
+                f"{graph or store}: the model has rows that were learnt of the vertices of its own graph "
+                "(model.embedding = true), and none of others: leave out --graph and --store"
+            )
     with joined_job(recipe.run) as (world, device), make_progress(rank=world.rank) as progress:
         part, fingerprint, columns = _open_graph(world, recipe, graph, store, measured=bool(splits))
         measured = splits or (() if graph or store or hidden else MEASURED)
         metrics = metrics_of(recipe.evaluation, part) if measured else {}
         ids = _ids_of(part, splits)
         names = None if world.rank or hidden else _users_ids(columns, part.num_vertices, say=progress.write)
-        model: GNN = build_model(
-            recipe.model, in_features=part.num_features, out_features=part.num_outputs, seed=recipe.run.seed
-        ).to(device)
+        model = gnn_of(recipe, part).to(device)
+        embedding = rows_of_vertices(world, recipe, part, device)
+        if embedding is not None:
+            fingerprint = part.fingerprint_of_rows()
 
         def check(header: CheckpointHeader) -> None:
             asked = {**header.recipe, "model": recipe.decisive_settings()["model"]}
@@ -142,8 +151,10 @@ def predict(
         for message in loaded.damaged:
             progress.write(f"windrow: skipped a damaged checkpoint: {message}")
         model.load_state_dict(loaded.state)
+        if embedding is not None:
+            restore_tables(loaded, embedding.local_tables(), weights_only=True)
         own_ids = own_vertices(part, ids)
-        outputs = _infer(world, recipe, part, model, progress, ids=ids, hidden=hidden)
+        outputs = _infer(world, recipe, part, model, embedding, progress, ids=ids, hidden=hidden)
         metric = next(iter(metrics), "")
         figures: dict[str, float] = {}
         for split in measured:
@@ -186,6 +197,7 @@ def _infer(
     recipe: Recipe,
     part: PartitionedGraph,
     model: GNN,
+    embedding: EmbeddingModule | None,
     progress: Progress,
     *,
     ids: Tensor | None,
@@ -210,6 +222,7 @@ def _infer(
         seed=recipe.run.seed,
         pipeline=recipe.pipeline,
         store=store,
+        embedding=embedding,
     )
     outputs = evaluator.infer(ids, hidden=hidden, progress=progress.report).cpu()
     progress.finish()
@@ -250,7 +263,7 @@ def _open_graph(
         graph = partition(read_graph(replace(recipe.graph, path=str(file), **changes)), world)
     else:
         graph, trained_scaling = open_store(recipe.store, world), None
-    check_width(graph, trained.sharded("features", 0).shape[1])
+    check_width(graph, stored_features(trained, 0).shape[1])
     # The model knows features by the means and deviations of the graph that it was trained on.
     for scaling, back in ((own_scaling, True), (trained_scaling, False)):
         if scaling is not None:

@@ -313,7 +313,7 @@ def _flops_of_products(trainer: Trainer) -> dict[str, float]:
 def _bytes_moved(trainer: Trainer, costs: Sequence[RankCost], steps: int) -> dict[str, float]:
     """Bytes that this rank has to read and write in a step, by stage."""
     task, cost = trainer.task, costs[trainer.world.rank]
-    weights = sum(weight.nbytes for weight in task.dense_parameters(trainer.model))
+    weights = sum(weight.nbytes for weight in task.dense_parameters())
     found = {"update": NUMBERS_OF_UPDATE[trainer.options.optimizer] * weights / trainer.options.accumulate}
     if isinstance(task, FullGraphTask):
         return found

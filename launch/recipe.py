@@ -24,6 +24,7 @@ from windrow.launch.rank_process import RunOptions
 from windrow.launch.recipe_file import read_recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.launch.settings import parse_settings, settings_to_dict
+from windrow.recsys.tables.options import TableOptions
 
 __all__ = ["AnyRecipe", "Recipe", "load_any_recipe", "load_recipe", "make_any_recipe", "make_recipe"]
 
@@ -38,6 +39,8 @@ class Recipe(PartitionJob):
     """Names the run folder; the file's name without ".toml" where it is not given."""
     model: ModelOptions = field(default_factory=ModelOptions)
     """The network."""
+    tables: TableOptions = field(default_factory=TableOptions)
+    """How the learnt rows of vertices (`model.embedding`) are stored, and how they learn."""
     full_graph: FullGraphOptions = field(default_factory=FullGraphOptions)
     """Training on the whole graph at once, without sampling."""
     cache: CacheOptions = field(default_factory=CacheOptions)
@@ -57,6 +60,11 @@ class Recipe(PartitionJob):
         Raises:
             RecipeError: names both settings, their values and the cure.
         """
+        if self.tables != TableOptions() and not self.model.embedding:
+            raise RecipeError(
+                "the section [tables] is about rows of vertices that are learnt, and there are none: set "
+                "model.embedding = true, or leave the section out"
+            )
         if self.full_graph.enabled:
             self._check_full_graph()
             return
@@ -69,7 +77,7 @@ class Recipe(PartitionJob):
                 f'wire.vectors = "{vectors}" with sampler.storage = "{storage}": rows travel as they are stored, so '
                 'leave out wire.vectors, or store them as "fp32"'
             )
-        if self.wire.gradients != "fp32":
+        if self.wire.gradients != "fp32" and not self.model.embedding:
             raise RecipeError(
                 f'wire.gradients = "{self.wire.gradients}": features of vertices are not learnt, so no gradients of '
                 "them travel; leave it out, and set wire.sums for the gradients of the model"
@@ -80,6 +88,7 @@ class Recipe(PartitionJob):
         refused = {
             "sampler.storage": (self.sampler.storage, "fp32"),
             "training.accumulate": (self.training.accumulate, 1),
+            "model.embedding": (self.model.embedding, False),
             "evaluation.method": (self.evaluation.method, "exact"),
             "cache.policy": (self.cache.policy, CacheOptions().policy),
         }
@@ -120,7 +129,8 @@ class Recipe(PartitionJob):
         is left out, so that a run may go on with another number of ranks.
         """
         everything = self.settings()
-        return {"seed": self.run.seed, **{section: everything[section] for section in DECISIVE_SECTIONS}}
+        sections = (*DECISIVE_SECTIONS, "tables") if self.model.embedding else DECISIVE_SECTIONS
+        return {"seed": self.run.seed, **{section: everything[section] for section in sections}}
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:

@@ -261,11 +261,11 @@ def _write(path: Path, out: Path, options: GraphOptions, graph: Graph) -> Starte
     if not find_spec("dgl"):
         why = "metis, the default, cuts fewer edges and needs DGL, which is not installed"
         sections[-1] += entry("method", "fennel", why)
-    if graph.features is not None and graph.labels is not None:
+    if graph.labels is not None:
         commands.append(f"mpirun -n 2 windrow train {out}")
         sections += _learning(graph)
     else:
-        understood.append("to train it needs features and labels: an edge list has them in a file given by --vertices")
+        understood.append("to train it needs labels: an edge list has them in a file given by --vertices")
     return starter(path.name, about, understood, commands, *sections)
 
 
@@ -324,7 +324,8 @@ def _learning(graph: Graph) -> list[str]:
     )
     if graph.task == "single-label":
         trained += '# metric = "macro_f1"  # instead of accuracy: rare classes count as much as others\n'
-    return [FEW if few else MANY, trained]
+    network = FEW if few else MANY
+    return [network if graph.features is not None else network.replace(SAMPLER, EMBEDDING + SAMPLER), trained]
 
 
 FEW_LABELS = 0.1
@@ -348,6 +349,16 @@ dropout = 0.5  # more against learning by heart
 # How minibatches are made.
 [sampler]
 fanouts = [10, 10]  # neighbours at each hop; -1: all of them
+"""
+SAMPLER = "\n# How minibatches are made.\n"
+EMBEDDING = """\
+embedding = true  # vertices have no features: each learns a row of its own
+
+# These rows.
+[tables]
+dim = 64  # columns
+learning_rate = 0.05  # of Adagrad with one accumulator for each row
+initial_scale = 0.1  # first values are between -0.1 and 0.1
 """
 MANY = (
     FEW.replace("dropout = 0.5", "dropout = 0.2")

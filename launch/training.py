@@ -9,7 +9,7 @@ import torch
 from windrow.comm.hosts import gather_hosts
 from windrow.comm.world import World
 from windrow.gnn.full_graph import FullGraphTask
-from windrow.gnn.models import build_model
+from windrow.gnn.models import GNN, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import check_vertex_order
 from windrow.gnn.task import NodeTask
@@ -22,9 +22,12 @@ from windrow.training.journal import TrainingResult
 from windrow.training.trainer import Trainer
 
 if TYPE_CHECKING:
+    from windrow.recsys.sharded.sequences import EmbeddingCollection
     from windrow.training.task import Task
 
-__all__ = ["make_trainer", "train"]
+__all__ = ["gnn_of", "make_trainer", "rows_of_vertices", "train"]
+
+VERTEX_TABLE = "vertex"
 
 
 def train(
@@ -112,8 +115,34 @@ def _graph(world: World, recipe: Recipe, device: torch.device) -> "tuple[torch.n
             evaluation=recipe.evaluation,
             cache=recipe.cache,
             pipeline=recipe.pipeline,
+            embedding=rows_of_vertices(world, recipe, graph, device),
         )
-    model = build_model(
-        recipe.model, in_features=graph.num_features, out_features=graph.num_outputs, seed=recipe.run.seed
+    return gnn_of(recipe, graph).to(device), task
+
+
+def gnn_of(recipe: Recipe, graph: PartitionedGraph) -> GNN:
+    """The model of a recipe."""
+    columns = graph.num_features + recipe.tables.of(VERTEX_TABLE).dim * recipe.model.embedding
+    return build_model(recipe.model, in_features=columns, out_features=graph.num_outputs, seed=recipe.run.seed)
+
+
+def rows_of_vertices(
+    world: World, recipe: Recipe, graph: PartitionedGraph, device: torch.device
+) -> "EmbeddingCollection | None":
+    """Rows that are learnt, dense ones each where its vertex is; None where the recipe wants none. Collective."""
+    if not recipe.model.embedding:
+        return None
+    from windrow.recsys.sharded.sequences import EmbeddingCollection
+    from windrow.recsys.tables.options import EmbeddingConfig
+
+    own = recipe.tables.of(VERTEX_TABLE)
+    return EmbeddingCollection(
+        [EmbeddingConfig(graph.num_vertices, own.dim, VERTEX_TABLE)],
+        device,
+        world=world,
+        # What rows of other forms are computed from is on every rank in any case.
+        plan=graph.plan_of_rows(VERTEX_TABLE, own.dim) if own.form == "dense" else "replicated",
+        optimizer=recipe.tables,
+        wire=recipe.wire,
+        seed=recipe.run.seed,
     )
-    return model.to(device), task

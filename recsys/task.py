@@ -11,19 +11,17 @@ As TorchRec's TrainPipelineSparseDist, the answer is that of one minibatch after
 update of the minibatch before, since it may need the same rows. What overlaps is all that does not depend on weights.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.comm.meter import Traffic
 from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
-from windrow.partition.tables.plan import Plan, table_placement
+from windrow.partition.tables.plan import table_placement
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
@@ -31,19 +29,16 @@ from windrow.recsys.batches.transforms import TransformOptions, Transforms
 from windrow.recsys.evaluation import ClickEvaluator, RecommendationEvaluationOptions, check_split_can_be_scored
 from windrow.recsys.log.options import LabelKind
 from windrow.recsys.models.click_models import label_loss
-from windrow.recsys.recommender import BatchSource, Lookups, PrefetchedModel, Recommender, collections_of, pipelined
+from windrow.recsys.recommender import BatchSource, Lookups, PrefetchedModel, Recommender, pipelined
 from windrow.training import task as training
 from windrow.training.dropout import DropoutContext
-from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
+from windrow.training.embedding import check_number_formats
+from windrow.training.task import Loss, Metrics, Task, summed_loss
 
 if TYPE_CHECKING:
     from windrow.recsys.log.store import LogStore
-    from windrow.recsys.tables.table import TableBatch
 
 __all__ = ["ClickTask", "RecommendationTask", "TrainingOptions"]
-
-VECTORS = ": vectors"
-"""Ends the stages in which embeddings travel; other stages move ids and gradients."""
 
 
 class ModelEvaluator(Protocol):
@@ -120,23 +115,15 @@ class RecommendationTask(Task[Lookups]):
         self.metric = "" if evaluator is None else evaluator.metric
         self.higher_is_better = evaluator is None or evaluator.higher_is_better
 
-    def start(self, setup: Setup) -> None:
+    def start(self) -> None:
         """Find the tables of the model.
 
         Raises:
             RecipeError: there are none, or they were made for other number formats than the trainer's.
         """
-        self._setup = setup
-        self._collections = collections_of(setup.model)
-        for collection in self._collections:
-            forms = collection.forms
-            if (forms.vectors, forms.gradients) != (setup.wire.vectors, setup.wire.gradients):
-                raise RecipeError(
-                    f"the trainer's wire has vectors = {setup.wire.vectors!r} and gradients = "
-                    f"{setup.wire.gradients!r}, but the tables were made for {forms.vectors!r} and "
-                    f"{forms.gradients!r}: give both the same WireOptions"
-                )
-        self._model = PrefetchedModel(setup.model)
+        self._model = PrefetchedModel(self.setup.model)
+        for embedding in self.embeddings:
+            check_number_formats(embedding, self.setup.wire)
         self.steps_per_epoch = self._source.steps_per_epoch
         self.samples_per_epoch = self._source.samples_per_epoch
 
@@ -149,16 +136,16 @@ class RecommendationTask(Task[Lookups]):
         """Batches whose lookups have been started, see `pipelined`."""
         with self._source.batches(epoch, steps.start) as batches:
             yield pipelined(
-                islice(self._read(batches), len(steps)), lambda batch: self._model.start(batch, self._setup.stopwatch)
+                islice(self._read(batches), len(steps)), lambda batch: self._model.start(batch, self.setup.stopwatch)
             )
 
     def loss(self, minibatch: Lookups, epoch: int, step: int) -> Tensor:
         """Of this rank's samples, if there are none too: others wait for the backward pass of the tables."""
-        batch, setup = minibatch.batch, self._setup
+        batch, setup = minibatch.batch, self.setup
         context = DropoutContext(seed=setup.seed, epoch=epoch, step=step, row_ids=batch.row_ids.to(setup.device))
         output = self._model.finish(minibatch, context)
-        for number, collection in enumerate(self._collections):
-            collection.round_anew(epoch, step, number)
+        for number, embedding in enumerate(self.embeddings):
+            embedding.round_anew(epoch, step, number)
         with setup.stopwatch.measure("forward"):
             if self._loss is not None:
                 return summed_loss(self._loss, output, batch.labels, batch.weights)
@@ -177,86 +164,20 @@ class RecommendationTask(Task[Lookups]):
         found = self.evaluator.evaluate()
         # Machines may differ in the last bit, and ranks must agree on when to stop.
         figures = {split: dict(found[split]) for split in splits if split in found}
-        return self._setup.world.broadcast_object(figures, root=0, stage="evaluation")
-
-    def traffic(self) -> Traffic:
-        """Embeddings that this rank exchanged."""
-        meter = self._setup.world.meter
-        assert meter is not None
-        stages = {stage for stage, _ in meter.table() if stage.endswith(VECTORS)}
-        return sum((meter.totals(stage) for stage in stages), start=Traffic())
+        return self.setup.world.broadcast_object(figures, root=0, stage="evaluation")
 
     def placement(self) -> dict[str, Any]:
         """The shards of the tables."""
-        tables = [(spec, collection.plan) for collection in self._collections for spec in collection.specs]
-        return table_placement(tables, self._setup.world.size)
-
-    def dense_parameters(self, model: nn.Module) -> Iterable[nn.Parameter]:
-        """Those outside of tables."""
-        inside = {parameter for collection in collections_of(model) for parameter in collection.parameters()}
-        return [parameter for parameter in model.parameters() if parameter not in inside]
-
-    def reduced_parameters(self, model: nn.Module) -> Iterable[nn.Parameter]:
-        """Replicated tables and the dense part; their gradients come in the reverse order."""
-        for collection in collections_of(model):
-            yield from collection.replicated_parameters()
-        yield from self.dense_parameters(model)
-
-    def dense_state(self, model: nn.Module) -> dict[str, Tensor]:
-        """What is outside of tables."""
-        with ExitStack() as stack:
-            for collection in collections_of(model):
-                stack.enter_context(collection.left_out_of_state_dict())
-            return dict(model.state_dict())
-
-    def load_dense_state(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
-        """Restore what `dense_state` gave."""
-        mine = self.dense_state(model)
-        if mine.keys() != state.keys():
-            raise DataError(
-                f"the checkpoint has the weights {', '.join(sorted(state))}, but the model {', '.join(sorted(mine))}"
-            )
-        model.load_state_dict(dict(state), strict=False)
-
-    @property
-    def moves(self) -> int:
-        """How often tables have moved to another plan."""
-        return sum(collection.moves for collection in self._collections)
-
-    def state(self) -> Mapping[str, Any]:
-        """Where the tables are, if they have moved."""
-        if not self.moves:
-            return {}
-        plans = [asdict(collection.plan) for collection in self._collections]
-        return {"world_size": self._setup.world.size, "plans": plans}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Move the tables to where they were, on as many ranks; on others they stay. Collective."""
-        if state.get("world_size") == self._setup.world.size:
-            for collection, plan in zip(self._collections, state["plans"], strict=True):
-                collection.move_to(Plan.from_dict(plan))
-
-    def scale_learning_rate(self, factor: float) -> None:
-        """Of all tables."""
-        for collection in self._collections:
-            collection.set_learning_rate(collection.options.learning_rate * factor)
-
-    def update(self) -> None:
-        """Replicated tables, and those whose optimiser is not fused."""
-        for collection in self._collections:
-            collection.step()
-
-    def local_tables(self) -> "Sequence[TableBatch]":
-        """This rank's shards, with their optimiser states."""
-        return [table for collection in self._collections for table in collection.local_tables()]
+        tables = [(spec, embedding.plan) for embedding in self.embeddings for spec in embedding.specs]
+        return table_placement(tables, self.setup.world.size)
 
     def _read(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         while True:
-            with self._setup.stopwatch.measure("read"):
+            with self.setup.stopwatch.measure("read"):
                 batch = next(batches, None)
             if batch is None:
                 return
-            yield batch.to(self._setup.device)
+            yield batch.to(self.setup.device)
 
 
 class ClickTask(RecommendationTask):
@@ -299,23 +220,22 @@ class ClickTask(RecommendationTask):
         self.fingerprint, self.ancestors = log.fingerprint, log.manifest.ancestors
         self._check_labels(log)
 
-    def start(self, setup: Setup) -> None:
+    def start(self) -> None:
         """Open the training split, and those to measure on."""
-        options = setup.options
+        options = self.setup.options
         if not isinstance(options, TrainingOptions):
             raise RecipeError("a log is trained on with recsys.TrainingOptions, which say how it is read")
-        self._setup = setup
         source = self._reader(
             self._log,
             "train",
             batch_size=options.batch_size,
             shuffle=options.shuffle,
             shuffle_rows=options.shuffle_rows,
-            seed=setup.seed,
+            seed=self.setup.seed,
             memory_bytes=options.reader_memory_bytes,
         )
         self._use(source, self._evaluator_of(self._log))
-        super().start(setup)
+        super().start()
 
     def evaluate(
         self, splits: Sequence[str] = ("validation", "test"), *, log: "LogStore | None" = None
@@ -335,7 +255,7 @@ class ClickTask(RecommendationTask):
         self._check_alike(log)
         self._check_labels(log)
         found = self._evaluator_of(log).evaluate()
-        return self._setup.world.broadcast_object(found, root=0, stage="evaluation")
+        return self.setup.world.broadcast_object(found, root=0, stage="evaluation")
 
     @torch.no_grad()
     def predict(self, split: str | None = None, *, log: "LogStore | None" = None) -> Tensor:
@@ -352,13 +272,13 @@ class ClickTask(RecommendationTask):
         self._check_alike(log)
         if name not in log.splits:
             raise RecipeError(f"there is no split {name!r}: choose from {', '.join(log.splits)}")
-        world = self._setup.world
-        self._setup.model.eval()
+        world = self.setup.world
+        self.setup.model.eval()
         outputs: list[Tensor] = []
         numbers: list[Tensor] = []
         source = self._reader(log, name, batch_size=self._evaluation.batch_size, shuffle="none")
         with source.batches(0) as batches:
-            moved = (batch.to(self._setup.device) for batch in batches)
+            moved = (batch.to(self.setup.device) for batch in batches)
             for lookup in pipelined(moved, self._model.start):
                 outputs.append(self._model.finish(lookup).float().cpu())
                 numbers.append(lookup.batch.row_ids)
@@ -374,18 +294,18 @@ class ClickTask(RecommendationTask):
             if split in log.splits and log.split(split).rows
         }
         return ClickEvaluator(
-            self._setup.world,
-            self._setup.model,
+            self.setup.world,
+            self.setup.model,
             sources,
             metric=self._evaluation.metric,
             metrics=self._metrics,
             labels=self._log.labels,
             label_kind=self._label_kind,
-            device=self._setup.device,
+            device=self.setup.device,
         )
 
     def _reader(self, log: "LogStore", split: str, **options: Any) -> BatchReader:
-        world, training = self._setup.world, self._setup.options
+        world, training = self.setup.world, self.setup.options
         assert isinstance(training, TrainingOptions)
         return BatchReader(
             log,

@@ -1,19 +1,21 @@
 """What a trainer learns from: a task gives minibatches, loss and metrics; and how the weights are learnt."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.meter import Stopwatch, Traffic
 from windrow.comm.options import NonNegativeFloat, PositiveFloat, PositiveInt, checked_dataclass
 from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
+from windrow.partition.tables.plan import Plan
+from windrow.training.embedding import EmbeddingModule
 from windrow.training.schedule import ScheduleOptions
 from windrow.training.shard_files import StoredTables
 
@@ -29,6 +31,9 @@ Metrics: TypeAlias = Mapping[str, Metric]
 """By name; the first one chooses the best epoch."""
 
 Minibatch = TypeVar("Minibatch")
+
+VECTORS = ": vectors"
+"""Ends the stages in which rows of embedding tables travel; others move ids and gradients."""
 
 
 @checked_dataclass
@@ -103,10 +108,19 @@ class Task(ABC, Generic[Minibatch]):
     """The same on every rank; known after `start`."""
     samples_per_epoch: int
     """Samples (seeds) in an epoch, over all ranks; known after `start`."""
+    setup: Setup
+    """What the trainer told, before `start`."""
+    embeddings: Sequence[EmbeddingModule] = ()
+    """What holds embedding tables, in the model and beside it; known as `setup` is."""
+
+    def attach(self, setup: Setup) -> None:
+        """Take up what the trainer tells, and find the tables. The trainer calls it before anything else."""
+        self.setup = setup
+        self.embeddings = [module for module in setup.model.modules() if isinstance(module, EmbeddingModule)]
 
     @abstractmethod
-    def start(self, setup: Setup) -> None:
-        """Prepare to train. Collective; the trainer calls it once.
+    def start(self) -> None:
+        """Prepare to train as `setup` says. Collective; the trainer calls it once.
 
         Raises:
             WindrowError: the data do not fit the model or the options.
@@ -154,47 +168,76 @@ class Task(ABC, Generic[Minibatch]):
         """
         raise RecipeError(f"{type(self).__name__} cannot tell in which order to predict {split or 'anything'}")
 
-    @abstractmethod
     def traffic(self) -> Traffic:
-        """Rows that this rank exchanged since the meter of its world was reset."""
+        """Rows that this rank exchanged since the meter of its world was reset: here, of embedding tables."""
+        meter = self.setup.world.meter
+        assert meter is not None
+        return sum((meter.totals(f"{embedding.stage}{VECTORS}") for embedding in self.embeddings), start=Traffic())
 
     @abstractmethod
     def placement(self) -> dict[str, Any]:
         """What each rank holds, for placement.json: not collective."""
 
-    def dense_parameters(self, model: nn.Module) -> Iterable[nn.Parameter]:
-        """What the trainer's optimiser updates."""
-        return model.parameters()
+    def dense_parameters(self) -> list[nn.Parameter]:
+        """What the trainer's optimiser updates: the model's, without those of embedding tables."""
+        inside = {parameter for embedding in self.embeddings for parameter in embedding.parameters()}
+        return [parameter for parameter in self.setup.model.parameters() if parameter not in inside]
 
-    def reduced_parameters(self, model: nn.Module) -> Iterable[nn.Parameter]:
-        """What every rank holds a copy of, so that its gradients must be summed."""
-        return model.parameters()
+    def reduced_parameters(self) -> Iterator[nn.Parameter]:
+        """What every rank holds a copy of, so that its gradients must be summed; they come in the reverse order."""
+        for embedding in self.embeddings:
+            yield from embedding.replicated_parameters()
+        yield from self.dense_parameters()
 
-    def dense_state(self, model: nn.Module) -> dict[str, Tensor]:
-        """What all ranks have in common of the model's state."""
-        return model.state_dict()
+    def dense_state(self) -> dict[str, Tensor]:
+        """What all ranks have in common of the model's state: all but embedding tables."""
+        with ExitStack() as stack:
+            for embedding in self.embeddings:
+                stack.enter_context(embedding.left_out_of_state_dict())
+            return dict(self.setup.model.state_dict())
 
-    def load_dense_state(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
-        """Restore what `dense_state` gave."""
-        model.load_state_dict(state)
+    def load_dense_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `dense_state` gave: DataError where it is that of another model."""
+        mine = self.dense_state()
+        if mine.keys() != state.keys():
+            raise DataError(
+                f"the checkpoint has the weights {', '.join(sorted(state))}, but the model {', '.join(sorted(mine))}"
+            )
+        self.setup.model.load_state_dict(dict(state), strict=False)
 
     @property
     def moves(self) -> int:
         """How often tables have moved, so that `reduced_parameters` are others: the same on all ranks."""
-        return 0
+        return sum(embedding.moves for embedding in self.embeddings)
 
     def state(self) -> Mapping[str, Any]:
-        """What a run that goes on from here needs beside the model and its optimiser; the same on all ranks."""
-        return {}
+        """What a run that goes on from here needs beside the model and its optimiser; the same on all ranks.
+
+        Here, where the tables are, if they have moved.
+        """
+        if not self.moves:
+            return {}
+        plans = [asdict(embedding.plan) for embedding in self.embeddings]
+        return {"world_size": self.setup.world.size, "plans": plans}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` gave, on any number of ranks. Collective."""
+        """Restore what `state` gave, on any number of ranks. Collective.
+
+        Here tables move to where they were, on as many ranks; on others they stay.
+        """
+        if state.get("world_size") == self.setup.world.size:
+            for embedding, plan in zip(self.embeddings, state["plans"], strict=True):
+                embedding.move_to(Plan.from_dict(plan))
 
     def scale_learning_rate(self, factor: float) -> None:
         """Let what the task updates itself learn at its peak rate times this, from the next minibatch on."""
+        for embedding in self.embeddings:
+            embedding.scale_learning_rate(factor)
 
     def update(self) -> None:
-        """Update what is not updated by the trainer's optimiser or in the backward pass."""
+        """Update what is not updated by the trainer's optimiser or in the backward pass: here, embedding tables."""
+        for embedding in self.embeddings:
+            embedding.step()
 
     def opening_lines(self) -> Sequence[str]:
         """What the user is told before the first epoch."""
@@ -202,7 +245,9 @@ class Task(ABC, Generic[Minibatch]):
 
     def local_tables(self) -> Sequence[StoredTables] | None:
         """What this rank stores of embedding tables, to read its state and to load it; None where there are none."""
-        return None
+        if not self.embeddings:
+            return None
+        return [table for embedding in self.embeddings for table in embedding.local_tables()]
 
     def check_world_size(self, written_by: int) -> None:
         """Refuse a checkpoint of so many ranks, where minibatches would be others.

@@ -139,21 +139,15 @@ class Trainer:
         if world.meter is None:
             world.meter = Meter()
         _refuse_batch_norm(model)
-        _copy_from_rank_0(world, task.dense_state(model))
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self._device = device
         self._draws = not takes_dropout(model)
-        task.start(
-            Setup(
-                world=world,
-                model=model,
-                device=device,
-                options=self.options,
-                seed=seed,
-                wire=wire,
-                stopwatch=self.stopwatch,
-            )
+        watch = self.stopwatch
+        task.attach(
+            Setup(world=world, model=model, device=device, options=self.options, seed=seed, wire=wire, stopwatch=watch)
         )
+        _copy_from_rank_0(world, task.dense_state())
+        task.start()
         # Its checks need the number of steps, which only the data tell.
         learning_rate_factor(self.options.schedule, 0, self.options.epochs * task.steps_per_epoch)
         if wire.sums == "fp8" and sums_world not in (None, world):
@@ -164,8 +158,8 @@ class Trainer:
         self._make_reducer = functools.partial(
             GradientReducer, sums_world or world, codec=wire.sums_codec(), bucket_bytes=task.bucket_bytes
         )
-        self._reducer, self._moves = self._make_reducer(task.reduced_parameters(model)), task.moves
-        self._dense = list(task.dense_parameters(model))
+        self._reducer, self._moves = self._make_reducer(task.reduced_parameters()), task.moves
+        self._dense = task.dense_parameters()
         self._optimizer = make_optimizer(self._dense, self.options)
         self._loss = 0.0
 
@@ -240,14 +234,14 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """What all ranks have in common: dense weights and their optimiser. Tables are in `Task.local_tables`."""
         return {
-            "model": self.task.dense_state(self.model),
+            "model": self.task.dense_state(),
             "optimizer": self._optimizer.state_dict(),
             "task": dict(self.task.state()),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave, on every rank, on any number of ranks."""
-        self.task.load_dense_state(self.model, state["model"])
+        self.task.load_dense_state(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.task.load_state(state.get("task", {}))
         self._follow_moves()
@@ -319,7 +313,7 @@ class Trainer:
         """Sum the gradients of what every rank holds now; what sums have left out is dropped where that is new."""
         if self._moves != self.task.moves:
             self._reducer.close()
-            self._reducer, self._moves = self._make_reducer(self.task.reduced_parameters(self.model)), self.task.moves
+            self._reducer, self._moves = self._make_reducer(self.task.reduced_parameters()), self.task.moves
 
     @contextlib.contextmanager
     def _forward_mode(self, epoch: int, step: int) -> Iterator[None]:
@@ -432,20 +426,21 @@ class Trainer:
             open_run_folder(folder.path)
 
         def check(header: CheckpointHeader) -> None:
-            if task.data == "log" and header.data_fingerprint not in (task.fingerprint, *task.ancestors):
+            if task.embeddings and header.data_fingerprint not in (task.fingerprint, *task.ancestors):
+                prepared = "prepare the log with vocabularies_from = the store of that run, or "
                 raise StoreError(
-                    f"{folder.path} was trained on another log, whose ids name other rows: prepare the log with "
-                    "vocabularies_from = the store of that run, or name its own store"
+                    f"{folder.path} was trained on another {task.data}, whose ids name other rows: "
+                    f"{prepared * (task.data == 'log')}name its own store"
                 )
 
         found = load_together(world, folder.checkpoint_folder, check, checkpoint, weights_only=True)
-        states = found.state, task.dense_state(self.model)
+        states = found.state, task.dense_state()
         theirs, own = ({(name, value.shape) for name, value in state.items()} for state in states)
         # In one alone, or of other shapes.
         differing = sorted({name for name, _ in theirs ^ own})
         if differing:
             raise StoreError(f"{found.path} holds another model: {', '.join(differing)} differ in name or shape")
-        task.load_dense_state(self.model, found.state)
+        task.load_dense_state(found.state)
         if (tables := task.local_tables()) is not None:
             restore_tables(found, tables, grown=grown, weights_only=not grown)
         return found

@@ -7,7 +7,7 @@ A row that several ids name counts as often, since bags are looked up without a 
 several samples of a deduplicated group have counts once.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,6 +39,7 @@ from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm
 from windrow.recsys.tables.make import first_values, initialise
 from windrow.recsys.tables.options import TableConfig, TableOptions, check_configs, embedding_names, init_fn_of
 from windrow.recsys.tables.table import TableBatch
+from windrow.training.embedding import EmbeddingModule, RowLookup
 from windrow.training.shard_files import StateTensor
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ __all__ = ["ShardedTables"]
 Result = TypeVar("Result")
 
 
-class ShardedTables(nn.Module, ABC, Generic[Result]):
+class ShardedTables(EmbeddingModule, Generic[Result]):
     """Embedding tables spread over the ranks of a world by a plan.
 
     A step, on every rank::
@@ -357,6 +358,13 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         self._ahead.append((features, lookup))
         return lookup
 
+    def start_rows(self, ids: Tensor) -> RowLookup:
+        """See `EmbeddingModule.start_rows`; RecipeError: here rows come in sums only."""
+        del ids
+        raise RecipeError(
+            f"rows do not come one by one from {type(self).__name__}: make an EmbeddingCollection of one table"
+        )
+
     def has_prefetched(self, features: "KeyedJaggedTensor") -> bool:
         """Whether a lookup of this object waits to be finished."""
         return any(started is features for started, _ in self._ahead)
@@ -604,6 +612,10 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
     @abstractmethod
     def blocks_of(self, owner: OwnerLayout) -> "Sequence[Sequence[Lookup]]":
         """The lookups of each block of what an owner sends home."""
+
+    def scale_learning_rate(self, factor: float) -> None:
+        """See `EmbeddingModule.scale_learning_rate`."""
+        self.set_learning_rate(self.options.learning_rate * factor)
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Learn at this rate from the next lookup on; call it before that lookup starts. Must agree.

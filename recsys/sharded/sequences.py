@@ -24,6 +24,7 @@ from windrow.recsys.sharded.layout import Lookup, OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput, Message, Samples, distinct_ids
 from windrow.recsys.sharded.whole_tables import WholeTables
 from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names
+from windrow.training.embedding import RowLookup
 
 if TYPE_CHECKING:
     from windrow.comm.world import World
@@ -167,6 +168,18 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
             samples = [distinct_ids(group) for group in samples]
         return super().lookup_of_samples(features, samples)
 
+    def start_rows(self, ids: Tensor) -> RowLookup:
+        """See `windrow.training.embedding.EmbeddingModule.start_rows`."""
+        from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
+
+        if len(self.embedding_names) != 1:
+            raise RecipeError(
+                f"rows are looked up by the ids of one feature, but this collection has {len(self.embedding_names)}, "
+                f"{', '.join(self.embedding_names)}: make one for each"
+            )
+        lengths = torch.tensor([len(ids)], device=ids.device)
+        return _Rows(self, KeyedJaggedTensor(list(self.layout_of_batches.features), ids, lengths=lengths))
+
     def blocks_of(self, owner: OwnerLayout) -> list[tuple[Lookup, ...]]:
         """A block is a lookup."""
         return [(lookup,) for lookup in owner.lookups]
@@ -217,6 +230,24 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
             lists = Jagged.of_lengths(of_ids, torch.from_numpy(lengths).to(self.device, torch.int64))
             found[name] = Deduplicated(lists, group.inverse_on(self.device))
         return found
+
+
+class _Rows(RowLookup):
+    """A prefetched lookup of one list of one feature."""
+
+    def __init__(self, tables: EmbeddingCollection, ids: "KeyedJaggedTensor") -> None:
+        self._tables, self._ids = tables, ids
+        self._lookup = tables.prefetch(ids)
+
+    def start_ids(self) -> None:
+        self._lookup.start_ids()
+
+    def finish(self) -> Tensor:
+        (rows,) = self._tables.lookup_of(self._ids, ()).finish().values()
+        return rows.expand().values
+
+    def drop(self) -> None:
+        self._tables.lookup_of(self._ids, ()).settle()
 
 
 def _landings(owner: OwnerLayout, samples: Sequence[Samples]) -> list[Landing]:

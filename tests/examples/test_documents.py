@@ -67,7 +67,7 @@ def test_the_whole_graph_is_trained_on(recipes: Path) -> None:
 # ----------------------------------------------------------------------------------------------------------- howto.md
 
 ARCHIVE, TABLES = blocks("howto.md", "toml")
-WRITE_ARCHIVE, WRITE_DGL, WRITE_STORE, OWN_MODEL, LINKS = blocks("howto.md", "python")
+WRITE_ARCHIVE, WRITE_DGL, WRITE_STORE, OWN_MODEL, ROWS, LINKS = blocks("howto.md", "python")
 
 
 @pytest.mark.parametrize("recipe", [ARCHIVE, TABLES])
@@ -98,9 +98,10 @@ def test_tables_become_a_store(recipes: Path) -> None:
         (WRITE_DGL, "mine.dgl"),
         (WRITE_STORE, "stores/mine-2"),
         (OWN_MODEL, "runs/own-model/summary.json"),
+        (ROWS, "runs/rows/summary.json"),
         (LINKS, "runs/links/summary.json"),
     ],
-    ids=["dgl", "store", "model", "links"],
+    ids=["dgl", "store", "model", "rows", "links"],
 )
 def test_programs_for_graphs_run(recipes: Path, program: str, made: str) -> None:
     run(program)

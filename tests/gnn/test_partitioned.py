@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from windrow.comm.errors import DataError, StoreError
+from windrow.gnn.full_graph import FullGraphTask
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import store_arrays, vertex_order
 from windrow.gnn.sampler import SamplerOptions
@@ -76,13 +77,16 @@ def test_the_order_of_the_store_is_kept(tmp_path):
     assert PartitionedGraph.open(old, rank=1, size=2).order is None
 
 
-def test_a_graph_without_features_is_refused(tmp_path):
+def test_a_graph_without_features_has_none_for_models(tmp_path):
     graph = dataclasses.replace(make_graph(), features=None)
-    with pytest.raises(DataError, match="the graph has no features: a model needs them"):
-        PartitionedGraph.from_graph(graph, make_book(graph), 0)
-    path = written_store(tmp_path / "store", graph, make_book(graph))
-    with pytest.raises(DataError, match=r"has no features: a model needs them"):
-        PartitionedGraph.open(path, rank=0, size=2)
+    cut = PartitionedGraph.from_graph(graph, make_book(graph), 0)
+    opened = PartitionedGraph.open(written_store(tmp_path / "store", graph, make_book(graph)), rank=0, size=2)
+    start, stop = cut.own_range
+    for part in (cut, opened):
+        assert part.features.shape == (stop - start, 0)
+        for task in (NodeTask, FullGraphTask):
+            with pytest.raises(DataError, match="the graph has no features: a model needs them"):
+                task(part)
 
 
 def test_an_altered_part_is_refused_by_the_rank_that_holds_it(tmp_path):

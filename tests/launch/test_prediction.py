@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from windrow.caching.cached_store import CachedStore
+from windrow.comm.connect import connect
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.launcher import launched_rank
 from windrow.comm.loopback import Loopback
@@ -300,6 +301,29 @@ def test_hidden_vectors(prepared: Path, tmp_path: Path) -> None:
         with torch.no_grad():
             logits = model.layer_forward(1, Block.whole(graph.indptr, graph.indices), found)
         torch.testing.assert_close(logits, expected_logits(recipe, run, graph), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.parallel(2))])
+def test_rows_of_vertices_are_learnt_where_there_are_no_features(
+    shared_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
+    run, out = shared_tmp_path / "run", shared_tmp_path / "p.parquet"
+    if launched_rank() == 0:
+        store_graph(shared_tmp_path, dataclasses.replace(make_graph(), features=None), ranks)
+    with connect() as world:
+        world.barrier(stage="store")
+    tables = {"dim": 4, "initial_scale": 1.0, "learning_rate": 0.1}
+    recipe = make(shared_tmp_path, store=f"store-{ranks}", model={"embedding": True}, tables=tables)
+    result = train(recipe, run_folder=run)
+    found = predicted(recipe, run, out)
+    record = read_records(run / "metrics.jsonl")[found.epoch - 1]
+    assert found.figures == pytest.approx({"validation": record.validation, "test": record.test})
+    assert (found.rows, result.test) == (NUM_VERTICES, record.test)
+    assert main(["evaluate", str(run)]) == 0
+    if ranks == 1:  # An error ends a job of several.
+        with pytest.raises(RecipeError, match="none of others: leave out --graph"):
+            predicted(recipe, run, out, store=recipe.store)
 
 
 def test_hidden_vectors_are_the_first_rows_of_an_embedding_table(

@@ -90,6 +90,15 @@ def test_an_npz_file_without_a_split() -> None:
     trains(["partition", "--parts", "1"])
 
 
+def test_vertices_without_features_learn_rows() -> None:
+    graph = community_graph(200, 2, seed=0, num_features=0)
+    destinations = np.repeat(np.arange(200), np.diff(graph.indptr.numpy()))
+    np.savez("mine.npz", edges=np.stack([graph.indices.numpy(), destinations], axis=1), y=graph.labels.numpy())
+    recipe = init("graph", "mine.npz")
+    assert (recipe["model"]["embedding"], recipe["tables"]["dim"]) == (True, 64)
+    trains(["partition", "--parts", "1"])
+
+
 def test_edges_alone_can_be_partitioned(capsys: pytest.CaptureFixture[str]) -> None:
     Path("edges.csv").write_text("7;8\n8;9\n9;7\n")
     recipe = init("graph", "edges.csv")
@@ -97,7 +106,7 @@ def test_edges_alone_can_be_partitioned(capsys: pytest.CaptureFixture[str]) -> N
         recipe["graph"]["edge_list"] | {"delimiter": ";", "has_header": False, "ids": "integers"}
         == recipe["graph"]["edge_list"]
     )
-    assert "it needs features and labels" in capsys.readouterr().out
+    assert "it needs labels" in capsys.readouterr().out
     assert main(["partition", "r.toml", "--parts", "1"]) == 0
 
 

@@ -6,11 +6,13 @@ from torch import nn
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
-from windrow.comm.meter import Meter
+from windrow.comm.meter import Meter, Stopwatch
+from windrow.comm.wire import WireOptions
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.task import RecommendationTask
+from windrow.training.task import Setup
 
 CASES = [
     *(("embedding_bags", kind) for kind in ("table", "row", "column", "replicated", "mixed", "rows on every rank")),
@@ -101,9 +103,11 @@ def test_checkpoints_of_the_dense_part_bring_no_table_together(small):
         world.meter = Meter()
         model = Model(make(small, "embedding_bags", world, "mixed"))
         task = RecommendationTask(None)
-        dense = task.dense_state(model)
+        setup = {"options": task.default_options, "seed": 0, "wire": WireOptions(), "stopwatch": Stopwatch()}
+        task.attach(Setup(world=world, model=model, device=torch.device("cpu"), **setup))
+        dense = task.dense_state()
         model.parts["top"].weight.data.zero_()
-        task.load_dense_state(model, dense)
+        task.load_dense_state(dense)
         return list(dense), world.meter.table()
 
     assert Loopback.run(2, body) == [(["parts.top.weight", "parts.top.bias"], {})] * 2
