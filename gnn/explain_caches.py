@@ -13,6 +13,7 @@ import torch
 
 from windrow.caching.selection import automatic_capacities, cache_capacity, least_that_suffices, rows_that_fit
 from windrow.caching.vip import find_samplers
+from windrow.comm.errors import DataError
 from windrow.comm.links import Links
 from windrow.comm.wire_savings import FormatSaving, row_savings, saving_rows, sum_savings
 from windrow.gnn.cache_choice import Sampling, rank_part, row_sizes
@@ -101,9 +102,17 @@ def explain(
             the cache options say so.
         work: of a step; None where the network is not known.
 
+    Raises:
+        DataError: the graph has no features.
+
     Cost:
         That of `windrow.gnn.cache_choice.rank_part` for every part, one after another; memory for one at a time.
     """
+    if graph.num_features == 0:
+        raise DataError(
+            "the graph has no features, which caches are about: rows of vertices that are learnt are asked for in "
+            "every step, each as often as minibatches of other ranks need it"
+        )
     parts, vertices, cache = graph.book.num_parts, graph.num_vertices, sampling.cache
     row_bytes, wire_row_bytes = row_sizes(sampling.sampler, sampling.wire, graph.features)
     hosts = links.hosts if links is not None and cache.shared_memory else range(parts)

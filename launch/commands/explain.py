@@ -127,6 +127,7 @@ def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
     from windrow.gnn.explain_caches import USUAL_ALPHAS, describe_explanation, explain, write_explanation_plot
     from windrow.gnn.partitioned import PartitionedGraph
     from windrow.partition.store import PartitionStore
+    from windrow.training.terminal import byte_size
 
     parts = PartitionStore.open(recipe.store, verify=False).manifest.num_parts
     if parts == 1:
@@ -153,6 +154,13 @@ def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
         work=work,
     )
     print(f"{recipe.name}: {describe_explanation(found, recipe.sampling, network=network, computed=computed)}")
+    if recipe.model.embedding:
+        rows = max(one.remote_rows for one in found.curve)
+        size = byte_size(2 * 4 * rows * recipe.tables.of("vertex").dim)
+        print(
+            f"\nrows that are learnt (model.embedding) come on top, whatever the cache, and these times do not count "
+            f"them: {rows:,.0f} an epoch and as many gradients, {size} in float32"
+        )
     if arguments.plot is not None:
         with writing(arguments.plot, "--plot"):
             write_explanation_plot(found, arguments.plot, title=recipe.name)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from windrow.caching.selection import CacheOptions
+from windrow.comm.errors import DataError
 from windrow.comm.links import Links, NetworkDescription, described_links
 from windrow.comm.wire import WireOptions
 from windrow.gnn.cache_choice import Sampling, rank_part
@@ -53,6 +54,11 @@ def check(found: Explanation) -> None:
         assert (np.diff([one.remote_rows for one in sizes]) <= 0).all()
         assert (np.diff([one.kept_rows for one in sizes]) >= 0).all()
     assert set(found.marks.values()) <= set(found.sizes)
+
+
+def test_nothing_is_cached_of_a_graph_without_features(graph: PartitionedGraph) -> None:
+    with pytest.raises(DataError, match="no features, which caches are about"):
+        explain(dataclasses.replace(graph, features=graph.features[:, :0]), sampling())
 
 
 def test_rows_bytes_and_memory_without_a_network(graph: PartitionedGraph) -> None:

@@ -64,7 +64,8 @@ def test_what_is_predicted_is_what_training_asks_for(
     recipe: Path, store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "explain.json"
-    assert explain_with(recipe, "--set", store, "--alphas", "0,0.2,1", "--json", out) == 0
+    learnt = ("--set", "model.embedding=true", "--set", "tables.dim=16")
+    assert explain_with(recipe, "--set", store, *learnt, "--alphas", "0,0.2,1", "--json", out) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(f"tolokers: 11,758 vertices in {PARTS} parts; 6 steps an epoch")
     assert f"mpirun -n {PARTS} windrow network" in printed
@@ -73,6 +74,7 @@ def test_what_is_predicted_is_what_training_asks_for(
     asked = load_recipe(recipe, [store])
     for alpha in (0, 0.2, 1):
         assert sizes[alpha]["remote_rows"] == pytest.approx(measured_rows(asked, alpha, epochs=3), rel=0.03)
+    assert f"do not count them: {sizes[0]['remote_rows']:,.0f} an epoch and as many gradients" in printed
 
 
 def test_with_a_network_there_are_times_and_a_picture(
