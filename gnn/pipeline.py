@@ -198,7 +198,8 @@ class LoadedMinibatch:
         """Rows, and behind their columns those that are learnt; then every rank calls it, once."""
         if self.lookup is None:
             return self.rows
-        return torch.cat([self.rows, self.lookup.finish().to(self.rows.device)], 1)
+        learnt = self.lookup.finish().to(self.rows.device)
+        return torch.cat([self.rows, learnt], 1) if self.rows.shape[1] else learnt
 
     def no_loss(self) -> Tensor | None:
         """What a rank without seeds gives for a loss: a zero where others wait for gradients of learnt rows."""
