@@ -453,7 +453,7 @@ def fastest(jobs: Jobs, peers: Mapping[str, Peer]) -> str:
 def finalists(jobs: Jobs, peers: Mapping[str, Peer]) -> dict[str, Peer]:
     """The fastest without and with sampler processes: what these fetch ahead counts for more on slower links."""
     kinds = [{name: peer for name, peer in peers.items() if (peer.samplers > 0) is has} for has in (False, True)]
-    names = [fastest(jobs, kind) for kind in kinds]
+    names = [fastest(jobs, kind) for kind in kinds if kind]
     return {name: peers[name] for name in names}
 
 
