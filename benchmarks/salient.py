@@ -18,7 +18,7 @@ replication is found from the bytes of an epoch and its time at 10 Gbit/s.
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,49 +100,23 @@ class Scale:
     """Of a step, instead of computing."""
 
 
+COMPUTED = Scale(
+    hosts=4,
+    vertices=1_000_000,
+    edges=20_000_000,
+    communities=500,
+    train_share=0.08,
+    batch_size=4096,
+    hidden=256,
+    repeats=2,
+)
+IN_SHORT = {"vertices": 100_000, "edges": 1_500_000, "communities": 100, "repeats": 1}
+WAITS = {"hosts": 8, "train_share": 0.02, "batch_size": 256, "hidden": 64, "wait_s": 0.4}
 SCALES = {
-    ("computed", False): Scale(
-        hosts=4,
-        vertices=1_000_000,
-        edges=20_000_000,
-        communities=500,
-        train_share=0.08,
-        batch_size=4096,
-        hidden=256,
-        repeats=2,
-    ),
-    ("computed", True): Scale(
-        hosts=4,
-        vertices=100_000,
-        edges=1_500_000,
-        communities=100,
-        train_share=0.1,
-        batch_size=2048,
-        hidden=256,
-        repeats=1,
-    ),
-    ("waits", False): Scale(
-        hosts=8,
-        vertices=400_000,
-        edges=8_000_000,
-        communities=200,
-        train_share=0.02,
-        batch_size=256,
-        hidden=64,
-        repeats=2,
-        wait_s=0.4,
-    ),
-    ("waits", True): Scale(
-        hosts=8,
-        vertices=100_000,
-        edges=1_500_000,
-        communities=100,
-        train_share=0.02,
-        batch_size=256,
-        hidden=64,
-        repeats=1,
-        wait_s=0.4,
-    ),
+    ("computed", False): COMPUTED,
+    ("computed", True): replace(COMPUTED, **IN_SHORT, train_share=0.1, batch_size=2048),
+    ("waits", False): replace(COMPUTED, **WAITS, vertices=400_000, edges=8_000_000, communities=200),
+    ("waits", True): replace(COMPUTED, **IN_SHORT, **WAITS),
 }
 """By part, and whether in short."""
 
