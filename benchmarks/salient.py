@@ -110,8 +110,8 @@ COMPUTED = Scale(
     hidden=256,
     repeats=2,
 )
-IN_SHORT = {"vertices": 100_000, "edges": 1_500_000, "communities": 100, "repeats": 1}
-WAITS = {"hosts": 8, "train_share": 0.02, "batch_size": 256, "hidden": 64, "wait_s": 0.4}
+IN_SHORT: dict[str, Any] = {"vertices": 100_000, "edges": 1_500_000, "communities": 100, "repeats": 1}
+WAITS: dict[str, Any] = {"hosts": 8, "train_share": 0.02, "batch_size": 256, "hidden": 64, "wait_s": 0.4}
 SCALES = {
     ("computed", False): COMPUTED,
     ("computed", True): replace(COMPUTED, **IN_SHORT, train_share=0.1, batch_size=2048),
