@@ -32,7 +32,7 @@ from windrow.comm.transfer import Request, Tensors, as_bytes, chunk_bounds
 from windrow.comm.wire import Codec
 from windrow.comm.world import World
 
-__all__ = ["BackgroundProgress", "MPIWorld", "PacedMessage", "PacedSends", "mpi_rendezvous", "paced_piece_bytes"]
+__all__ = ["BackgroundProgress", "MPIWorld", "PacedMessage", "PacedSends", "mpi_rendezvous"]
 
 INTERVAL_S = 1e-3
 """Between the first two looks after something was posted."""
@@ -188,22 +188,16 @@ must be a limit; it is this low because MPICH 5.0.2 over TCP sends messages abov
 1 Gbit/s, a sum of 64 MB over 4 of them reached 53 % of the wire in one call and 96 % in pieces; messages of 32 MiB
 between 2 reached 46 to 93 %, and in pieces 88 to 95 %. Shorter pieces gain nothing and cost latency."""
 
-PACED_BYTES = 96 << 10
-"""Of pieces of messages that give way, one for each peer, all together. A sum over ranks takes several rounds, and each
-waits for the pieces on their way, two for each peer: over 4 ranks at 70 Mbit/s 22 ms a round, which is little beside a
-sum of 1 MB; with four times as much a step of training took 5 % longer."""
-LONGEST_PIECE_BYTES, SHORTEST_PIECE_BYTES = 32 << 10, 4 << 10
+PACED_MESSAGE_BYTES = 32 << 10
+"""Of messages that give way. A sum over 4 ranks takes 4 rounds, and each waits for the pieces on their way: at
+70 Mbit/s and with two pieces to each of 3 peers 22 ms, which is little beside a sum of 1 MB; with pieces of 128 KiB a
+step of training took 5 % longer."""
 
 PACED = 1
 """Tag of messages that give way: MPI keeps those of a pair and a tag in order, and these are overtaken. Lane 0 has
 tag 0, and channel 1 the one behind this."""
 
 OPERATIONS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
-
-
-def paced_piece_bytes(size: int) -> int:
-    """Of each piece of a message that gives way, between so many ranks."""
-    return min(max(PACED_BYTES // max(size - 1, 1), SHORTEST_PIECE_BYTES), LONGEST_PIECE_BYTES)
 
 
 class _Requests(Request):
@@ -296,7 +290,7 @@ class MPIWorld(World):
         _wait_for_gpu([*sends, *receives])
         gives_way = gives_way and channels is None
         tags = [channel + PACED if channel else PACED * gives_way for channel in channels or [0] * self.size]
-        largest = min(self._largest_message_bytes, paced_piece_bytes(self.size) if gives_way else sys.maxsize)
+        largest = min(self._largest_message_bytes, PACED_MESSAGE_BYTES if gives_way else sys.maxsize)
         # Receives first, and every rank starts with its right-hand neighbour: no rank is everybody's first target.
         steps = range(1, self.size)
         incoming = _chunks(receives, [(self.rank - step) % self.size for step in steps], largest)

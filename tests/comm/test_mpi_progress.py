@@ -172,19 +172,12 @@ def check_error_is_kept(sends):
     assert not message.pieces_left
 
 
-def test_pieces_that_give_way_are_shorter_between_more_ranks():
-    from windrow.comm.mpi_world import paced_piece_bytes
-
-    found = [paced_piece_bytes(size) for size in (1, 2, 4, 8, 64)]
-    assert found == [32 << 10, 32 << 10, 32 << 10, (96 << 10) // 7, 4 << 10]
-
-
 @pytest.mark.parallel([2, 4])
 def test_what_gives_way_arrives_whole_and_is_overtaken():
-    from windrow.comm.mpi_world import MPIWorld, paced_piece_bytes
+    from windrow.comm.mpi_world import PACED_MESSAGE_BYTES, MPIWorld
 
     world = MPIWorld(deadline_s=60)
-    length = 20 * paced_piece_bytes(world.size) // 8 + 3
+    length = 20 * PACED_MESSAGE_BYTES // 8 + 3
 
     def exchange(number):
         sends = [torch.full((length,), 100 * number + 10 * world.rank + peer) for peer in range(world.size)]
