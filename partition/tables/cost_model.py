@@ -135,16 +135,18 @@ class ComputeModel:
         """Numbers in the vector of a piece."""
         return len(self.head[0][1]) + 1
 
-    def vectors(self, features: Floats) -> Floats:
+    def vectors(self, features: Floats, more: Floats | float = 0.0) -> Floats:
         """What adds up over pieces: [n, width] of [n, 22] features; the last column is the roof, or the number 1.
 
-        The rest has gone through the head's first weights: these act on each piece of a sum alike.
+        The rest has gone through the head's first weights: these act on each piece of a sum alike. Seconds that come on
+        top, [n], add to the roof; ``published`` has no place for them.
         """
         inputs = (inputs_of(self.design, features) - self.mean) / self.deviation
         found = np.maximum(forward(self.body, inputs), 0.0) @ self.head[0][0]
         weight = np.ones(len(features)) if self.design == "published" else roof_terms(features) @ self.roof[:-1]
         if self.design == "corrected":
             found = found * weight[:, None]
+            weight = weight + more
         return np.column_stack([found, weight])
 
     def seconds(self, sums: Floats) -> Floats:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from windrow.comm.errors import PlanError
 from windrow.comm.link_model import predict_all_reduce
 from windrow.comm.wire import WireOptions, number_bytes
 from windrow.partition.tables.access import asked, expected_distinct, octave_bounds, steps_of
@@ -42,6 +43,12 @@ however few rows were looked up (two ranks of a server's processor, less what su
 LANDING_SECONDS_PER_BYTE, LANDING_SECONDS_PER_ROW = 6e-10, 1.7e-7
 """Of a vector of float32 at home, and as much for its gradient: packed where it comes from, and copied or added (two
 ranks of the same processor). Rows count where a table is cut by rows: each vector goes to a place of its own then."""
+EVERY_ROW_SECONDS_PER_NUMBER = 1e-9
+"""Of a table of which a step moves every row: its gradient is as large as itself (one rank of that processor: 0.77 to
+0.92 for Adam, 1.04 to 1.70 for row-wise Adagrad with weight decay)."""
+STATE_SECONDS_PER_NUMBER = 3e-9
+"""Of a row that was looked up and has a state for each number, as of Adagrad (there: 2.0 to 4.8). Row-wise Adagrad is
+what cost models are trained on; SGD takes 0.85 to 1.08 of it, and half precision 0.64 to 1.30."""
 FORWARD_SHARE = 0.4
 """Of the seconds of forward and backward pass (there, with 1 to 16 ids in a list)."""
 LONG_BYTES = 1 << 30
@@ -159,6 +166,9 @@ class TableCosts:
         workload: of a step.
         model: of the time on a rank.
         replica_groups: of ranks, each of which holds all tables; see `Plan.replica_groups`.
+
+    Raises:
+        PlanError: the model is of the published design, and tables learn by other rules than row-wise Adagrad or SGD.
     """
 
     def __init__(
@@ -176,6 +186,12 @@ class TableCosts:
         self.workload = workload.of_group(self.world_size)
         """Of a group."""
         self.model = model if workload.learns else model.times(FORWARD_SHARE)
+        priced = [spec for spec in specs if spec.moves_every_row or spec.optimizer_bytes_per_row > FLOAT32_BYTES]
+        if model.design == "published" and priced:
+            raise PlanError(
+                f"table {priced[0].name!r} learns by other rules than row-wise Adagrad, and a cost model of the "
+                "published design knows that alone: leave plan.cost_model out, or train one of the design corrected"
+            )
         self._links, self._groups = workload.links, replica_groups
         # Compiled loops are loaded with the first costs.
         from windrow.partition.tables.cost_kernels import exchanges, in_turn, network_of
@@ -204,9 +220,20 @@ class TableCosts:
                     for p, _ in missing
                 ]
             )
-            self._vectors |= dict(zip(missing, self.model.vectors(features), strict=True))
+            more = np.array([self._learning(piece, of[2]) for (piece, _), of in zip(missing, features, strict=True)])
+            self._vectors |= dict(zip(missing, self.model.vectors(features, more), strict=True))
         found = [self._vectors[key] for key in keys]
         return np.stack(found) if found else np.zeros((0, self.model.width))
+
+    def _learning(self, piece: Piece, distinct: float) -> float:
+        """Seconds that learning takes more than by row-wise Adagrad, with so many different rows looked up."""
+        spec = self.specs[piece.table]
+        if not self.workload.learns or spec.compressed_bytes is not None:
+            return 0.0
+        if spec.moves_every_row:
+            return EVERY_ROW_SECONDS_PER_NUMBER * (piece.rows[1] - piece.rows[0]) * piece.num_columns
+        has_states = spec.optimizer_bytes_per_row > FLOAT32_BYTES
+        return STATE_SECONDS_PER_NUMBER * distinct * piece.num_columns * has_states
 
     def traffic(self, piece: Piece) -> Traffic:
         """What each rank exchanges with the owner of a piece."""

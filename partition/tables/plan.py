@@ -58,6 +58,8 @@ class TableSpec:
     """Size of a weight: 4 for float32, 2 for float16."""
     optimizer_bytes_per_row: float = 0.0
     """Optimiser state of a whole row: 0 for SGD, 4 for row-wise Adagrad, 4 x dim for Adagrad, 8 x dim for Adam."""
+    moves_every_row: bool = False
+    """Whether a step also changes rows that were not looked up, as Adam and weight decay do."""
     lookups_per_sample: float = 1.0
     """Expected ids per sample, over all its features together."""
     access: tuple[float, ...] = ()

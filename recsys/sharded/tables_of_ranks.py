@@ -204,6 +204,7 @@ def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[Ta
                 features=features,
                 bytes_per_value=own.dtype.itemsize,
                 optimizer_bytes_per_row=own.optimizer_bytes_per_row(table.embedding_dim),
+                moves_every_row=own.moves_every_row,
                 lookups_per_sample=float(len(features)),
                 compressed_bytes=compressed.get(table.name),
                 pooled=hasattr(table, "pooling"),

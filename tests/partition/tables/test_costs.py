@@ -8,15 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windrow.comm.errors import PlanError
 from windrow.comm.link_model import predict_all_reduce
 from windrow.comm.links import CollectiveCost, Links, NetworkDescription, described_links
 from windrow.partition.tables import Plan, Replica, Shard, TableSpec, rank_bytes
 from windrow.partition.tables.cost_model import ComputeModel, Piece, piece_features, roof_terms
 from windrow.partition.tables.costs import (
     DENSE_SECONDS_PER_BYTE,
+    EVERY_ROW_SECONDS_PER_NUMBER,
     FORWARD_SHARE,
     LANDING_SECONDS_PER_BYTE,
     LANDING_SECONDS_PER_ROW,
+    STATE_SECONDS_PER_NUMBER,
     TableCosts,
     Traffic,
     Workload,
@@ -38,6 +41,30 @@ def network(size: int, hosts: list[str] | None = None) -> Links:
         seconds_per_byte=np.full((size, size), THETA),
         hidden_s=np.zeros((size, size)),
     )
+
+
+def test_learning_costs_what_its_rule_moves(hand_made: ComputeModel) -> None:
+    plan = Plan((Shard("a", 0, (0, 1000), (0, 16)), Shard("b", 1, (0, 500), (0, 8))))
+
+    def seconds(*, learns: bool = True, **of_a: object) -> np.ndarray:
+        specs = [replace(SPECS[0], **of_a), SPECS[1]]
+        return TableCosts(specs, 2, Workload(batch_size=100, learns=learns), hand_made).of_plan(plan).compute
+
+    usual = seconds(optimizer_bytes_per_row=4.0)
+    adam = {"optimizer_bytes_per_row": 8.0 * 16, "moves_every_row": True}
+    np.testing.assert_allclose(seconds(**adam) - usual, [EVERY_ROW_SECONDS_PER_NUMBER * 1000 * 16, 0], atol=1e-12)
+    distinct = piece_features(SPECS[0], (0, 1000), 16, 100, ranks=2)[2]
+    adagrad = seconds(optimizer_bytes_per_row=4.0 * 16)
+    np.testing.assert_allclose(adagrad - usual, [STATE_SECONDS_PER_NUMBER * distinct * 16, 0], atol=1e-12)
+    np.testing.assert_allclose(seconds(**adam, learns=False), seconds(learns=False))
+    np.testing.assert_allclose(seconds(**adam, compressed_bytes=640), seconds(compressed_bytes=640))
+
+
+def test_a_published_model_prices_row_wise_adagrad_alone(hand_made: ComputeModel) -> None:
+    published = replace(hand_made, design="published")
+    TableCosts(SPECS, 2, Workload(), published)
+    with pytest.raises(PlanError, match="table 'a' learns by other rules than row-wise Adagrad"):
+        TableCosts([replace(SPECS[0], optimizer_bytes_per_row=64.0)], 2, Workload(), published)
 
 
 def test_an_exchange_of_equal_parts() -> None:
