@@ -267,8 +267,7 @@ class LinkTask(GraphTask):
         """Of this rank's edges; where it has none in this step, None, or of an embedding a zero."""
         task = minibatch.task
         assert isinstance(task, _LinkSeeds)
-        if self._embedding is not None:
-            self._embedding.round_anew(epoch, step)
+        self.round_anew(epoch, step)
         if not len(task.sources):
             return minibatch.no_loss()
         with self.setup.stopwatch.measure("forward"):

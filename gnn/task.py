@@ -356,8 +356,7 @@ class NodeTask(GraphTask):
     def loss(self, minibatch: LoadedMinibatch, epoch: int, step: int) -> Tensor | None:
         """Of this rank's seeds; where it has none in this step, None, or of an embedding a zero."""
         setup, seeds = self.setup, minibatch.task.seeds
-        if self._embedding is not None:
-            self._embedding.round_anew(epoch, step)
+        self.round_anew(epoch, step)
         if not len(seeds):
             return minibatch.no_loss()
         with setup.stopwatch.measure("forward"):

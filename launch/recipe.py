@@ -26,7 +26,10 @@ from windrow.launch.recommendation_recipe import RecommendationRecipe, make_reco
 from windrow.launch.settings import parse_settings, settings_to_dict
 from windrow.recsys.tables.options import TableOptions
 
-__all__ = ["AnyRecipe", "Recipe", "load_any_recipe", "load_recipe", "make_any_recipe", "make_recipe"]
+__all__ = ["VERTEX_TABLE", "AnyRecipe", "Recipe", "load_any_recipe", "load_recipe", "make_any_recipe", "make_recipe"]
+
+VERTEX_TABLE = "vertex"
+"""Name of the table of learnt rows of vertices."""
 
 DECISIVE_SECTIONS = ("model", "sampler", "full_graph", "wire", "training", "evaluation")
 
@@ -105,6 +108,11 @@ class Recipe(PartitionJob):
                 f"{section}.fanouts = {list(fanouts)} has {len(fanouts)} hops, but model.num_layers = "
                 f"{self.model.num_layers}: give one fanout for each layer, or change the number of layers"
             )
+
+    @property
+    def vertex_table(self) -> TableOptions:
+        """How the learnt rows of vertices are stored, and how they learn."""
+        return self.tables.of(VERTEX_TABLE)
 
     @property
     def sampling(self) -> Sampling:

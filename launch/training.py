@@ -15,7 +15,7 @@ from windrow.gnn.partitioning import check_vertex_order
 from windrow.gnn.task import NodeTask
 from windrow.launch.known_links import kept_links, world_of_sums
 from windrow.launch.rank_process import joined_job
-from windrow.launch.recipe import AnyRecipe, Recipe
+from windrow.launch.recipe import VERTEX_TABLE, AnyRecipe, Recipe
 from windrow.training.callbacks import Callback, TensorBoard
 from windrow.training.checkpoint import CheckpointOptions
 from windrow.training.journal import TrainingResult
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from windrow.training.task import Task
 
 __all__ = ["gnn_of", "make_trainer", "rows_of_vertices", "train"]
-
-VERTEX_TABLE = "vertex"
 
 
 def train(
@@ -122,7 +120,7 @@ def _graph(world: World, recipe: Recipe, device: torch.device) -> "tuple[torch.n
 
 def gnn_of(recipe: Recipe, graph: PartitionedGraph) -> GNN:
     """The model of a recipe."""
-    columns = graph.num_features + recipe.tables.of(VERTEX_TABLE).dim * recipe.model.embedding
+    columns = graph.num_features + recipe.vertex_table.dim * recipe.model.embedding
     return build_model(recipe.model, in_features=columns, out_features=graph.num_outputs, seed=recipe.run.seed)
 
 
@@ -135,7 +133,7 @@ def rows_of_vertices(
     from windrow.recsys.sharded.sequences import EmbeddingCollection
     from windrow.recsys.tables.options import EmbeddingConfig
 
-    own = recipe.tables.of(VERTEX_TABLE)
+    own = recipe.vertex_table
     return EmbeddingCollection(
         [EmbeddingConfig(graph.num_vertices, own.dim, VERTEX_TABLE)],
         device,

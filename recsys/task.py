@@ -144,8 +144,7 @@ class RecommendationTask(Task[Lookups]):
         batch, setup = minibatch.batch, self.setup
         context = DropoutContext(seed=setup.seed, epoch=epoch, step=step, row_ids=batch.row_ids.to(setup.device))
         output = self._model.finish(minibatch, context)
-        for number, embedding in enumerate(self.embeddings):
-            embedding.round_anew(epoch, step, number)
+        self.round_anew(epoch, step)
         with setup.stopwatch.measure("forward"):
             if self._loss is not None:
                 return summed_loss(self._loss, output, batch.labels, batch.weights)

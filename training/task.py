@@ -234,6 +234,11 @@ class Task(ABC, Generic[Minibatch]):
         for embedding in self.embeddings:
             embedding.scale_learning_rate(factor)
 
+    def round_anew(self, epoch: int, step: int) -> None:
+        """Have gradients of embedding tables that travel in few bits rounded by the random numbers of this step."""
+        for number, embedding in enumerate(self.embeddings):
+            embedding.round_anew(epoch, step, number)
+
     def update(self) -> None:
         """Update what is not updated by the trainer's optimiser or in the backward pass: here, embedding tables."""
         for embedding in self.embeddings:

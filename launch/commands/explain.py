@@ -156,7 +156,7 @@ def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
     print(f"{recipe.name}: {describe_explanation(found, recipe.sampling, network=network, computed=computed)}")
     if recipe.model.embedding:
         rows = max(one.remote_rows for one in found.curve)
-        size = byte_size(2 * 4 * rows * recipe.tables.of("vertex").dim)
+        size = byte_size(2 * 4 * rows * recipe.vertex_table.dim)
         print(
             f"\nrows that are learnt (model.embedding) come on top, whatever the cache, and these times do not count "
             f"them: {rows:,.0f} an epoch and as many gradients, {size} in float32"
