@@ -331,8 +331,7 @@ for kernel, out in ((quantize_triton._quantize, "*u8"), (quantize_triton._dequan
 
 def test_gpu_kernels_compile_for_a_gpu_and_round_as_cpus_do(run_with_triton):
     code = run_with_triton(COMPILED)
-    assert "div.rn.f64" in code
-    assert "div.full" not in code
+    assert code.count("div.") == code.count("div.full") == 1  # of the guess
     assert ".ftz" not in code
 
 

@@ -43,6 +43,12 @@ GRAPHS: dict[str, dict[str, dict[str, Any]]] = {
     "whole, skipping": {"full_graph": {"method": "skip_broadcasts"}},
     "whole, slices": {"full_graph": {"method": "feature_slices"}},
     "fp8 sums": {"wire": {"sums": "fp8"}},
+    "learnt rows": {"model": {"embedding": True}, "tables": {"dim": 8}},
+    "learnt rows, int8": {"model": {"embedding": True}, "tables": {"dim": 8}, "wire": {"vectors": "int8"}},
+    "learnt rows, robe": {
+        "model": {"embedding": True},
+        "tables": {"dim": 8, "form": "robe", "compression": 2, "robe_block": 8},
+    },
 }
 
 CUT: dict[str, Any] = {"planner": "row_wise"}
@@ -55,6 +61,8 @@ LOGS: dict[str, dict[str, dict[str, Any]]] = {
     "by rows, fp16": {"plan": CUT, "wire": {"vectors": "fp16", "gradients": "bf16"}},
     "by rows, int8": {"plan": CUT, "wire": {"vectors": "int8", "gradients": "int4"}},
     "replicated": {"plan": {"replicate_below_bytes": 1 << 20}},
+    "hot rows replicated": {"plan": {"planner": "oper"}},
+    "planned anew": {"plan": {"planner": "oper", "replan_every_steps": 2, "replan_margin": 0.0}},
     "robe": {"tables": {"form": "robe", "compression": 2}},
     "tensor train": {"tables": {"form": "tensor_train", "compression": 2}},
     "int8": {"tables": {"form": "int8"}},
