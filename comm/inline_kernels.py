@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER
+from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, MULTIPLIERS_32, SECOND_MULTIPLIER
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -31,6 +31,7 @@ __all__ = [
     "add_signed",
     "hash_id",
     "high_product",
+    "mix32",
     "mix64",
     "prefetch",
     "stream",
@@ -41,6 +42,8 @@ __all__ = [
 _FIRST = np.uint64(FIRST_MULTIPLIER)
 _SECOND = np.uint64(SECOND_MULTIPLIER)
 _GOLDEN = np.uint64(GOLDEN)
+_FIRST_32, _SECOND_32 = map(np.uint32, MULTIPLIERS_32)
+_15, _16 = np.uint32(15), np.uint32(16)
 _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
@@ -50,6 +53,14 @@ def mix64(value: np.uint64) -> np.uint64:
     value = (value ^ (value >> _30)) * _FIRST
     value = (value ^ (value >> _27)) * _SECOND
     return value ^ (value >> _31)
+
+
+@numba.njit(inline="always", cache=True)
+def mix32(value: np.uint32, key: np.uint32) -> np.uint32:
+    """Mix 32 bits with a key; see `windrow.comm.random.mix32`."""
+    value = np.uint32((value ^ np.uint32(value >> _16)) * _FIRST_32)
+    value = np.uint32((value ^ np.uint32(value >> _15) ^ key) * _SECOND_32)
+    return np.uint32(value ^ np.uint32(value >> _15))
 
 
 @numba.njit(inline="always", cache=True)

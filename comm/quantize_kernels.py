@@ -15,7 +15,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from windrow.comm.inline_kernels import hash_id, mix64, prefetch
+from windrow.comm.inline_kernels import hash_id, mix32, mix64, prefetch
 from windrow.comm.random import GOLDEN
 from windrow.comm.rows_kernels import AHEAD, CACHE_LINE_BYTES
 
@@ -39,8 +39,8 @@ _LARGEST = np.float64(np.finfo(np.float32).max)
 _SIGN_SHIFT, _MAGNITUDE = np.int32(31), np.int32(0x7FFFFFFF)
 _LEAST, _GREATEST = np.int32(-0x80000000), np.int32(0x7FFFFFFF)
 _DRAWN_BITS, _DRAWN_VALUES = np.int32(16), np.float32(1 << 16)
-_HALVES = np.uint64(0x8000800080008000)
-"""Four times a half, in place of what is drawn."""
+_HALVES = np.uint32(0x80008000)
+"""Twice a half, in place of what is drawn."""
 
 
 @numba.njit(cache=True, nogil=True)
@@ -64,10 +64,10 @@ def quantize_rows(
     """
     width = rows.shape[1]
     flat, whole = rows.reshape(-1), rows.view(np.int32)
-    groups = np.empty((width + 3) // 4, np.uint64)
-    for group in range(len(groups)):
-        groups[group] = mix64(np.uint64(group) + _GOLDEN)
-    words = np.full_like(groups, _HALVES)
+    pairs = np.empty((width + 1) // 2, np.uint32)
+    for pair in range(len(pairs)):
+        pairs[pair] = np.uint32(mix64(np.uint64(pair) + _GOLDEN))
+    words = np.full_like(pairs, _HALVES)
     # The low bits of a word come first in memory.
     draws = words.view(np.uint16)
     # A byte for each level, and zeros up to a whole number of packed bytes.
@@ -106,8 +106,9 @@ def quantize_rows(
             zero, step, most = numbers[0], numbers[2], np.int32(top)
             if not nearest:
                 row_key = hash_id(key, np.uint64(row_ids[i]))
-                for group in range(len(groups)):
-                    words[group] = mix64(row_key ^ groups[group])
+                lower, upper = np.uint32(row_key), np.uint32(row_key >> np.uint64(32))
+                for pair in range(len(pairs)):
+                    words[pair] = mix32(np.uint32(pairs[pair] ^ lower), upper)
             for column in range(_ASKED_AT_ONCE, width, _FLOATS_IN_A_CACHE_LINE):
                 prefetch(flat, coming * width + column)
             for column in range(width):

@@ -1,9 +1,9 @@
 """The kernels behind `windrow.comm.quantize` for rows in GPU memory: one program for some rows of a message.
 
 They are written out beside those of `windrow.comm.quantize_kernels`, and come to the same bytes: whatever could be
-rounded in two ways is an integer or a float64. A row is read twice, by a few threads, each with 4 neighbouring columns
-at a time, which share a hash: for its extremes, and, from the cache, for its levels. What takes time is arithmetic, and
-of that what is done once for a row, such as choosing its step: the fewer threads share it, the fewer do that again.
+rounded in two ways is an integer, a float64, or exact. A row is read twice, by a few threads, each with 4 neighbouring
+columns at a time: for its extremes, and, from the cache, for its levels. What takes time is arithmetic, and of that
+what is done once for a row, such as choosing its step: the fewer threads share it, the fewer do that again.
 """
 
 import torch
@@ -12,12 +12,13 @@ import triton.language as tl
 from torch import Tensor
 
 from windrow.comm.quantize_kernels import CONSTANT_ROW, LEAST_STEP
-from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER
+from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, MULTIPLIERS_32, SECOND_MULTIPLIER
 
 __all__ = ["dequantize_rows", "mix", "quantize_rows"]
 
 _FIRST = tl.constexpr(FIRST_MULTIPLIER)
 _SECOND = tl.constexpr(SECOND_MULTIPLIER)
+_FIRST_32, _SECOND_32 = map(tl.constexpr, MULTIPLIERS_32)
 _GOLDEN = tl.constexpr(GOLDEN)
 _CONSTANT_ROW = tl.constexpr(CONSTANT_ROW)
 _LEAST_STEP = tl.constexpr(LEAST_STEP)
@@ -28,6 +29,8 @@ _THREADS = 128
 """Of a program."""
 _FOURS = 8
 """Threads of a program that quantises, for a row of up to 32 times as many columns; a longer one has twice as many."""
+_UNROLLED = tl.constexpr(2)
+"""Of the loops over a row's columns: how many turns in one."""
 _READ_ROWS, _READ_COLUMNS = tl.constexpr(8), tl.constexpr(64)
 """Of a program that dequantises: rows, and columns at a time."""
 
@@ -53,7 +56,8 @@ def quantize_rows(
         column_keys = offsets
         if key is not None:
             column_keys = torch.empty(triton.cdiv(width, 4 * fours) * fours, dtype=torch.int64, device=rows.device)
-            _mix_columns[(triton.cdiv(len(column_keys), _THREADS),)](column_keys, len(column_keys), block=_THREADS)
+            of_pairs = column_keys.view(torch.int32)
+            _mix_columns[(triton.cdiv(len(of_pairs), _THREADS),)](of_pairs, len(of_pairs), block=_THREADS)
         _quantize[(triton.cdiv(count, _THREADS // fours),)](
             rows.detach(),
             offsets if positions is None else positions,
@@ -123,11 +127,11 @@ def _quantize(
 ) -> None:
     i = tl.program_id(0).to(tl.int64) * at_once + tl.arange(0, at_once)
     here = i < count
-    position = i
+    position = tl.where(here, i, 0)
     if picks:
         position = tl.load(positions + i, mask=here, other=0)
     row = rows + position * width
-    low_bits, high_bits = _extremes(row, here, width, fours, at_once)
+    low_bits, high_bits = _extremes(row, width, fours, at_once)
     is_number = ((low_bits & _MAGNITUDE) < _INFINITY) & ((high_bits & _MAGNITUDE) < _INFINITY)
     low = tl.where(is_number, low_bits, 0).to(tl.float32, bitcast=True)
     high = tl.where(is_number, high_bits, 0).to(tl.float32, bitcast=True)
@@ -151,27 +155,20 @@ def _quantize(
     if not nearest:
         row_id = tl.load(row_ids + i, mask=here, other=0)
         row_key = mix(key.to(tl.uint64) ^ mix(row_id.to(tl.uint64) + _GOLDEN))
-    # All is in units of half the step's power of two, so that nothing overflows or loses bits: the step is within [2, 4),
-    # and `draw` is its share of one drawn value.
-    exponent, fraction = step.to(tl.int32, bitcast=True) >> 23, step.to(tl.int32, bitcast=True) & 0x7FFFFF
-    unit = tl.where(is_constant, 0, (255 - exponent) << 23).to(tl.float32, bitcast=True)
-    draw = (((128 - 16) << 23) | fraction).to(tl.float32, bitcast=True)
-    per_draw = (1 / draw)[None, :]
-    unit, draw, scaled_zero = unit[None, :], draw[None, :], (zero * unit)[None, :]
+    unit, draw, per_draw = _units(step, is_constant)
+    scaled_zero = zero[None, :] * unit
     shift = width_bits[None, :]
     entries, length = (out + start + 4)[None, :], (stop - start - 4).to(tl.int32)[None, :]
     half = tl.arange(0, 2)[None, :, None]
-    for first in range(0, width, 4 * fours):
+    for first in tl.range(0, width, 4 * fours, loop_unroll_factor=_UNROLLED):
         four = first // 4 + tl.arange(0, fours)[:, None]
-        words = tl.full((fours, at_once), 0x8000800080008000, tl.uint64)
-        if not nearest:
-            words = mix(row_key[None, :] ^ tl.load(column_keys + four).to(tl.uint64))
+        drawn = _draw(column_keys + four, row_key[None, :], nearest, fours, at_once)
         packed = tl.where(four == 0, first_level, 0)
         # What is outside of the row counts as the zero point.
-        columns = _four_columns(row, first, width, here, zero, fours, at_once)
+        columns = _four_columns(row, first, width, zero, fours, at_once)
         for lane in tl.static_range(4):
             fixed = _divide(columns[lane] * unit - scaled_zero, draw, per_draw)
-            level = (fixed.to(tl.int32) + ((words >> (16 * lane)) & 0xFFFF).to(tl.int32)) >> 16
+            level = (fixed.to(tl.int32) + ((drawn[lane // 2] >> (16 * (lane % 2))) & 0xFFFF).to(tl.int32)) >> 16
             packed += tl.minimum(level, top[None, :]) << (lane * shift)
         byte = (four * shift) >> 1
         # Four entries of one bit are half a byte: the first half has the other one's levels too.
@@ -183,38 +180,63 @@ def _quantize(
 
 
 @triton.jit
+def _draw(
+    keys: tl.tensor, row_key: tl.tensor, nearest: tl.constexpr, fours: tl.constexpr, at_once: tl.constexpr
+) -> tl.tuple:
+    """16 bits for each of four columns, in two numbers of 32: halves, where nothing is drawn."""
+    first = tl.full((fours, at_once), 0x80008000, tl.uint32)
+    second = first
+    if not nearest:
+        key, of_pairs = (row_key >> 32).to(tl.uint32), tl.load(keys).to(tl.uint64, bitcast=True)
+        first = _mix32(of_pairs.to(tl.uint32) ^ row_key.to(tl.uint32), key)
+        second = _mix32((of_pairs >> 32).to(tl.uint32) ^ row_key.to(tl.uint32), key)
+    return first, second
+
+
+@triton.jit
+def _units(step: tl.tensor, is_constant: tl.tensor) -> tl.tuple:
+    """What to multiply a row by, what one drawn value is then, and about its inverse: three times [1, rows].
+
+    The step's power of two, halved, is the unit: the step is in [2, 4) then, nothing overflows, and no bit is lost.
+    """
+    exponent, fraction = step.to(tl.int32, bitcast=True) >> 23, step.to(tl.int32, bitcast=True) & 0x7FFFFF
+    unit = tl.where(is_constant, 0, (255 - exponent) << 23).to(tl.float32, bitcast=True)
+    draw = (((128 - 16) << 23) | fraction).to(tl.float32, bitcast=True)
+    return unit[None, :], draw[None, :], (1 / draw)[None, :]
+
+
+@triton.jit
 def _divide(number: tl.tensor, divisor: tl.tensor, inverse: tl.tensor) -> tl.tensor:
     """What float32 rounds the quotient to, for a divisor of 8 bits and about its inverse, in six fast instructions.
 
-    The first 16 bits of a guess times the divisor are exact, fused with an addition or not, so what is left of the number
-    is, too; and no quotient by 8 bits is nearer than 2 ** -9 of its last bit to where float32 rounds the other way.
+    The first 16 bits of a guess times the divisor are exact, fused with an addition or not, and so is what that leaves
+    of the number. No quotient by 8 bits is nearer than 2 ** -9 of its last bit to where it would round the other way.
     """
-    guess = number * inverse
+    # As a sum, so that the product is rounded before it goes into another one.
+    guess = tl.fma(number, inverse, tl.zeros_like(number))
     upper = (guess.to(tl.int32, bitcast=True) & -256).to(tl.float32, bitcast=True)
     return guess + ((number - upper * divisor) - (guess - upper) * divisor) * inverse
 
 
 @triton.jit
 def _mix_columns(keys: tl.tensor, count: tl.tensor, block: tl.constexpr) -> None:
-    """The part of the hash of four columns that all rows share."""
-    four = tl.program_id(0) * block + tl.arange(0, block)
-    tl.store(keys + four, mix(four.to(tl.uint64) + _GOLDEN).to(tl.int64, bitcast=True), mask=four < count)
+    """The part of the hash of each two columns that all rows share."""
+    pair = tl.program_id(0) * block + tl.arange(0, block)
+    tl.store(keys + pair, mix(pair.to(tl.uint64) + _GOLDEN).to(tl.uint32).to(tl.int32, bitcast=True), mask=pair < count)
 
 
 @triton.jit
-def _extremes(
-    row: tl.tensor, here: tl.tensor, width: tl.constexpr, fours: tl.constexpr, at_once: tl.constexpr
-) -> tl.tuple:
+def _extremes(row: tl.tensor, width: tl.constexpr, fours: tl.constexpr, at_once: tl.constexpr) -> tl.tuple:
     """Bits of the least and the greatest entry of each row: [rows]. Of a row with NaNs one of them is a NaN's.
 
     Bits of float32 are in their order as integers, but negative ones in the opposite one, before the others where they
     have signs and behind them where they have none.
     """
-    first_entry = tl.load(row, mask=here, other=0)
+    first_entry = tl.load(row)
     start = tl.broadcast_to(first_entry.to(tl.int32, bitcast=True)[None, :], (fours, at_once))
     lowest, highest, last = start, start, start.to(tl.uint32, bitcast=True)
-    for first in range(0, width, 4 * fours):
-        columns = _four_columns(row, first, width, here, first_entry, fours, at_once)
+    for first in tl.range(0, width, 4 * fours, loop_unroll_factor=_UNROLLED):
+        columns = _four_columns(row, first, width, first_entry, fours, at_once)
         for lane in tl.static_range(4):
             bits = columns[lane].to(tl.int32, bitcast=True)
             lowest, highest = tl.minimum(lowest, bits), tl.maximum(highest, bits)
@@ -228,7 +250,6 @@ def _four_columns(
     row: tl.tensor,
     first: tl.tensor,
     width: tl.constexpr,
-    here: tl.tensor,
     outside: tl.tensor,
     fours: tl.constexpr,
     at_once: tl.constexpr,
@@ -237,19 +258,18 @@ def _four_columns(
 
     They are loaded four at a time where rows begin at multiples of 16 bytes, else two where of 8, else one by one.
     """
-    here, outside, four = here[None, :, None], outside[None, :, None], first + 4 * tl.arange(0, fours)[:, None, None]
+    outside, four = outside[None, :, None], first + 4 * tl.arange(0, fours)[:, None, None]
     if width % 4 == 0:
-        inside = here & (four < width)
-        column = four + tl.arange(0, 4)[None, None, :]
-        found = tl.load(row[None, :, None] + column, mask=inside, other=outside)
+        place = row[None, :, None] + four + tl.arange(0, 4)[None, None, :]
+        found = tl.load(place) if width % (4 * fours) == 0 else tl.load(place, mask=four < width, other=outside)
         even, odd = tl.split(tl.reshape(found, (fours, at_once, 2, 2)))
         a, c = tl.split(even)
         b, d = tl.split(odd)
     else:
         column = four + tl.arange(0, 2)[None, None, :]
-        a, b = tl.split(tl.load(row[None, :, None] + column, mask=here & (column < width), other=outside))
+        a, b = tl.split(tl.load(row[None, :, None] + column, mask=column < width, other=outside))
         column += 2
-        c, d = tl.split(tl.load(row[None, :, None] + column, mask=here & (column < width), other=outside))
+        c, d = tl.split(tl.load(row[None, :, None] + column, mask=column < width, other=outside))
     return a, b, c, d
 
 
@@ -330,6 +350,14 @@ def _choose_parameters(low: tl.tensor, high: tl.tensor, width_bits: tl.tensor) -
     reach = top64 * step.to(tl.float64)
     is_finite = (reach <= _LARGEST) & (tl.abs(zero64 + reach) <= _LARGEST)
     return step, step_bits, zero, zero_bits, is_finite
+
+
+@triton.jit
+def _mix32(value: tl.tensor, key: tl.tensor) -> tl.tensor:
+    """Mix 32 bits with a key; see `windrow.comm.random.mix32`."""
+    value = (value ^ (value >> 16)) * _FIRST_32
+    value = (value ^ (value >> 15) ^ key) * _SECOND_32
+    return value ^ (value >> 15)
 
 
 @triton.jit

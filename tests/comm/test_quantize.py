@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from windrow.comm.errors import DataError
 from windrow.comm.quantize import dequantize, expected_squared_error, packed_offsets, packed_row_bytes, quantize
-from windrow.comm.random import GOLDEN, hash_ids, mix64
+from windrow.comm.random import GOLDEN, hash_ids, mix32, mix64
 
 KEY = 0xFEDCBA9876543210
 WIDTHS_IN_BITS = (1, 2, 4, 8)
@@ -69,7 +69,8 @@ def reference(row, bits, key, row_id):
         row_key = int(hash_ids(key, np.array([row_id]))[0])
         levels = []
         for column, value in enumerate(row):
-            draw = mix64(row_key ^ mix64(column // 4 + GOLDEN)) >> 16 * (column % 4) & 0xFFFF
+            pair = mix64(column // 2 + GOLDEN) ^ row_key
+            draw = mix32(pair & 0xFFFFFFFF, row_key >> 32) >> 16 * (column % 2) & 0xFFFF
             levels.append(min(math.floor(float((value - zero) / step) + draw / 65536), 2**bits - 1))
     entries = sum(level << bits * column for column, level in enumerate(levels))
     return header.to_bytes(4, "little") + entries.to_bytes(-(-len(row) * bits // 8), "little")
