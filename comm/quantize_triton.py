@@ -1,8 +1,8 @@
 """The kernels behind `windrow.comm.quantize` for rows in GPU memory: one program for some rows of a message.
 
 They are written out beside those of `windrow.comm.quantize_kernels`, and come to the same bytes: whatever could be
-rounded in two ways is an integer, a float64, or exact. A row is read twice, by a few threads, each with 4 neighbouring
-columns at a time: for its extremes, and, from the cache, for its levels. What takes time is arithmetic, and of that
+rounded in two ways is an integer, a float64, or exact. A few threads hold a row that is quantised, each some times 8
+neighbouring columns, so that it is read once and whole bytes are written. What takes time is arithmetic, and of that
 what is done once for a row, such as choosing its step: the fewer threads share it, the fewer do that again.
 """
 
@@ -27,10 +27,8 @@ _INFINITY = tl.constexpr(0x7F800000)
 _LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
 _THREADS = 128
 """Of a program."""
-_FOURS = 8
-"""Threads of a program that quantises, for a row of up to 32 times as many columns; a longer one has twice as many."""
-_UNROLLED = tl.constexpr(2)
-"""Of the loops over a row's columns: how many turns in one."""
+_ENTRIES = 40
+"""Of a row that is quantised, the most that a thread holds, unless it would take more than a program's threads."""
 _READ_ROWS, _READ_COLUMNS = tl.constexpr(8), tl.constexpr(64)
 """Of a program that dequantises: rows, and columns at a time."""
 
@@ -51,14 +49,14 @@ def quantize_rows(
     first_bad = torch.full((1,), count, dtype=torch.int64, device=rows.device)
     drawn = key or 0
     signed_key = drawn - (1 << 64) if drawn >= 1 << 63 else drawn
-    fours = _FOURS if width <= 32 * _FOURS else 2 * _FOURS
+    eights = min(_THREADS, triton.next_power_of_2(triton.cdiv(width, _ENTRIES)))
     with torch.cuda.device_of(rows):
         column_keys = offsets
         if key is not None:
-            column_keys = torch.empty(triton.cdiv(width, 4 * fours) * fours, dtype=torch.int64, device=rows.device)
-            of_pairs = column_keys.view(torch.int32)
+            of_pairs = torch.empty(triton.cdiv(width, 8 * eights) * eights * 4, dtype=torch.int32, device=rows.device)
+            column_keys = of_pairs.view(torch.int64)
             _mix_columns[(triton.cdiv(len(of_pairs), _THREADS),)](of_pairs, len(of_pairs), block=_THREADS)
-        _quantize[(triton.cdiv(count, _THREADS // fours),)](
+        _quantize[(triton.cdiv(count, _THREADS // eights),)](
             rows.detach(),
             offsets if positions is None else positions,
             bits,
@@ -76,8 +74,8 @@ def quantize_rows(
             nearest=key is None,
             # Whatever their bits, all rows of such a message are multiples of 4 bytes.
             aligned=width % 32 == 0 and out.data_ptr() % 4 == 0,
-            fours=fours,
-            at_once=_THREADS // fours,
+            eights=eights,
+            at_once=_THREADS // eights,
             num_warps=_THREADS // 32,
         )
     bad = int(first_bad)
@@ -122,7 +120,7 @@ def _quantize(
     measures: tl.constexpr,
     nearest: tl.constexpr,
     aligned: tl.constexpr,
-    fours: tl.constexpr,
+    eights: tl.constexpr,
     at_once: tl.constexpr,
 ) -> None:
     i = tl.program_id(0).to(tl.int64) * at_once + tl.arange(0, at_once)
@@ -130,61 +128,62 @@ def _quantize(
     position = tl.where(here, i, 0)
     if picks:
         position = tl.load(positions + i, mask=here, other=0)
-    row = rows + position * width
-    low_bits, high_bits = _extremes(row, width, fours, at_once)
+    width_bits = tl.load(bits + i, mask=here, other=1).to(tl.int32)
+    start, stop = tl.load(offsets + i, mask=here, other=0), tl.load(offsets + i + 1, mask=here, other=0)
+    row_key = tl.zeros((at_once,), tl.uint64)
+    if not nearest:
+        row_id = tl.load(row_ids + i, mask=here, other=0)
+        row_key = mix(key.to(tl.uint64) ^ mix(row_id.to(tl.uint64) + _GOLDEN))
+    entries = _read(rows + position * width, width, eights, at_once)
+    low_bits, high_bits = _extremes(entries)
     is_number = ((low_bits & _MAGNITUDE) < _INFINITY) & ((high_bits & _MAGNITUDE) < _INFINITY)
     low = tl.where(is_number, low_bits, 0).to(tl.float32, bitcast=True)
     high = tl.where(is_number, high_bits, 0).to(tl.float32, bitcast=True)
     if measures:
         tl.store(ranges + i, high - low, mask=here)
-    width_bits = tl.load(bits + i, mask=here, other=1).to(tl.int32)
     top = (1 << width_bits) - 1
     is_constant = low == high
     step, step_bits, zero, zero_bits, is_finite = _choose_parameters(low, high, width_bits)
     fits = is_number & (is_finite | is_constant)
-    tl.atomic_min(first_bad + tl.zeros_like(i), i, mask=here & (fits == 0))
+    tl.atomic_min(first_bad + tl.zeros_like(i), i, mask=here & (fits == 0), sem="relaxed")
     here = here & fits
     # A constant row has only zeros as levels, but for the first entry, which has the lowest bit of the value.
     value = low_bits.to(tl.int64) & 0xFFFFFFFF
     zero, zero_bits = tl.where(is_constant, low, zero), tl.where(is_constant, value >> 16, zero_bits)
     step_bits = tl.where(is_constant, _CONSTANT_ROW | ((value & 0xFFFF) >> 1), step_bits)
     first_level = tl.where(is_constant, low_bits & 1, 0)[None, :]
-    start, stop = tl.load(offsets + i, mask=here, other=0), tl.load(offsets + i + 1, mask=here, other=0)
     _store_bytes(out + start, (zero_bits << 16) | step_bits, 4, aligned, here, 4)
-    row_key = tl.zeros((at_once,), tl.uint64)
-    if not nearest:
-        row_id = tl.load(row_ids + i, mask=here, other=0)
-        row_key = mix(key.to(tl.uint64) ^ mix(row_id.to(tl.uint64) + _GOLDEN))
     unit, draw, per_draw = _units(step, is_constant)
     scaled_zero = zero[None, :] * unit
     shift = width_bits[None, :]
-    entries, length = (out + start + 4)[None, :], (stop - start - 4).to(tl.int32)[None, :]
-    half = tl.arange(0, 2)[None, :, None]
-    for first in tl.range(0, width, 4 * fours, loop_unroll_factor=_UNROLLED):
-        four = first // 4 + tl.arange(0, fours)[:, None]
-        drawn = _draw(column_keys + four, row_key[None, :], nearest, fours, at_once)
-        packed = tl.where(four == 0, first_level, 0)
-        # What is outside of the row counts as the zero point.
-        columns = _four_columns(row, first, width, zero, fours, at_once)
-        for lane in tl.static_range(4):
-            fixed = _divide(columns[lane] * unit - scaled_zero, draw, per_draw)
-            level = (fixed.to(tl.int32) + ((drawn[lane // 2] >> (16 * (lane % 2))) & 0xFFFF).to(tl.int32)) >> 16
-            packed += tl.minimum(level, top[None, :]) << (lane * shift)
-        byte = (four * shift) >> 1
-        # Four entries of one bit are half a byte: the first half has the other one's levels too.
-        pair = tl.sum(tl.reshape(packed, (fours // 2, 2, at_once)) << (4 * half), 1)
-        pair = tl.reshape(tl.broadcast_to(pair[:, None, :], (fours // 2, 2, at_once)), (fours, at_once))
-        size = tl.where(shift > 1, shift >> 1, 1 - four % 2)
-        inside = here[None, :] & (four * 4 < width)
-        _store_bytes(entries + byte, tl.where(shift > 1, packed, pair), size, aligned, inside, length - byte)
+    packed_row, length = (out + start + 4)[None, :], (stop - start - 4).to(tl.int32)[None, :]
+    for turn in tl.static_range((width + 8 * eights - 1) // (8 * eights)):
+        eight = turn * eights + tl.arange(0, eights)[:, None]
+        packed = ()
+        for half in tl.static_range(2):
+            four = tl.where(eight == 0, first_level, 0) if half == 0 else tl.zeros((eights, at_once), tl.int32)
+            drawn = _draw(column_keys + 2 * eight + half, row_key[None, :], nearest, eights, at_once)
+            for lane in tl.static_range(4):
+                fixed = _divide(entries[8 * turn + 4 * half + lane] * unit - scaled_zero, draw, per_draw)
+                level = (fixed.to(tl.int32) + ((drawn[lane // 2] >> (16 * (lane % 2))) & 0xFFFF).to(tl.int32)) >> 16
+                level = tl.minimum(level, top[None, :])
+                if width % 8 != 0 and (turn + 1) * 8 * eights > width:
+                    level = tl.where(8 * eight + 4 * half + lane < width, level, 0)
+                four += level << (lane * shift)
+            packed = packed + (four,)  # noqa: RUF005  # compiled
+        byte = eight * shift
+        inside = here[None, :] & (8 * eight < width)
+        first_half = packed[0] | tl.where(shift < 8, packed[1] << (4 * shift), 0)
+        _store_bytes(packed_row + byte, first_half, tl.minimum(shift, 4), aligned, inside, length - byte)
+        _store_bytes(packed_row + byte + 4, packed[1], 4, aligned, inside & (shift == 8), length - byte - 4)
 
 
 @triton.jit
 def _draw(
-    keys: tl.tensor, row_key: tl.tensor, nearest: tl.constexpr, fours: tl.constexpr, at_once: tl.constexpr
+    keys: tl.tensor, row_key: tl.tensor, nearest: tl.constexpr, eights: tl.constexpr, at_once: tl.constexpr
 ) -> tl.tuple:
     """16 bits for each of four columns, in two numbers of 32: halves, where nothing is drawn."""
-    first = tl.full((fours, at_once), 0x80008000, tl.uint32)
+    first = tl.full((eights, at_once), 0x80008000, tl.uint32)
     second = first
     if not nearest:
         key, of_pairs = (row_key >> 32).to(tl.uint32), tl.load(keys).to(tl.uint64, bitcast=True)
@@ -226,51 +225,48 @@ def _mix_columns(keys: tl.tensor, count: tl.tensor, block: tl.constexpr) -> None
 
 
 @triton.jit
-def _extremes(row: tl.tensor, width: tl.constexpr, fours: tl.constexpr, at_once: tl.constexpr) -> tl.tuple:
+def _read(row: tl.tensor, width: tl.constexpr, eights: tl.constexpr, at_once: tl.constexpr) -> tl.tuple:
+    """Every entry of each row: for each turn of the row's threads eight times [eights, rows], neighbouring columns.
+
+    Behind the row's end its first entry comes again. They are loaded four at a time where rows begin at multiples of 16
+    bytes, else two where of 8, else one by one.
+    """
+    outside = tl.load(row)[None, :, None]
+    found = ()
+    for half_turn in tl.static_range((width + 8 * eights - 1) // (8 * eights) * 2):
+        last = (half_turn // 2 + 1) * 8 * eights > width
+        eight = half_turn // 2 * eights + tl.arange(0, eights)[:, None, None]
+        column = 8 * eight + 4 * (half_turn % 2)
+        if width % 4 == 0:
+            place = row[None, :, None] + column + tl.arange(0, 4)[None, None, :]
+            four = tl.load(place, mask=column < width, other=outside) if last else tl.load(place)
+            even, odd = tl.split(tl.reshape(four, (eights, at_once, 2, 2)))
+            a, c = tl.split(even)
+            b, d = tl.split(odd)
+        else:
+            column += tl.arange(0, 2)[None, None, :]
+            a, b = tl.split(tl.load(row[None, :, None] + column, mask=column < width, other=outside))
+            column += 2
+            c, d = tl.split(tl.load(row[None, :, None] + column, mask=column < width, other=outside))
+        found = found + (a, b, c, d)  # noqa: RUF005  # compiled
+    return found
+
+
+@triton.jit
+def _extremes(entries: tl.tuple) -> tl.tuple:
     """Bits of the least and the greatest entry of each row: [rows]. Of a row with NaNs one of them is a NaN's.
 
     Bits of float32 are in their order as integers, but negative ones in the opposite one, before the others where they
     have signs and behind them where they have none.
     """
-    first_entry = tl.load(row)
-    start = tl.broadcast_to(first_entry.to(tl.int32, bitcast=True)[None, :], (fours, at_once))
-    lowest, highest, last = start, start, start.to(tl.uint32, bitcast=True)
-    for first in tl.range(0, width, 4 * fours, loop_unroll_factor=_UNROLLED):
-        columns = _four_columns(row, first, width, first_entry, fours, at_once)
-        for lane in tl.static_range(4):
-            bits = columns[lane].to(tl.int32, bitcast=True)
-            lowest, highest = tl.minimum(lowest, bits), tl.maximum(highest, bits)
-            last = tl.maximum(last, bits.to(tl.uint32, bitcast=True))
+    lowest = entries[0].to(tl.int32, bitcast=True)
+    highest, last = lowest, lowest.to(tl.uint32, bitcast=True)
+    for number in tl.static_range(1, len(entries)):
+        bits = entries[number].to(tl.int32, bitcast=True)
+        lowest, highest = tl.minimum(lowest, bits), tl.maximum(highest, bits)
+        last = tl.maximum(last, bits.to(tl.uint32, bitcast=True))
     low, high, most_negative = tl.min(lowest, 0), tl.max(highest, 0), tl.max(last, 0).to(tl.int32, bitcast=True)
     return tl.where(most_negative < 0, most_negative, low), tl.where(high < 0, low, high)
-
-
-@triton.jit
-def _four_columns(
-    row: tl.tensor,
-    first: tl.tensor,
-    width: tl.constexpr,
-    outside: tl.tensor,
-    fours: tl.constexpr,
-    at_once: tl.constexpr,
-) -> tl.tuple:
-    """Neighbouring columns, four from ``first`` on for each thread of a row: 4 times [fours, rows].
-
-    They are loaded four at a time where rows begin at multiples of 16 bytes, else two where of 8, else one by one.
-    """
-    outside, four = outside[None, :, None], first + 4 * tl.arange(0, fours)[:, None, None]
-    if width % 4 == 0:
-        place = row[None, :, None] + four + tl.arange(0, 4)[None, None, :]
-        found = tl.load(place) if width % (4 * fours) == 0 else tl.load(place, mask=four < width, other=outside)
-        even, odd = tl.split(tl.reshape(found, (fours, at_once, 2, 2)))
-        a, c = tl.split(even)
-        b, d = tl.split(odd)
-    else:
-        column = four + tl.arange(0, 2)[None, None, :]
-        a, b = tl.split(tl.load(row[None, :, None] + column, mask=column < width, other=outside))
-        column += 2
-        c, d = tl.split(tl.load(row[None, :, None] + column, mask=column < width, other=outside))
-    return a, b, c, d
 
 
 @triton.jit

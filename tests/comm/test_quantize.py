@@ -319,7 +319,7 @@ from windrow.comm import quantize_triton
 
 kinds = {"rows": "*fp32", "ranges": "*fp32", "key": "i64", "count": "i32"} | dict.fromkeys(("bits", "packed"), "*u8")
 constants = dict.fromkeys(("picks", "measures", "adds", "aligned"), True) | {"nearest": False}
-constants |= {"width": 256, "fours": 8, "at_once": 16}
+constants |= {"width": 256, "eights": 8, "at_once": 16}
 for kernel, out in ((quantize_triton._quantize, "*u8"), (quantize_triton._dequantize, "*fp32")):
     signature = {name: kinds.get(name, "*i64") for name in kernel.arg_names} | {"out": out}
     chosen = {name: value for name, value in constants.items() if name in signature}
