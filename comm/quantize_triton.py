@@ -49,7 +49,7 @@ def quantize_rows(
     first_bad = torch.full((1,), count, dtype=torch.int64, device=rows.device)
     drawn = key or 0
     signed_key = drawn - (1 << 64) if drawn >= 1 << 63 else drawn
-    eights = min(_THREADS, triton.next_power_of_2(triton.cdiv(width, _ENTRIES)))
+    eights = max(2, min(_THREADS, triton.next_power_of_2(triton.cdiv(width, _ENTRIES))))
     with torch.cuda.device_of(rows):
         column_keys = offsets
         if key is not None:
@@ -134,7 +134,7 @@ def _quantize(
     if not nearest:
         row_id = tl.load(row_ids + i, mask=here, other=0)
         row_key = mix(key.to(tl.uint64) ^ mix(row_id.to(tl.uint64) + _GOLDEN))
-    entries = _read(rows + position * width, width, eights, at_once)
+    entries = _read(rows + position * width, width, eights, at_once, aligned)
     low_bits, high_bits = _extremes(entries)
     is_number = ((low_bits & _MAGNITUDE) < _INFINITY) & ((high_bits & _MAGNITUDE) < _INFINITY)
     low = tl.where(is_number, low_bits, 0).to(tl.float32, bitcast=True)
@@ -153,29 +153,51 @@ def _quantize(
     step_bits = tl.where(is_constant, _CONSTANT_ROW | ((value & 0xFFFF) >> 1), step_bits)
     first_level = tl.where(is_constant, low_bits & 1, 0)[None, :]
     _store_bytes(out + start, (zero_bits << 16) | step_bits, 4, aligned, here, 4)
-    unit, draw, per_draw = _units(step, is_constant)
-    scaled_zero = zero[None, :] * unit
+    scale = _scale(step, zero, is_constant)
     shift = width_bits[None, :]
     packed_row, length = (out + start + 4)[None, :], (stop - start - 4).to(tl.int32)[None, :]
-    for turn in tl.static_range((width + 8 * eights - 1) // (8 * eights)):
-        eight = turn * eights + tl.arange(0, eights)[:, None]
-        packed = ()
-        for half in tl.static_range(2):
-            four = tl.where(eight == 0, first_level, 0) if half == 0 else tl.zeros((eights, at_once), tl.int32)
-            drawn = _draw(column_keys + 2 * eight + half, row_key[None, :], nearest, eights, at_once)
-            for lane in tl.static_range(4):
-                fixed = _divide(entries[8 * turn + 4 * half + lane] * unit - scaled_zero, draw, per_draw)
-                level = (fixed.to(tl.int32) + ((drawn[lane // 2] >> (16 * (lane % 2))) & 0xFFFF).to(tl.int32)) >> 16
-                level = tl.minimum(level, top[None, :])
-                if width % 8 != 0 and (turn + 1) * 8 * eights > width:
-                    level = tl.where(8 * eight + 4 * half + lane < width, level, 0)
-                four += level << (lane * shift)
-            packed = packed + (four,)  # noqa: RUF005  # compiled
-        byte = eight * shift
-        inside = here[None, :] & (8 * eight < width)
-        first_half = packed[0] | tl.where(shift < 8, packed[1] << (4 * shift), 0)
-        _store_bytes(packed_row + byte, first_half, tl.minimum(shift, 4), aligned, inside, length - byte)
-        _store_bytes(packed_row + byte + 4, packed[1], 4, aligned, inside & (shift == 8), length - byte - 4)
+    before = tl.zeros((eights, at_once), tl.int32)
+    for part in tl.static_range((width + 8 * eights - 1) // (8 * eights) * 2):
+        four = _four(part, eights, aligned)[:, None]
+        drawn = _draw(column_keys + four, row_key[None, :], nearest, eights, at_once)
+        packed = tl.where(four == 0, first_level, 0)
+        for lane in tl.static_range(4):
+            level = _round(entries[4 * part + lane], (drawn[lane // 2] >> (16 * (lane % 2))) & 0xFFFF, scale, top)
+            if width % 8 != 0 and (part // 2 + 1) * 8 * eights > width:
+                level = tl.where(4 * four + lane < width, level, 0)
+            packed += level << (lane * shift)
+        inside, byte = here[None, :] & (4 * four < width), (four * shift) >> 1
+        if not aligned:
+            # Four entries of one bit are half a byte: the first half has the other one's levels too.
+            size, packed = tl.where(shift > 1, shift >> 1, 1 - four % 2), tl.where(shift > 1, packed, _pair(packed))
+            _store_bytes(packed_row + byte, packed, size, aligned, inside, length - byte)
+        elif part % 2 == 1:
+            byte = (four // 2) * shift
+            first = before | tl.where(shift < 8, packed << (4 * shift), 0)
+            _store_bytes(packed_row + byte, first, tl.minimum(shift, 4), aligned, inside, length - byte)
+            _store_bytes(packed_row + byte + 4, packed, 4, aligned, inside & (shift == 8), length - byte - 4)
+        before = packed
+
+
+@triton.jit
+def _four(part: tl.constexpr, eights: tl.constexpr, aligned: tl.constexpr) -> tl.tensor:
+    """Which four of a row's columns each thread has in a part of them: [eights].
+
+    Two parts are neighbours where what they are packed into is stored together; else threads are, whose stores, byte by
+    byte, are of one stretch of memory then.
+    """
+    thread = tl.arange(0, eights)
+    return 2 * (part // 2 * eights + thread) + part % 2 if aligned else part * eights + thread
+
+
+@triton.jit
+def _pair(packed: tl.tensor) -> tl.tensor:
+    """Of four bits of each thread, and of its neighbour, one byte, which both get."""
+    eights: tl.constexpr = packed.shape[0]
+    at_once: tl.constexpr = packed.shape[1]
+    half = tl.arange(0, 2)[None, :, None]
+    pair = tl.sum(tl.reshape(packed, (eights // 2, 2, at_once)) << (4 * half), 1)
+    return tl.reshape(tl.broadcast_to(pair[:, None, :], (eights // 2, 2, at_once)), (eights, at_once))
 
 
 @triton.jit
@@ -193,15 +215,23 @@ def _draw(
 
 
 @triton.jit
-def _units(step: tl.tensor, is_constant: tl.tensor) -> tl.tuple:
-    """What to multiply a row by, what one drawn value is then, and about its inverse: three times [1, rows].
+def _scale(step: tl.tensor, zero: tl.tensor, is_constant: tl.tensor) -> tl.tuple:
+    """What to multiply a row by, the zero point then, what one drawn value is, and about its inverse: each [1, rows].
 
     The step's power of two, halved, is the unit: the step is in [2, 4) then, nothing overflows, and no bit is lost.
     """
     exponent, fraction = step.to(tl.int32, bitcast=True) >> 23, step.to(tl.int32, bitcast=True) & 0x7FFFFF
     unit = tl.where(is_constant, 0, (255 - exponent) << 23).to(tl.float32, bitcast=True)
     draw = (((128 - 16) << 23) | fraction).to(tl.float32, bitcast=True)
-    return unit[None, :], draw[None, :], (1 / draw)[None, :]
+    return unit[None, :], (zero * unit)[None, :], draw[None, :], (1 / draw)[None, :]
+
+
+@triton.jit
+def _round(entry: tl.tensor, drawn: tl.tensor, scale: tl.tuple, top: tl.tensor) -> tl.tensor:
+    """The level of an entry, up to the top one."""
+    unit, zero, draw, per_draw = scale
+    fixed = _divide(entry * unit - zero, draw, per_draw).to(tl.int32)
+    return tl.minimum((fixed + drawn.to(tl.int32)) >> 16, top[None, :])
 
 
 @triton.jit
@@ -225,18 +255,19 @@ def _mix_columns(keys: tl.tensor, count: tl.tensor, block: tl.constexpr) -> None
 
 
 @triton.jit
-def _read(row: tl.tensor, width: tl.constexpr, eights: tl.constexpr, at_once: tl.constexpr) -> tl.tuple:
-    """Every entry of each row: for each turn of the row's threads eight times [eights, rows], neighbouring columns.
+def _read(
+    row: tl.tensor, width: tl.constexpr, eights: tl.constexpr, at_once: tl.constexpr, aligned: tl.constexpr
+) -> tl.tuple:
+    """Every entry of each row: for each part of it four times [eights, rows], neighbouring columns.
 
     Behind the row's end its first entry comes again. They are loaded four at a time where rows begin at multiples of 16
     bytes, else two where of 8, else one by one.
     """
     outside = tl.load(row)[None, :, None]
     found = ()
-    for half_turn in tl.static_range((width + 8 * eights - 1) // (8 * eights) * 2):
-        last = (half_turn // 2 + 1) * 8 * eights > width
-        eight = half_turn // 2 * eights + tl.arange(0, eights)[:, None, None]
-        column = 8 * eight + 4 * (half_turn % 2)
+    for part in tl.static_range((width + 8 * eights - 1) // (8 * eights) * 2):
+        last = (part // 2 + 1) * 8 * eights > width
+        column = 4 * _four(part, eights, aligned)[:, None, None]
         if width % 4 == 0:
             place = row[None, :, None] + column + tl.arange(0, 4)[None, None, :]
             four = tl.load(place, mask=column < width, other=outside) if last else tl.load(place)
