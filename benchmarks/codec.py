@@ -4,15 +4,17 @@
 
 Rows of float32, of 256 and 602 columns (hidden layers, features of Reddit's posts), are picked in random order from a
 matrix that no cache holds, and quantised into a message, which is then dequantised into another matrix. Both take turns
-with a plain copy of the matrix (`torch.Tensor.copy_`), on one thread and on all. GB/s are of the float32 rows.
+with a plain copy of the matrix (`torch.Tensor.copy_`), and with picking the same rows as they are, on one thread and on
+all. GB/s are of the float32 rows.
 
 What it is for is the time that shorter messages save on the wire: bytes of the rows less bytes of the message, at 10
 Gbit/s. Quantising and dequantising may take a third of it. The share is of one row, at the sender and at the receiver
-one after another, as if nothing else could be done meanwhile.
+one after another, as if nothing else could be done meanwhile. Rows in float32 would be picked and copied too: what is
+left without that is what few bits add.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,9 +25,10 @@ from benchmarks.harness.compare import Variant, compare, waited_for
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.comm.quantize import dequantize, packed_offsets, quantize
+from windrow.comm.rows import move_rows
 from windrow.launch.rank_process import keep_freed_memory
 
-COPY, ENCODE, DECODE = "copy", "quantise and pack", "unpack and dequantise"
+COPY, PICK, ENCODE, DECODE = "copy", "pick", "quantise and pack", "unpack and dequantise"
 COLUMNS = (256, 602)
 BITS = (1, 2, 4, 8)
 MATRIX_BYTES = {False: 256 << 20, True: 64 << 20}
@@ -46,6 +49,7 @@ def timed(columns: int, bits: int, *, matrix_bytes: int, repeats: int, device: t
     message = torch.empty(int(offsets[-1]), dtype=torch.uint8, device=device)
     runs: dict[str, Callable[[], object]] = {
         COPY: partial(out.copy_, rows),
+        PICK: partial(move_rows, rows, positions, out, None),
         ENCODE: partial(quantize, rows, positions, widths, offsets, message, key=SEED, row_ids=positions),
         DECODE: partial(dequantize, message, widths, offsets, out, None),
     }
@@ -69,13 +73,15 @@ def work(task: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def share_of_saved(comparison: Comparison, columns: int, bits: int) -> float:
-    """Time of both ways over what the wire saves; the median over rounds."""
+def share_of_saved(comparison: Comparison, columns: int, bits: int, *, less: Sequence[str] = ()) -> float:
+    """Time of both ways, less that of some variants, over what the wire saves; the median over rounds."""
     rows = comparison.variants[COPY].rows
     assert rows is not None, "all variants say how many"
     saved_bytes = rows * 4 * columns - int(packed_offsets(torch.full((rows,), bits, dtype=torch.uint8), columns)[-1])
-    seconds = np.sum([comparison.variants[name].seconds for name in (ENCODE, DECODE)], axis=0)
-    return float(np.median(seconds) / (saved_bytes / WIRE_BYTES_PER_S))
+    seconds, without = (
+        np.sum([comparison.variants[name].seconds for name in names], axis=0) for names in ((ENCODE, DECODE), less)
+    )
+    return float(np.median(seconds - without) / (saved_bytes / WIRE_BYTES_PER_S))
 
 
 def measure(program: Program) -> Findings:
@@ -91,6 +97,7 @@ def measure(program: Program) -> Findings:
         count, columns, bits = one["threads"], one["columns"], one["bits"]
         comparisons[f"{columns} columns in {bits} bits, {count} thread(s)"] = comparison
         share = share_of_saved(comparison, columns, bits)
+        added = share_of_saved(comparison, columns, bits, less=(PICK, COPY))
         shares[count].append(share)
         key = f"columns_{columns}_bits_{bits}_threads_{count}"
         speeds = {
@@ -100,12 +107,13 @@ def measure(program: Program) -> Findings:
             f"{key}_quantise_gb_per_s": speeds[ENCODE],
             f"{key}_dequantise_gb_per_s": speeds[DECODE],
             f"{key}_of_wire_time_saved_ratio": share,
+            f"{key}_added_of_wire_time_saved_ratio": added,
         }
         rows.append(
             {"columns": columns, "bits": bits, "threads": count}
             | {f"{name} GB/s": speed for name, speed in speeds.items()}
-            | {f"{name} / copy": comparison.ratio(name).median for name in (ENCODE, DECODE)}
-            | {"of wire time saved": share}
+            | {f"{name} / copy": comparison.ratio(name).median for name in (PICK, ENCODE, DECODE)}
+            | {"of wire time saved": share, "added": added}
         )
     aims = {
         f"threads_{count}": Aim(

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.codec import BITS, COLUMNS, COPY, timed
+from benchmarks.codec import BITS, COLUMNS, COPY, PICK, timed
 from benchmarks.harness.compare import compare, waited_for
 from benchmarks.harness.program import MissingDataError, Program, run_benchmark
 from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
@@ -118,14 +118,15 @@ def measure(program: Program) -> Findings:
                 ratio = comparison.ratio(name).median
                 row = one | {"": name, "ms": 1e3 * variant.median_s, "over the baseline": ratio}
                 if kind == "codec":
-                    # The copy reads and writes rows, the others rows and a message.
+                    # A copy and picking read and write rows, the others rows and a message.
                     message = packed_row_bytes(one["columns"], one["bits"]) / (4 * one["columns"])
-                    ratio *= 1 if name == COPY else (1 + message) / 2
+                    ratio *= 1 if name in (COPY, PICK) else (1 + message) / 2
                     row["of a copy's bandwidth"] = ratio
                 figures[f"{key}_{name}_ratio".replace(" ", "_").replace(",", "")] = ratio
                 rows.append(row)
         tables[kind] = Table.from_rows(rows)
-    shares = [figures[key] for key in figures if key.startswith("codec") and not key.endswith(f"_{COPY}_ratio")]
+    plain = tuple(f"_{name}_ratio" for name in (COPY, PICK))
+    shares = [figures[key] for key in figures if key.startswith("codec") and not key.endswith(plain)]
     aims = {
         "codec": Aim(
             f"quantising and dequantising at >= {AIM_CODEC:.0%} of a copy's bandwidth, the worst counts",
