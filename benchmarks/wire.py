@@ -4,7 +4,9 @@ A DLRM learns clicks from a generated log (`windrow.recsys.log.synthetic`), its 
 float32 on the wire and with ``[wire]`` vectors, gradients of vectors, and then sums of dense gradients too as
 bfloat16 and in 8 bits. The forms train in turn, epoch by epoch, from the same first weights on the same minibatches;
 bytes are those that `Meter` counts, headers of packets and ids left out; AUC is that of the test split after the last
-epoch. The step is short of computing and long of traffic on purpose, so that the wire shows.
+epoch. The step is short of computing and long of traffic on purpose, so that the wire shows. "in 2 parts" and "in 4"
+learn from the same minibatches part by part (``training.accumulate``): vectors of the next part, and gradients of the
+one before, travel while a part is computed.
 
     python benchmarks/wire.py [--short]
 """
@@ -35,20 +37,30 @@ from windrow.training.trainer import Trainer
 HOSTS, RATE = 4, "1gbit"
 PLAIN, SHORT, SHORTEST = "float32", "bfloat16 vectors and gradients", "bfloat16 sums too"
 INT8, INT8_BOTH, INT8_ALL = "int8 vectors, bfloat16 gradients", "int8 vectors and gradients", "fp8 sums too"
-WIRES: dict[str, dict[str, str]] = {
-    PLAIN: {},
-    SHORT: {"vectors": "bf16", "gradients": "bf16"},
-    SHORTEST: {"vectors": "bf16", "gradients": "bf16", "sums": "bf16"},
-    INT8: {"vectors": "int8", "gradients": "bf16"},
-    INT8_BOTH: {"vectors": "int8", "gradients": "int8"},
-    INT8_ALL: {"vectors": "int8", "gradients": "int8", "sums": "fp8"},
+IN_2, IN_4, INT8_IN_2 = "float32, in 2 parts", "float32, in 4 parts", "int8 vectors and gradients, in 2 parts"
+BF16_VECTORS, INT8_VECTORS = {"vectors": "bf16", "gradients": "bf16"}, {"vectors": "int8", "gradients": "int8"}
+FORMS: dict[str, tuple[dict[str, str], int]] = {
+    PLAIN: ({}, 1),
+    SHORT: (BF16_VECTORS, 1),
+    SHORTEST: (BF16_VECTORS | {"sums": "bf16"}, 1),
+    INT8: ({"vectors": "int8", "gradients": "bf16"}, 1),
+    INT8_BOTH: (INT8_VECTORS, 1),
+    INT8_ALL: (INT8_VECTORS | {"sums": "fp8"}, 1),
+    IN_2: ({}, 2),
+    IN_4: ({}, 4),
+    INT8_IN_2: (INT8_VECTORS, 2),
 }
+"""What is on the wire, and the parts of a minibatch."""
+BATCH_SIZE = 4096
 KEYS = {
     SHORT: "bf16",
     SHORTEST: "bf16_sums_too",
     INT8: "int8_vectors",
     INT8_BOTH: "int8",
     INT8_ALL: "int8_fp8_sums_too",
+    IN_2: "in_2_parts",
+    IN_4: "in_4_parts",
+    INT8_IN_2: "int8_in_2_parts",
 }
 """Of figures."""
 STAGES = ("vectors", "gradients")
@@ -67,7 +79,7 @@ class Scale:
 FULL, BRIEF = Scale(samples=60_000, seeds=3, epochs=2), Scale(samples=10_000, seeds=2, epochs=1)
 
 
-def recipe_of(folder: Path, wire: Mapping[str, str], seed: int) -> RecommendationRecipe:
+def recipe_of(folder: Path, wire: Mapping[str, str], parts: int, seed: int) -> RecommendationRecipe:
     """The recipe of one run."""
     values = session_log_recipe(recd(length_scale=0.3, rows_scale=0.01), log="log.parquet", store="store")
     values |= {
@@ -76,7 +88,7 @@ def recipe_of(folder: Path, wire: Mapping[str, str], seed: int) -> Recommendatio
         "tables": {"dim": 64},
         "model": {"kind": "dlrm", "bottom": [64], "top": [64]},
         "plan": {"replicate_below_bytes": 0},
-        "training": {"batch_size": 4096, "shuffle": "window"},
+        "training": {"batch_size": BATCH_SIZE // parts, "accumulate": parts, "shuffle": "window"},
         "wire": dict(wire),
         "run": {"seed": seed},
     }
@@ -117,7 +129,7 @@ def work(task: Mapping[str, Any]) -> object:
     keep_freed_memory()
     keep_shapes(RECOMMENDATION_SHAPES)
     with connect("mpi", deadline_s=300) as world:
-        runs = {name: Run(world, recipe_of(Path(task["folder"]), wire, task["seed"])) for name, wire in WIRES.items()}
+        runs = {name: Run(world, recipe_of(Path(task["folder"]), *form, task["seed"])) for name, form in FORMS.items()}
         compared = compare(
             {name: Variant(run=run, rows=run.samples) for name, run in runs.items()},
             baseline=PLAIN,
@@ -133,7 +145,7 @@ def measure(program: Program) -> Findings:
     with tempfile.TemporaryDirectory(prefix="wire-") as name:
         folder = Path(name)
         generate_log(folder / "log.parquet", recd(length_scale=0.3, rows_scale=0.01), samples=scale.samples)
-        recipe = recipe_of(folder, {}, 0)
+        recipe = recipe_of(folder, {}, 1, 0)
         prepare_log(recipe.store, recipe.log, recipe.split)
         found = [
             program.on_ranks(HOSTS, {**asdict(scale), "folder": name, "seed": seed}, rate=RATE, deadline_s=2400)

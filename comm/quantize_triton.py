@@ -279,7 +279,7 @@ def _read(
             a, b = tl.split(tl.load(row[None, :, None] + column, mask=column < width, other=outside))
             column += 2
             c, d = tl.split(tl.load(row[None, :, None] + column, mask=column < width, other=outside))
-        found = found + (a, b, c, d)  # noqa: RUF005  # compiled
+        found = found + (a, b, c, d)  # type: ignore[assignment]  # noqa: RUF005  # compiled, where tuples may grow
     return found
 
 

@@ -21,6 +21,9 @@ lands what came. Where a transfer is differentiable these two are nodes of the a
 
 The engine runs the node that was made last first: what was computed between the two stages is differentiated between
 them too, while gradients travel.
+
+Several transfers may share sources, each with rows for another backward pass. Their gradients land in one memory, and
+only the last one waits, for those of all: gradients of the others travel while the next ones are computed.
 """
 
 from collections.abc import Sequence
@@ -122,7 +125,13 @@ class Route:
         )
 
     def start(
-        self, sources: Sequence[Tensor | RowSource], *, into: Sequence[Tensor] = (), differentiable: bool = False
+        self,
+        sources: Sequence[Tensor | RowSource],
+        *,
+        into: Sequence[Tensor] = (),
+        differentiable: bool = False,
+        after: "Transfer | None" = None,
+        is_last: bool = True,
     ) -> "Transfer":
         """Post the messages. Collective; does not wait.
 
@@ -133,6 +142,9 @@ class Route:
             differentiable: whether the backward pass goes through it: then sources are tensors, each element of which
                 goes to one rank at most (the gradient of what goes nowhere is undefined), and every rank runs one
                 backward pass through each transfer, in the same order.
+            after: the transfer of the same sources before it, if there is one.
+            is_last: whether no other one of the same sources comes after it; the sources get the gradients of all in
+                its backward pass.
 
         Returns:
             The transfer; finish it.
@@ -143,10 +155,12 @@ class Route:
         if into and any(landing.runs is not None or landing.add for of_rank in self.landings for landing in of_rank):
             raise ValueError("rows that are added, or copied by runs, cannot land at once: give the targets to finish")
         self.wire.wake()
-        transfer = Transfer(self)
+        transfer = Transfer(self, after, is_last=is_last)
         if differentiable and torch.is_grad_enabled():
             # Nothing that is differentiated need go out: a rank may hold no table.
             anchor = torch.empty(0, requires_grad=True)
+            if not is_last:
+                sources = [source.detach() for source in sources if isinstance(source, Tensor)]
             transfer.token = _Send.apply(transfer, anchor, *sources)  # type: ignore[no-untyped-call]
         else:
             transfer.post(sources, into)
@@ -158,15 +172,20 @@ class Route:
 class Transfer:
     """One use of a route; made by `Route.start`."""
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: Route, after: "Transfer | None" = None, *, is_last: bool = True) -> None:
         self.token: Tensor | None = None
         """Node of the autograd graph between sending and receiving; None where nothing is differentiated."""
+        self.is_last = is_last
+        """Of the transfers of the same sources."""
         self._route = route
         self._wire = route.wire
         self._rank = route.wire.world.rank
         self._sources: Sequence[Tensor | RowSource] = ()
         self._source_shapes: list[torch.Size] = []
         self._own_landed = False
+        self._after = after
+        self.gradients: list[Tensor] = []
+        """Of the sources, while they come back; those of transfers of the same sources share them."""
 
     def post(self, sources: Sequence[Tensor | RowSource], into: Sequence[Tensor] = ()) -> None:
         """Pack and send what goes out, and expect what comes in."""
@@ -251,7 +270,7 @@ class Transfer:
         codec = wire.gradient_codec
         # That of a sum is one number everywhere, whose rows are not in memory.
         gradients = [found if found.stride()[-1:] == (1,) else found.contiguous() for found in gradients]
-        self._gradients = self._gradient_memory()
+        self.gradients = self._gradient_memory() if self._after is None else self._after.gradients
         sent = Messages(wire, codec, route.arriving, sent=True)
         for peer, landings in enumerate(route.landings[: wire.world.size]):
             packing = sent.packings[peer]
@@ -266,11 +285,11 @@ class Transfer:
                     rows = found.new_empty(route.arriving[peer][number])
                     _take_back(found, landing, rows)
                     packing.pack(number, rows, memory)
-        ready = _ready(wire, codec, route.outgoing[: wire.world.size], self._gradients)
+        ready = _ready(wire, codec, route.outgoing[: wire.world.size], self.gradients)
         received = Messages(wire, codec, self._block_shapes, ready, sent=False)
         self._post(sent, received, stage="gradients")
         # While they travel:
-        self._return_directly(self._rank, gradients, self._gradients)
+        self._return_directly(self._rank, gradients, self.gradients)
         local = [torch.empty(shape, device=wire.device) for shape in local_shapes]
         if local:
             self._return_directly(wire.world.size, gradients, local)
@@ -278,6 +297,8 @@ class Transfer:
 
     def finish_back(self) -> list[Tensor]:
         """Wait for the gradients of the sources, in memory that is used again once the backward pass is over."""
+        if self._after is not None:
+            self._after.finish_back()
         route, received = self._route, self._received
         self._pending.wait()
         received.open()
@@ -285,11 +306,12 @@ class Transfer:
             # None are there for this rank, nor where they were received in place.
             for number, (block, _) in enumerate(zip(blocks, received.blocks[peer], strict=False)):
                 shape = self._block_shapes[peer][number]
-                self._land_arrived(received, peer, Landing(number, block), self._gradients[block.matrix], shape)
+                self._land_arrived(received, peer, Landing(number, block), self.gradients[block.matrix], shape)
         self._sent.release(None)
         received.release(None)
-        self._wire.give_after_backward(self._gradient_buffer)
-        return self._gradients
+        if self._after is None:
+            self._wire.give_after_backward(self._gradient_buffer)
+        return self.gradients
 
     def _land_arrived(self, received: Messages, peer: int, landing: Landing, target: Tensor, shape: Shape) -> None:
         """Copy or add a block of a message; what is packed goes straight to whole rows of the target."""
@@ -351,7 +373,10 @@ class _Send(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, *ctx.transfer.finish_back()
+        if ctx.transfer.is_last:
+            return None, None, *ctx.transfer.finish_back()
+        # The last one waits for what comes.
+        return (None,) * len(ctx.needs_input_grad)
 
 
 class _Receive(torch.autograd.Function):

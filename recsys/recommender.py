@@ -1,7 +1,9 @@
 """A whole recommendation model: embedding tables spread over the ranks, and a dense model that every rank holds."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from torch import nn
@@ -15,6 +17,7 @@ from windrow.recsys.batches.jagged import Deduplicated
 from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.click_models import DenseModel
 from windrow.recsys.sharded.collection import ShardedTables
+from windrow.recsys.sharded.in_flight import look_up_together
 from windrow.training.dropout import DropoutContext, takes_dropout
 
 if TYPE_CHECKING:
@@ -56,18 +59,18 @@ class Lookups:
     def __init__(self, batch: Batch, lookups: "Sequence[InFlightLookup[Any]]", stopwatch: Stopwatch) -> None:
         self.batch = batch
         self.stopwatch = stopwatch
-        self._lookups = lookups
+        self.lookups = lookups
 
     def start_ids(self) -> None:
         """Wait for the counts and send the ids."""
         with self.stopwatch.measure("ids"):
-            for lookup in self._lookups:
+            for lookup in self.lookups:
                 lookup.start_ids()
 
     def start_lookup(self) -> None:
         """Wait for the ids, look them up and send back what was found."""
         with self.stopwatch.measure("lookup"):
-            for lookup in self._lookups:
+            for lookup in self.lookups:
                 lookup.start_lookup()
 
 
@@ -235,29 +238,41 @@ def collections_of(model: nn.Module) -> list[ShardedTables[Any]]:
     return found
 
 
-def pipelined(batches: Iterable[Any], start: Callable[[Any], LookupT]) -> Iterator[LookupT]:
-    """Run through batches with the two that come next already on their way. Collective.
+def pipelined(
+    batches: Iterable[Any], start: Callable[[Any], Lookups], *, together: int = 1, first: int = 0
+) -> Iterator[Lookups]:
+    """Run through batches with those that come next already on their way. Collective.
 
     Args:
         batches: as many on every rank.
         start: ``start(batch)`` begins the lookup of a batch by sending its counts, and gives its `Lookups`.
+        together: how many are looked up, and learnt from, at once (`look_up_together`); must agree.
+        first: number of the first batch; those of a multiple of `together` begin anew.
 
     Yields:
-        The lookup of each batch, whose `start_lookup` has been called. The caller finishes it, and updates the weights,
-        before it asks for the next.
+        The lookup of each batch, whose `start_lookup` has been called. The caller finishes it, and, if it is the last
+        that was looked up at once, updates the weights, before it asks for the next.
     """
     counted = map(start, batches)
+    ids_sent = deque[Lookups]()
 
-    def send_ids(lookup: LookupT | None) -> LookupT | None:
-        if lookup is not None:
+    def send_ids(lookups: Iterable[Lookups]) -> None:
+        for lookup in lookups:
             lookup.start_ids()
-        return lookup
+            ids_sent.append(lookup)
 
-    ids_sent = send_ids(next(counted, None))
-    counts_sent = next(counted, None)
-    while ids_sent is not None:
-        current = ids_sent
+    # Those that are looked up with the first, and one more: its counts.
+    send_ids(islice(counted, together))
+    counts_sent = list(islice(counted, 1))
+    for number in count(first):
+        if not ids_sent:
+            return
+        if number == first or number % together == 0:
+            joined = list(islice(ids_sent, together - number % together))
+            for lookups in zip(*(lookup.lookups for lookup in joined), strict=True) if len(joined) > 1 else ():
+                look_up_together(lookups)
+        current = ids_sent.popleft()
         current.start_lookup()
-        ids_sent = send_ids(counts_sent)
-        counts_sent = next(counted, None)
+        send_ids(counts_sent)
+        counts_sent = list(islice(counted, 1))
         yield current

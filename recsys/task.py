@@ -9,6 +9,7 @@ Counts of one minibatch, ids of the next, lookup and dense work of the third::
 
 As TorchRec's TrainPipelineSparseDist, the answer is that of one minibatch after another: a lookup starts only after the
 update of the minibatch before, since it may need the same rows. What overlaps is all that does not depend on weights.
+Minibatches whose gradients are added up (`accumulate`) are looked up at once, and vectors and gradients overlap, too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -136,7 +137,10 @@ class RecommendationTask(Task[Lookups]):
         """Batches whose lookups have been started, see `pipelined`."""
         with self._source.batches(epoch, steps.start) as batches:
             yield pipelined(
-                islice(self._read(batches), len(steps)), lambda batch: self._model.start(batch, self.setup.stopwatch)
+                islice(self._read(batches), len(steps)),
+                lambda batch: self._model.start(batch, self.setup.stopwatch),
+                together=self.setup.options.accumulate,
+                first=steps.start,
             )
 
     def loss(self, minibatch: Lookups, epoch: int, step: int) -> Tensor:

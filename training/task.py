@@ -55,8 +55,10 @@ class TrainingOptions:
     clip_norm: NonNegativeFloat = 0.0
     """Largest norm of the gradients of the dense part, all together; larger ones are scaled down. 0: no limit."""
     accumulate: PositiveInt = 1
-    """Steps whose gradients are added up before the dense part learns from them. The loss is the mean over all their
-    samples. Tables with a fused optimizer learn at every step, each from its share of that mean, as in TorchRec."""
+    """Steps whose gradients are added up before the model learns from them. The loss is the mean over all their
+    samples. Tables of a log are looked up and learn once for all these steps, as for one minibatch: embeddings of the
+    next step, and gradients of the one before, travel while one is computed. Rows of vertices with a fused optimizer
+    learn at every step, each from its share of that mean."""
     autocast: Literal["none", "bf16"] = "none"
     """bf16: forward pass and loss run under torch.autocast; weights and their gradients stay fp32."""
 

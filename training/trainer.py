@@ -205,6 +205,8 @@ class Trainer:
     def train_step(self, epoch: int, step: int) -> float:
         """Run one step. Collective.
 
+        Of steps whose gradients are added up (`accumulate`) the dense part learns in the last one, tables in each.
+
         Returns:
             Loss summed (not averaged) over this rank's samples.
         """

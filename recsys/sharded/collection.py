@@ -379,16 +379,10 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
                 return lookup
         return self.start_counts(features, deduplicated)
 
-    def send(
-        self,
-        wanted: Sequence[LookupInput],
-        received: Sequence[Message],
-        asked: Sequence[Message],
-        samples: Sequence[Samples],
-    ) -> Transfer:
-        """Look up what all ranks want of this one, and send it to them; a stage of `start_counts`. Collective."""
-        found = self._sharded.look_up([of_batch.to(self.device) for of_batch in wanted])
-        return self.route(wanted, received, asked, samples).start(found, differentiable=True)
+    def look_up(self, received: Sequence[Message]) -> tuple[list[LookupInput], list[Tensor]]:
+        """Look up what ranks want of this one: the input of its tables, and what was found."""
+        wanted = unpack(received, self.layout.owners[self.group.rank], self.form)
+        return wanted, self._sharded.look_up([of_batch.to(self.device) for of_batch in wanted])
 
     @abstractmethod
     def route(
@@ -397,14 +391,16 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         received: Sequence[Message],
         asked: Sequence[Message],
         samples: Sequence[Samples],
+        first: int,
     ) -> Route:
         """The way home of what is found for a minibatch.
 
         Args:
-            wanted: input of this rank's tables.
+            wanted: input of this rank's tables, of this minibatch and maybe others.
             received: what each rank asks this one for.
             asked: what this rank asks each owner for, and at the end what of replicated tables.
             samples: likewise, group by group.
+            first: which of the messages behind `wanted` was the first of this minibatch.
         """
 
     def look_up_replicated(self, asked: Message) -> list[Tensor]:

@@ -1,20 +1,20 @@
-"""A minibatch on its way through a collection of tables."""
+"""A minibatch on its way through a collection of tables, and several that are looked up at once."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.sharded.packing import Message, Samples, header_length, pack, unpack
+from windrow.recsys.sharded.packing import LookupInput, Message, Samples, header_length, pack
 
 if TYPE_CHECKING:
     from windrow.comm.route import Transfer
     from windrow.comm.transfer import Pending
     from windrow.recsys.sharded.collection import ShardedTables
 
-__all__ = ["InFlightLookup"]
+__all__ = ["InFlightLookup", "look_up_together"]
 
 Result = TypeVar("Result")
 
@@ -50,6 +50,8 @@ class InFlightLookup(Generic[Result]):
     def __init__(self, tables: "ShardedTables[Result]", samples: Sequence[Samples]) -> None:
         self._tables = tables
         self._samples = samples
+        self.together = _Together([self])
+        """The lookups whose rows are read at once."""
         self.restart()
 
     def restart(self) -> None:
@@ -67,13 +69,14 @@ class InFlightLookup(Generic[Result]):
             stage=f"{tables.stage}: counts",
         )
         self._received: Sequence[Message] = ()
-        self._transfer: Transfer | None = None
+        self.transfer: Transfer | None = None
+        """Of what was found."""
         self._replicated: list[Tensor] = []
 
     @property
     def has_read(self) -> bool:
         """Whether rows were looked up, so that a backward pass may wait for them."""
-        return self._transfer is not None
+        return self.transfer is not None or self.together.have_read
 
     def settle(self) -> None:
         """Have nothing under way that the next stage waits for. Collective."""
@@ -97,16 +100,23 @@ class InFlightLookup(Generic[Result]):
             stage=f"{self._tables.stage}: ids",
         )
 
+    def received(self) -> Sequence[Message]:
+        """What each rank asks this one for. Collective: waits for it."""
+        self.start_ids()
+        self._pending.wait()
+        return self._received
+
     def start_lookup(self) -> None:
         """Wait for the ids of all ranks, look them up, and send what was found. Collective."""
         self._check_place()
-        if self._transfer is not None:
+        if self.transfer is not None:
             return
-        self.start_ids()
-        self._pending.wait()
-        wanted = unpack(self._received, self._owner, self._tables.form)
-        asked = (*self._asked, self._asked_here)
-        self._transfer = self._tables.send(wanted, self._received, asked, self._samples)
+        wanted, found = self.together.look_up(self._tables)
+        asked, number = (*self._asked, self._asked_here), self.together.lookups.index(self)
+        before = self.together.lookups[number - 1].transfer if number else None
+        route = self._tables.route(wanted, self._received, asked, self._samples, number * len(self._received))
+        is_last = number + 1 == len(self.together.lookups)
+        self.transfer = route.start(found, differentiable=True, after=before, is_last=is_last)
         self._tables.count_rows(asked)
         # While the vectors travel:
         self._replicated = self._tables.look_up_replicated(self._asked_here)
@@ -114,8 +124,17 @@ class InFlightLookup(Generic[Result]):
     def finish(self) -> Result:
         """Wait for what was found for this rank's samples. Collective; once."""
         self.start_lookup()
-        assert self._transfer is not None
-        return self._tables.receive(self._transfer, self._replicated, self._samples)
+        assert self.transfer is not None
+        found = self._tables.receive(self.transfer, self._replicated, self._samples)
+        following = self.together.lookups[self.together.lookups.index(self) + 1 :]
+        if following:
+            # Its vectors travel while this minibatch is computed.
+            following[0].start_lookup()
+        return found
+
+    def with_others(self) -> "InFlightLookup[Result]":
+        """The lookup that can be one of several which are looked up at once. Collective."""
+        return self
 
     def _check_place(self) -> None:
         if self._layout is not self._tables.layout:
@@ -123,3 +142,42 @@ class InFlightLookup(Generic[Result]):
                 "the tables have moved to another plan since this lookup was started: finish lookups, and run their "
                 "backward passes, before move_to, or start them by prefetch, which are started anew"
             )
+
+
+class _Together:
+    """Lookups of minibatches that are learnt from at once: rows are read once, for all of them."""
+
+    def __init__(self, lookups: "Sequence[InFlightLookup[Any]]") -> None:
+        self.lookups = lookups
+        self._found: tuple[Sequence[LookupInput], Sequence[Tensor]] | None = None
+
+    @property
+    def have_read(self) -> bool:
+        """Whether rows were read."""
+        return self._found is not None
+
+    def look_up(self, tables: "ShardedTables[Any]") -> tuple[Sequence[LookupInput], Sequence[Tensor]]:
+        """What tables of this rank were asked for, minibatch by minibatch, and what they found. Collective."""
+        if self._found is None:
+            self._found = tables.look_up([message for lookup in self.lookups for message in lookup.received()])
+        return self._found
+
+
+def look_up_together(lookups: "Sequence[InFlightLookup[Any]]") -> None:
+    """Have minibatches of one collection looked up at once, when the first of them is. Collective.
+
+    Rows are read for all of them, so that vectors of one travel while the one before it is computed, and gradients of
+    one while the next is; tables learn from all of them in the backward pass of the last, as from one minibatch. Each
+    is finished, and its backward pass run, in their order.
+
+    The data-interleaving of PICASSO (Zhang et al., ICDE 2022), for tables that are spread over ranks.
+
+    Cost: memory for the vectors of all of them where rows are, until the last backward pass.
+
+    Args:
+        lookups: none of which has read rows.
+    """
+    joined = [lookup.with_others() for lookup in lookups]
+    together = _Together(joined)
+    for lookup in joined:
+        lookup.together = together

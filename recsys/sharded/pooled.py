@@ -190,6 +190,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         received: Sequence[Message],
         asked: Sequence[Message],
         samples: Sequence[Samples],
+        first: int,
     ) -> Route:
         """From the outputs of this owner's batches, and locally the replicated tables', to a matrix for each group.
 
@@ -200,7 +201,8 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         owner, owners = layout.owners[rank], (*layout.owners, layout.replicated)
         starts = [list(accumulate(of_batch.num_bags, initial=0)) for of_batch in wanted]
         outgoing = [
-            _bands(owner, [of_batch[peer] for of_batch in starts], message) for peer, message in enumerate(received)
+            _bands(owner, [of_batch[first + peer] for of_batch in starts], message)
+            for peer, message in enumerate(received)
         ]
         outgoing.append(_bands(layout.replicated, [0] * len(layout.replicated.batches), asked[-1]))
         num_rows = received[rank].num_rows.tolist()
@@ -295,11 +297,13 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
         self._collection, self._samples = collection, samples
         self._look_up: Callable[[], list[PooledRows]] = partial(collection.look_up_alone, features, samples)
         self._found: list[PooledRows] | None = None
+        self._other: InFlightLookup[list[PooledRows]] | None = None
+        """The lookup that goes the way of all others instead."""
 
     @property
     def has_read(self) -> bool:
         """Whether it was looked up."""
-        return self._found is not None
+        return self._found is not None or (self._other is not None and self._other.has_read)
 
     def settle(self) -> None:
         """Nothing is under way."""
@@ -307,7 +311,13 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
     def restart(self) -> None:
         """Go the way of all others, unless every table is still whole."""
         if not self._collection.is_direct:
-            self._look_up = InFlightLookup(self._collection, self._samples).finish
+            self.with_others()
+
+    def with_others(self) -> InFlightLookup[list[PooledRows]]:
+        """Go the way of all others."""
+        self._other = InFlightLookup(self._collection, self._samples)
+        self._look_up = self._other.finish
+        return self._other
 
     def start_ids(self) -> None:
         """Nothing travels."""

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -190,15 +189,17 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         received: Sequence[Message],
         asked: Sequence[Message],
         samples: Sequence[Samples],
+        first: int,
     ) -> Route:
         """From the rows that this owner found for each lookup, and locally the replicated tables', to each output."""
         del received
         layout, size = self.layout, self.group.size
-        counts = np.concatenate([np.empty((size, 0), np.int64), *(of_batch.counts for of_batch in wanted)], axis=1)
-        starts = [list(accumulate(of_lookup, initial=0)) for of_lookup in counts.T.tolist()]
+        starts = [
+            list(accumulate(of_lookup, initial=0)) for of_batch in wanted for of_lookup in of_batch.counts.T.tolist()
+        ]
         outgoing = [
-            [Block(lookup, slice(bounds[peer], bounds[peer + 1])) for lookup, bounds in enumerate(starts)]
-            for peer in range(size)
+            [Block(lookup, slice(*bounds[peer : peer + 2])) for lookup, bounds in enumerate(starts)]
+            for peer in range(first, first + size)
         ]
         arriving = [
             [(int(message.counts[lookup.request]), lookup.dim) for lookup in owner.lookups]

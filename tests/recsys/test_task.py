@@ -348,7 +348,7 @@ def test_a_run_whose_tables_have_moved_goes_on_where_they_are(tmp_path, rows):
 
 def test_tables_do_not_move_while_gradients_are_added_up():
     trainer = make_trainer(Loopback.single(), accumulate=2)
-    with pytest.raises(RecipeError, match="tables moved after step 1, but gradients of accumulate = 2 steps"):
+    with pytest.raises(RecipeError, match="tables cannot move after a prefetched lookup has read rows"):
         trainer.train_epoch(0, after_step=lambda _: trainer.model.move_to("replicated"))
     trainer.close()
 

@@ -1,11 +1,13 @@
-"""Three minibatches in flight give what one after the other gives."""
+"""Minibatches in flight, and those that are looked up at once, give what one after the other, or one of all, gives."""
 
 import pytest
 import torch
 
 from windrow.comm.errors import PeerFailedError
 from windrow.comm.loopback import Loopback
+from windrow.recsys.sharded.in_flight import look_up_together
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import TableOptions
 
 STEPS = 5
@@ -47,6 +49,65 @@ def test_pipeline(spmd, small, kind):
             assert torch.equal(learn(rows.rows), expected[step])
 
     spmd(body)
+
+
+def update(collection):
+    for parameter in collection.replicated_parameters():
+        collection.world.all_reduce(parameter.grad, stage="replicated")
+    collection.step()
+
+
+OPTIONS = {
+    "rows": {"optimizer": "rowwise_adagrad"},
+    "adam": {"optimizer": "adam"},
+    "robe": {"form": "robe", "compression": 2, "robe_block": 2, "optimizer": "adagrad"},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("kind", ["table", "grid", "row", "rows on every rank"])
+@pytest.mark.parametrize("pooled", [True, False], ids=["pooled", "unpooled"])
+def test_several_looked_up_at_once_are_learnt_from_as_one(spmd, small, pooled, kind, options):
+    """Rows that several name, and optimisers that are not linear, tell one update from several."""
+    if options == "robe" and kind != "table":
+        pytest.skip("ROBE's array is on every rank")
+    sizes = [3, 0, 4]
+
+    def make_collection(world):
+        tables = small.tables if pooled else small.equal_dims
+        form = EmbeddingBagCollection if pooled else EmbeddingCollection
+        plan = small.make_plan(kind, world.size, tables)
+        chosen = TableOptions(**{"learning_rate": 0.3} | OPTIONS[options])
+        return form(tables, world=world, plan=plan, optimizer=chosen, **{} if pooled else {"index_dedup": True})
+
+    def finish(collection, batch):
+        found = collection(batch)
+        return [found.values()] if pooled else [rows.values() for rows in found.values()]
+
+    def body(world):
+        drawn = [small.draw(10 * n + world.rank, size + world.rank % 2) for n, size in enumerate(sizes)]
+        together = {feature: [bag for one in drawn for bag in one[feature]] for feature in drawn[0]}
+        expected, collection = make_collection(world), make_collection(world)
+        batches = [small.jagged(one) for one in drawn]
+        lookups = [collection.prefetch(batch) for batch in batches]
+        look_up_together(lookups)
+        parts = []
+        for batch in batches:
+            values = finish(collection, batch)
+            sum(one.square().sum() for one in values).backward()
+            parts.append([one.detach().clone() for one in values])
+        whole = finish(expected, small.jagged(together))
+        sum(one.square().sum() for one in whole).backward()
+        for each in (expected, collection):
+            update(each)
+        if pooled:
+            torch.testing.assert_close(torch.cat([one for (one,) in parts]), whole[0].detach())
+        for one, other in zip(small.local(collection), small.local(expected), strict=True):
+            torch.testing.assert_close(one[1], other[1], rtol=1e-5, atol=1e-6)
+        first = [one for _, one in small.local(make_collection(world))]
+        return not all(torch.equal(one, other) for one, (_, other) in zip(first, small.local(collection), strict=True))
+
+    assert any(spmd(body))
 
 
 def test_a_rank_that_leaves_out_its_backward_pass_is_named(small):
