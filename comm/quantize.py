@@ -23,8 +23,8 @@ a row; the 32 bits of the float32 find place behind that bit and in one bit of t
 
 Two float32 parameters would be exact too, but cost all rows 4 bytes more: a ninth of 256 entries of 1 bit.
 
-u is 16 bits of a counter-based hash, 4 entries to one (see `windrow.training.dropout`): ``mix64(hash_ids(key, id) ^
-mix64(column // 4 + GOLDEN))``, from bit 16 (column mod 4) up. So it depends on key, row id and column alone. A decision
+u is 16 bits of a counter-based hash, 2 entries to one: ``mix32(low32(k ^ mix64(column // 2 + GOLDEN)), high32(k))``
+with ``k = hash_ids(key, id)``, from bit 16 (column mod 2) up. So it depends on key, row id and column alone. A decision
 is a multiple of 2 ** -16, which rounds expectations down by less than that part of a step. To nearest means u = 1 / 2:
 half a step of error at most, and half the mean square, but the same each time.
 
@@ -115,8 +115,8 @@ def quantize(
         row_ids: int64 [n], what each row is called on every rank and in every message, where a key is given.
         ranges: float32 [n]; written: greatest less least entry of each row. None: nobody asks.
 
-    Cost: two passes over each row, the second in the cache, and one 64-bit hash for 4 entries. On GPUs this waits for
-    the result, for the sake of the error.
+    Cost: two passes over each row, the second in the cache, and one 32-bit hash for 2 entries; less than it takes to pick
+    rows at random from memory. On GPUs this waits for the result, for the sake of the error.
 
     Raises:
         DataError: a row has an entry that is not finite, or goes so far that its highest level would not be; names row

@@ -3,7 +3,8 @@
 They are written out beside those of `windrow.comm.quantize_kernels`, and come to the same bytes: whatever could be
 rounded in two ways is an integer, a float64, or exact. A few threads hold a row that is quantised, each some times 8
 neighbouring columns, so that it is read once and whole bytes are written. What takes time is arithmetic, and of that
-what is done once for a row, such as choosing its step: the fewer threads share it, the fewer do that again.
+what is done once for a row, such as choosing its step: the fewer threads share it, the fewer do that again. Loops over
+the entries that a thread holds are written out, so that the first message of a width takes seconds to compile.
 """
 
 import torch
@@ -25,10 +26,10 @@ _LEAST_STEP = tl.constexpr(LEAST_STEP)
 _MAGNITUDE = tl.constexpr(0x7FFFFFFF)
 _INFINITY = tl.constexpr(0x7F800000)
 _LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
-_THREADS = 128
-"""Of a program."""
+_THREADS, _MOST_THREADS = 128, 1024
+"""Of a program, and of one for a single long row."""
 _ENTRIES = 40
-"""Of a row that is quantised, the most that a thread holds, unless it would take more than a program's threads."""
+"""Of a row that is quantised, the most that a thread holds, unless that takes more than the most threads."""
 _READ_ROWS, _READ_COLUMNS = tl.constexpr(8), tl.constexpr(64)
 """Of a program that dequantises: rows, and columns at a time."""
 
@@ -49,14 +50,15 @@ def quantize_rows(
     first_bad = torch.full((1,), count, dtype=torch.int64, device=rows.device)
     drawn = key or 0
     signed_key = drawn - (1 << 64) if drawn >= 1 << 63 else drawn
-    eights = max(2, min(_THREADS, triton.next_power_of_2(triton.cdiv(width, _ENTRIES))))
+    eights = max(2, min(_MOST_THREADS, triton.next_power_of_2(triton.cdiv(width, _ENTRIES))))
+    threads = max(_THREADS, eights)
     with torch.cuda.device_of(rows):
         column_keys = offsets
         if key is not None:
             of_pairs = torch.empty(triton.cdiv(width, 8 * eights) * eights * 4, dtype=torch.int32, device=rows.device)
             column_keys = of_pairs.view(torch.int64)
             _mix_columns[(triton.cdiv(len(of_pairs), _THREADS),)](of_pairs, len(of_pairs), block=_THREADS)
-        _quantize[(triton.cdiv(count, _THREADS // eights),)](
+        _quantize[(triton.cdiv(count, threads // eights),)](
             rows.detach(),
             offsets if positions is None else positions,
             bits,
@@ -75,8 +77,8 @@ def quantize_rows(
             # Whatever their bits, all rows of such a message are multiples of 4 bytes.
             aligned=width % 32 == 0 and out.data_ptr() % 4 == 0,
             eights=eights,
-            at_once=_THREADS // eights,
-            num_warps=_THREADS // 32,
+            at_once=threads // eights,
+            num_warps=threads // 32,
         )
     bad = int(first_bad)
     return bad if bad < count else -1

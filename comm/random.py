@@ -14,7 +14,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Stream", "hash_ids", "mix64", "permuted", "stream_key"]
+__all__ = ["Stream", "hash_ids", "mix32", "mix64", "permuted", "stream_key"]
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -52,8 +52,8 @@ def mix64(value: int) -> int:
 def mix32(value: int, key: int) -> int:
     """Mix 32 bits with a key of 32 bits into an integer in [0, 2**32).
 
-    For processors whose vector units have no products of 64 bits. Of functions with two products the least biased that
-    was known to the search of Wellons' hash-prospector, into which the key enters before the second one.
+    For processors whose vector units have no products of 64 bits. Two products, with the constants of least bias that
+    the search of Wellons' hash-prospector had found; the key enters before the second one.
     """
     first, second = MULTIPLIERS_32
     value = ((value ^ (value >> 16)) * first) & 0xFFFFFFFF

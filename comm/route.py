@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from windrow.comm.errors import RecipeError
 from windrow.comm.rows import Runs, move_columns, move_rows, move_vectors
 from windrow.comm.wire import Codec, Messages, Shape, Wire
 
@@ -184,6 +185,8 @@ class Transfer:
         self._source_shapes: list[torch.Size] = []
         self._own_landed = False
         self._after = after
+        self.has_sent_back = False
+        """Whether gradients are on their way."""
         self.gradients: list[Tensor] = []
         """Of the sources, while they come back; those of transfers of the same sources share them."""
 
@@ -270,6 +273,12 @@ class Transfer:
         codec = wire.gradient_codec
         # That of a sum is one number everywhere, whose rows are not in memory.
         gradients = [found if found.stride()[-1:] == (1,) else found.contiguous() for found in gradients]
+        if self._after is not None and not self._after.has_sent_back:
+            raise RecipeError(
+                "backward passes of minibatches that were looked up at once ran out of order, or one was left out: run "
+                "one through each, in the order of their lookups"
+            )
+        self.has_sent_back = True
         self.gradients = self._gradient_memory() if self._after is None else self._after.gradients
         sent = Messages(wire, codec, route.arriving, sent=True)
         for peer, landings in enumerate(route.landings[: wire.world.size]):

@@ -204,6 +204,11 @@ class PrefetchedModel:
             given = (batch.sparse, batch.deduplicated)
             return Lookups(batch, [collection.prefetch(*given) for collection in self._collections], stopwatch)
 
+    def forget(self) -> None:
+        """Let go of lookups that nobody will finish, where a loop has ended early."""
+        for collection in self._collections:
+            collection.forget_prefetched()
+
     def finish(self, lookup: Lookups, context: DropoutContext | None = None) -> Any:
         """Run the module on the batch of a lookup. Collective.
 
@@ -255,6 +260,7 @@ def pipelined(
     """
     counted = map(start, batches)
     ids_sent = deque[Lookups]()
+    """At the head of the loop as many as are looked up at once, unless there are no more."""
 
     def send_ids(lookups: Iterable[Lookups]) -> None:
         for lookup in lookups:

@@ -136,12 +136,15 @@ class RecommendationTask(Task[Lookups]):
     def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[Lookups]]:
         """Batches whose lookups have been started, see `pipelined`."""
         with self._source.batches(epoch, steps.start) as batches:
-            yield pipelined(
-                islice(self._read(batches), len(steps)),
-                lambda batch: self._model.start(batch, self.setup.stopwatch),
-                together=self.setup.options.accumulate,
-                first=steps.start,
-            )
+            try:
+                yield pipelined(
+                    islice(self._read(batches), len(steps)),
+                    lambda batch: self._model.start(batch, self.setup.stopwatch),
+                    together=self.setup.options.accumulate,
+                    first=steps.start,
+                )
+            finally:
+                self._model.forget()
 
     def loss(self, minibatch: Lookups, epoch: int, step: int) -> Tensor:
         """Of this rank's samples, if there are none too: others wait for the backward pass of the tables."""

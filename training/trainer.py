@@ -205,7 +205,8 @@ class Trainer:
     def train_step(self, epoch: int, step: int) -> float:
         """Run one step. Collective.
 
-        Of steps whose gradients are added up (`accumulate`) the dense part learns in the last one, tables in each.
+        Of steps whose gradients are added up (`accumulate`) the dense part learns in the last one, tables in each,
+        since these calls look up one minibatch each.
 
         Returns:
             Loss summed (not averaged) over this rank's samples.
@@ -333,8 +334,9 @@ class Trainer:
         return range(start, min(start + self.options.accumulate, self.steps_per_epoch))
 
     def _set_learning_rates(self, epoch: int, step: int) -> None:
-        steps = self.steps_per_epoch
-        factor = learning_rate_factor(self.options.schedule, epoch * steps + step, self.options.epochs * steps)
+        # That of the last of the steps that are added up: some tables learn at the rate of their lookup.
+        steps, last = self.steps_per_epoch, self._group_of(step)[-1]
+        factor = learning_rate_factor(self.options.schedule, epoch * steps + last, self.options.epochs * steps)
         for group in self._optimizer.param_groups:
             group["lr"] = self.options.learning_rate * factor
         self.task.scale_learning_rate(factor)

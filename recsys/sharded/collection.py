@@ -365,6 +365,10 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
             f"rows do not come one by one from {type(self).__name__}: make an EmbeddingCollection of one table"
         )
 
+    def forget_prefetched(self) -> None:
+        """Let go of lookups that nobody will finish, where a loop has ended early."""
+        self._ahead.clear()
+
     def has_prefetched(self, features: "KeyedJaggedTensor") -> bool:
         """Whether a lookup of this object waits to be finished."""
         return any(started is features for started, _ in self._ahead)

@@ -111,12 +111,16 @@ class InFlightLookup(Generic[Result]):
         self._check_place()
         if self.transfer is not None:
             return
-        wanted, found = self.together.look_up(self._tables)
-        asked, number = (*self._asked, self._asked_here), self.together.lookups.index(self)
-        before = self.together.lookups[number - 1].transfer if number else None
+        together = self.together
+        wanted, found = together.look_up(self._tables)
+        asked, number = (*self._asked, self._asked_here), together.lookups.index(self)
         route = self._tables.route(wanted, self._received, asked, self._samples, number * len(self._received))
-        is_last = number + 1 == len(self.together.lookups)
-        self.transfer = route.start(found, differentiable=True, after=before, is_last=is_last)
+        self.transfer = route.start(
+            found,
+            differentiable=True,
+            after=together.lookups[number - 1].transfer if number else None,
+            is_last=number + 1 == len(together.lookups),
+        )
         self._tables.count_rows(asked)
         # While the vectors travel:
         self._replicated = self._tables.look_up_replicated(self._asked_here)
@@ -128,12 +132,15 @@ class InFlightLookup(Generic[Result]):
         found = self._tables.receive(self.transfer, self._replicated, self._samples)
         following = self.together.lookups[self.together.lookups.index(self) + 1 :]
         if following:
-            # Its vectors travel while this minibatch is computed.
-            following[0].start_lookup()
+            # Its vectors travel while this minibatch is computed, by whatever the model runs in.
+            with torch.set_grad_enabled(self.together.is_learnt_from):
+                following[0].start_lookup()
+        else:
+            self.together.release()
         return found
 
-    def with_others(self) -> "InFlightLookup[Result]":
-        """The lookup that can be one of several which are looked up at once. Collective."""
+    def as_exchange(self) -> "InFlightLookup[Result]":
+        """This lookup as one that exchanges messages, which can be joined with others. Collective."""
         return self
 
     def _check_place(self) -> None:
@@ -149,18 +156,22 @@ class _Together:
 
     def __init__(self, lookups: "Sequence[InFlightLookup[Any]]") -> None:
         self.lookups = lookups
-        self._found: tuple[Sequence[LookupInput], Sequence[Tensor]] | None = None
-
-    @property
-    def have_read(self) -> bool:
+        self.have_read = False
         """Whether rows were read."""
-        return self._found is not None
+        self.is_learnt_from = False
+        """Whether gradients were recorded then."""
+        self._found: tuple[Sequence[LookupInput], Sequence[Tensor]] | None = None
 
     def look_up(self, tables: "ShardedTables[Any]") -> tuple[Sequence[LookupInput], Sequence[Tensor]]:
         """What tables of this rank were asked for, minibatch by minibatch, and what they found. Collective."""
         if self._found is None:
             self._found = tables.look_up([message for lookup in self.lookups for message in lookup.received()])
+            self.have_read, self.is_learnt_from = True, torch.is_grad_enabled()
         return self._found
+
+    def release(self) -> None:
+        """Let go of what was found, and of each other, once all of it has landed."""
+        self.lookups, self._found = (), None
 
 
 def look_up_together(lookups: "Sequence[InFlightLookup[Any]]") -> None:
@@ -177,7 +188,7 @@ def look_up_together(lookups: "Sequence[InFlightLookup[Any]]") -> None:
     Args:
         lookups: none of which has read rows.
     """
-    joined = [lookup.with_others() for lookup in lookups]
+    joined = [lookup.as_exchange() for lookup in lookups]
     together = _Together(joined)
     for lookup in joined:
         lookup.together = together

@@ -298,7 +298,6 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
         self._look_up: Callable[[], list[PooledRows]] = partial(collection.look_up_alone, features, samples)
         self._found: list[PooledRows] | None = None
         self._other: InFlightLookup[list[PooledRows]] | None = None
-        """The lookup that goes the way of all others instead."""
 
     @property
     def has_read(self) -> bool:
@@ -306,15 +305,19 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
         return self._found is not None or (self._other is not None and self._other.has_read)
 
     def settle(self) -> None:
-        """Nothing is under way."""
+        """Have nothing under way."""
+        if self._other is not None:
+            self._other.settle()
 
     def restart(self) -> None:
         """Go the way of all others, unless every table is still whole."""
-        if not self._collection.is_direct:
-            self.with_others()
+        if self._other is not None:
+            self._other.restart()
+        elif not self._collection.is_direct:
+            self.as_exchange()
 
-    def with_others(self) -> InFlightLookup[list[PooledRows]]:
-        """Go the way of all others."""
+    def as_exchange(self) -> InFlightLookup[list[PooledRows]]:
+        """The lookup that goes the way of all others instead."""
         self._other = InFlightLookup(self._collection, self._samples)
         self._look_up = self._other.finish
         return self._other

@@ -99,6 +99,11 @@ class RankTables:
             Unpooled: for each lookup [its ids of all ranks, dim] float32, rank by rank; those of a batch without ids
             have no graph.
         """
+        # Rows are float32, whatever the model around computes in.
+        with torch.autocast(wanted[0].values.device.type if wanted else "cpu", enabled=False):
+            return self._look_up(wanted)
+
+    def _look_up(self, wanted: Sequence[LookupInput]) -> list[Tensor]:
         found: list[Tensor] = []
         for tables, given, width in zip(self.batches, wanted, self._widths, strict=True):
             counts = given.counts.sum(axis=0).tolist()

@@ -120,9 +120,10 @@ def make_trainer(
     rows="fp32",
     hosts=None,
     callbacks=(),
+    form=None,
     **more,
 ):
-    options = TableOptions(dim=DIM, optimizer=tables, learning_rate=0.1)
+    options = TableOptions(dim=DIM, optimizer=tables, learning_rate=0.1, **form or {})
     plan = plan_with_planner(planner, table_specs(TABLES, options), world.size, replicate_below_bytes=0)
     wire = WireOptions(vectors=rows, gradients=rows, sums=sums)
     made = {"world": world, "optimizer": options, "seed": 1, "wire": wire}
@@ -350,7 +351,28 @@ def test_tables_do_not_move_while_gradients_are_added_up():
     trainer = make_trainer(Loopback.single(), accumulate=2)
     with pytest.raises(RecipeError, match="tables cannot move after a prefetched lookup has read rows"):
         trainer.train_epoch(0, after_step=lambda _: trainer.model.move_to("replicated"))
+    # What nobody will finish does not keep them.
+    trainer.train_step(0, 0)
+    trainer.model.move_to("replicated")
+    with pytest.raises(RecipeError, match="tables moved after step 1, but gradients of accumulate = 2 steps"):
+        trainer.train_step(0, 1)
     trainer.close()
+
+
+def test_rows_are_not_read_in_the_precision_of_the_model():
+    """The second of two that are looked up at once is sent while the first is computed, under autocast."""
+    form = {"form": "narrow", "compression": 2}
+    losses = two_epochs(Loopback.single(), form=form, planner="replicated", accumulate=2, autocast="bf16")
+    assert losses == pytest.approx(
+        two_epochs(Loopback.single(), form=form, planner="replicated", accumulate=2), rel=0.05
+    )
+
+
+def test_one_rate_for_steps_that_are_added_up():
+    schedule = ScheduleOptions(kind="linear", warmup_steps=4)
+    train = partial(two_epochs, accumulate=2, schedule=schedule)
+    (cut, _), (copied, _) = (Loopback.run(2, partial(train, planner=name)) for name in ("row_wise", "replicated"))
+    assert cut == pytest.approx(copied, rel=1e-5)
 
 
 def test_what_reads_ahead_is_closed_when_a_step_fails():

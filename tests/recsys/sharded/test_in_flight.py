@@ -1,9 +1,12 @@
 """Minibatches in flight, and those that are looked up at once, give what one after the other, or one of all, gives."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
-from windrow.comm.errors import PeerFailedError
+from windrow.comm.errors import PeerFailedError, RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.recsys.sharded.in_flight import look_up_together
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
@@ -108,6 +111,33 @@ def test_several_looked_up_at_once_are_learnt_from_as_one(spmd, small, pooled, k
         return not all(torch.equal(one, other) for one, (_, other) in zip(first, small.local(collection), strict=True))
 
     assert any(spmd(body))
+
+
+def test_backward_passes_out_of_order_are_refused(small):
+    def body(world):
+        collection = make(small, world, "table")
+        batches = [batch_of(small, world, step) for step in range(2)]
+        look_up_together([collection.prefetch(batch) for batch in batches])
+        _, second = (collection(batch).values() for batch in batches)
+        with pytest.raises(RecipeError, match="ran out of order, or one was left out"):
+            learn(second)
+
+    Loopback.run(2, body)
+
+
+def test_a_lookup_is_let_go_of_at_once(small):
+    """Not when Python looks for cycles: vectors of all ranks hang on it."""
+    collection = make(small, Loopback.single(), "row")
+    gc.disable()
+    try:
+        lookup = collection.start_counts(batch_of(small, collection.world, 1))
+        (rows,) = lookup.finish()
+        learn(rows.rows)
+        gone = weakref.ref(lookup)
+        del lookup
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_rank_that_leaves_out_its_backward_pass_is_named(small):
