@@ -303,12 +303,9 @@ def aims_of(figures: Mapping[str, float]) -> dict[str, Aim]:
     fastest = _best(figures, "_95_percent_")
     settings = [f"_{share:.0%}_".replace("%", "_percent") for share in SHARES] + [f"_{FASTEST}_", f"_{SLOWER}_"]
     best = [gain for setting in settings for gain in _best(figures, setting).values()]
-    return {
+    aims = {
         "adaptive_all": Aim(
             f"73 %, adaptive with its best sums on all graphs: >= {AIMS[0.73]}x", min(adaptive) >= AIMS[0.73]
-        ),
-        "adaptive_two": Aim(
-            f"73 %, the same on two graphs: >= {AIM_TWICE}x", sum(gain >= AIM_TWICE for gain in adaptive) > 1
         ),
         "best_95": Aim(f"95 %, the fastest mode everywhere: >= {AIMS[0.95]}x", min(fastest.values()) >= AIMS[0.95]),
         "explained": Aim(
@@ -317,6 +314,10 @@ def aims_of(figures: Mapping[str, float]) -> dict[str, Aim]:
         ),
         "never_slower": Aim("the fastest mode is nowhere slower than vanilla", min(best) >= 1),
     }
+    if len(adaptive) > 1:
+        twice = sum(gain >= AIM_TWICE for gain in adaptive) > 1
+        aims["adaptive_two"] = Aim(f"73 %, the same on two graphs, or numbers of hosts: >= {AIM_TWICE}x", twice)
+    return aims
 
 
 def _best(figures: Mapping[str, float], setting: str) -> dict[str, float]:

@@ -139,7 +139,8 @@ def job_of(part: str, data: Path, folder: Path, *, short: bool) -> Job:
         recipe = load(EXAMPLES / "frappe.toml", changed)
     else:
         recipe = clicks_recipe(folder, samples=60_000 if short else 400_000)
-    store = prepare_log(recipe.store, recipe.log, recipe.split, shard=recipe.deduplication.shard)
+    order = recipe.deduplication
+    store = prepare_log(recipe.store, recipe.log, recipe.split, shard=order.shard, cluster=order.cluster)
     steps = 3 * store.split("train").rows // recipe.training.batch_size // 4
     return Job(recipe, log_table_specs(recipe, store), count_table_rows(LogStore.open(store.path)), steps)
 

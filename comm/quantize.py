@@ -115,8 +115,8 @@ def quantize(
         row_ids: int64 [n], what each row is called on every rank and in every message, where a key is given.
         ranges: float32 [n]; written: greatest less least entry of each row. None: nobody asks.
 
-    Cost: two passes over each row, the second in the cache, and one 32-bit hash for 2 entries: less than picking rows at
-    random from memory takes. On GPUs this waits for the result, for the sake of the error.
+    Cost: two passes over each row, the second in the cache, and one 32-bit hash for 2 entries: less than picking rows
+    at random from memory takes. On GPUs this waits for the result, for the sake of the error.
 
     Raises:
         DataError: a row has an entry that is not finite, or goes so far that its highest level would not be; names row
