@@ -1,6 +1,7 @@
 """One rank of a pytest session of tools/run_tests.py: ``python tools/pytest_rank.py FOLDER PYTEST_ARGUMENTS``.
 
-The rank keeps ``FOLDER/rank-<number>.at``: its process, and the test that it is at. On the signal SIGUSR1 it writes
+The rank keeps ``FOLDER/rank-<number>.at``: its process, and the test that it is at; and in ``FOLDER/rank-<number>`` what
+its tests write, since ranks that clean up one folder for all get in each other's way. On the signal SIGUSR1 it writes
 where each of its threads is. Rank 0 writes to the terminal, every other rank to ``FOLDER/rank-<number>.txt``.
 """
 
@@ -50,6 +51,9 @@ def main(folder: Path, pytest_arguments: list[str]) -> int:
             os.dup2(file.fileno(), sys.stderr.fileno())
         # Not captured: a rank that is killed can no longer show what pytest has captured.
         pytest_arguments = ["--capture=no", *pytest_arguments]
+    temporary = folder / f"rank-{rank}"
+    temporary.mkdir()
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(temporary)
     # A copy of the file descriptor: pytest puts another file in its place while a test runs.
     faulthandler.register(signal.SIGUSR1, file=os.dup(sys.stderr.fileno()), all_threads=True)
     return int(pytest.main(pytest_arguments, plugins=[Progress(folder / f"rank-{rank}.at")]))
