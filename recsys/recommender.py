@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import nn
 
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from windrow.recsys.tables.table import TableBatch
 
 __all__ = ["BatchSource", "Lookups", "PrefetchedModel", "Recommender", "collections_of", "pipelined"]
-
-
-LookupT = TypeVar("LookupT", bound="Lookups")
 
 
 class BatchSource(Protocol):
@@ -259,8 +256,8 @@ def pipelined(
         that was looked up at once, updates the weights, before it asks for the next.
     """
     counted = map(start, batches)
+    # At the head of the loop as many as are looked up at once, unless there are no more.
     ids_sent = deque[Lookups]()
-    """At the head of the loop as many as are looked up at once, unless there are no more."""
 
     def send_ids(lookups: Iterable[Lookups]) -> None:
         for lookup in lookups:

@@ -1,6 +1,6 @@
 """One rank of a pytest session of tools/run_tests.py: ``python tools/pytest_rank.py FOLDER PYTEST_ARGUMENTS``.
 
-The rank keeps ``FOLDER/rank-<number>.at``: its process, and the test that it is at; and in ``FOLDER/rank-<number>`` what
+The rank keeps ``FOLDER/rank-<number>.at``: its process, and the test that it is at. In ``FOLDER/rank-<number>`` is what
 its tests write, since ranks that clean up one folder for all get in each other's way. On the signal SIGUSR1 it writes
 where each of its threads is. Rank 0 writes to the terminal, every other rank to ``FOLDER/rank-<number>.txt``.
 """
