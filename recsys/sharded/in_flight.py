@@ -133,7 +133,7 @@ class InFlightLookup(Generic[Result]):
         following = self.together.lookups[self.together.lookups.index(self) + 1 :]
         if following:
             # Its vectors travel while this minibatch is computed, by whatever the model runs in.
-            with torch.set_grad_enabled(self.together.is_learnt_from):
+            with torch.set_grad_enabled(self.transfer.token is not None):
                 following[0].start_lookup()
         else:
             self.together.release()
@@ -156,17 +156,17 @@ class _Together:
 
     def __init__(self, lookups: "Sequence[InFlightLookup[Any]]") -> None:
         self.lookups = lookups
-        self.have_read = False
-        """Whether rows were read."""
-        self.is_learnt_from = False
-        """Whether gradients were recorded then."""
         self._found: tuple[Sequence[LookupInput], Sequence[Tensor]] | None = None
+
+    @property
+    def have_read(self) -> bool:
+        """Whether rows were read, and not all of them have landed."""
+        return self._found is not None
 
     def look_up(self, tables: "ShardedTables[Any]") -> tuple[Sequence[LookupInput], Sequence[Tensor]]:
         """What tables of this rank were asked for, minibatch by minibatch, and what they found. Collective."""
         if self._found is None:
             self._found = tables.look_up([message for lookup in self.lookups for message in lookup.received()])
-            self.have_read, self.is_learnt_from = True, torch.is_grad_enabled()
         return self._found
 
     def release(self) -> None:

@@ -19,8 +19,7 @@ owner has columns of several groups, each group has rows of its own number, and 
       rank 1         4 rows        ->     1 row, 3 of padding     ->    4 rows of the one, then 1 of the other
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -294,8 +293,7 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
     def __init__(
         self, collection: EmbeddingBagCollection, features: "KeyedJaggedTensor", samples: Sequence[Samples]
     ) -> None:
-        self._collection, self._samples = collection, samples
-        self._look_up: Callable[[], list[PooledRows]] = partial(collection.look_up_alone, features, samples)
+        self._collection, self._features, self._samples = collection, features, samples
         self._found: list[PooledRows] | None = None
         self._other: InFlightLookup[list[PooledRows]] | None = None
 
@@ -327,7 +325,9 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
 
     def start_lookup(self) -> None:
         """Look the batch up."""
-        self._found = self._look_up() if self._found is None else self._found
+        if self._found is None:
+            alone, other = self._collection.look_up_alone, self._other
+            self._found = alone(self._features, self._samples) if other is None else other.finish()
 
     def finish(self) -> list[PooledRows]:
         """What was found."""

@@ -259,7 +259,8 @@ from windrow.comm.quantize_triton import dequantize_rows, quantize_rows
 
 warnings.simplefilter("error")
 # Of rows that are refused, or constant: nothing is stored of them.
-warnings.filterwarnings("ignore", "overflow encountered|invalid value encountered", RuntimeWarning)
+of_these = "overflow encountered|invalid value encountered in (add|multiply|cast)"
+warnings.filterwarnings("ignore", of_these, RuntimeWarning)
 found = []
 for rows, positions, bits, row_ids, places in torch.load(sys.argv[1]):
     width, offsets = rows.shape[1], packed_offsets(bits, rows.shape[1])
