@@ -32,6 +32,7 @@ __all__ = [
     "keep_freed_memory",
     "keep_shapes",
     "ranks_on_this_machine",
+    "threads_of_rank",
 ]
 
 
@@ -58,7 +59,8 @@ class RunOptions(CheckpointOptions):
     debug: bool = False
     """Check before each collective that all ranks call the same one with arguments that agree; slow."""
     threads: NonNegativeInt = 0
-    """Threads per rank for computing; 0 shares this machine's usable cores among its ranks."""
+    """Threads per rank for computing; 0 for OMP_NUM_THREADS where that is set, as torchrun does, and else for an equal
+    share of the cores that this machine's ranks may use."""
     tensorboard: bool = True
     """Also log to TensorBoard."""
 
@@ -86,7 +88,7 @@ def joined_job(options: RunOptions) -> Iterator[tuple[World, torch.device]]:
         cuda_aware_mpi=options.cuda_aware_mpi,
         shared_memory=options.shared_memory,
     ) as world:
-        torch.set_num_threads(options.threads or max(1, usable_cores() // ranks_on_this_machine(world)))
+        torch.set_num_threads(threads_of_rank(options, ranks_on_this_machine(world)))
         world.meter = Meter()
         yield world, device
 
@@ -100,6 +102,16 @@ def _own_device(options: RunOptions) -> torch.device:
     device = torch.device("cuda", launched_local_rank() % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
+
+
+def threads_of_rank(options: RunOptions, ranks_here: int) -> int:
+    """With how many threads each of a machine's ranks computes.
+
+    More threads than cores are slower than one: each operation waits for threads that others keep from running.
+    """
+    of_openmp = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    asked = options.threads or (int(of_openmp) if of_openmp.isdecimal() else 0)
+    return asked or max(1, usable_cores() // ranks_here)
 
 
 def ranks_on_this_machine(world: World) -> int:

@@ -11,8 +11,9 @@ shift
 ranks=${RANKS:-2}
 
 export PYTHONSAFEPATH=1
-# torchrun sets this to 1 otherwise, with a warning; windrow divides the cores among the ranks by itself.
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+# Each rank's share of the cores; torchrun sets this to 1 otherwise, with a warning.
+cores=$(nproc)
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > ranks ? cores / ranks : 1))}
 
 store=stores/$(basename "$recipe" .toml)-$ranks
 if [[ ! -d $store ]]; then

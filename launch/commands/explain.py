@@ -196,6 +196,7 @@ def _work(
     import torch
 
     from windrow.gnn.epoch_estimate import measure_step_work
+    from windrow.launch.rank_process import threads_of_rank
     from windrow.training.environment import usable_cores
 
     sharing = max(Counter(links.hosts).values()) if ranks_per_machine is None else ranks_per_machine
@@ -204,7 +205,7 @@ def _work(
     wanted = torch.device(recipe.run.device)
     device = wanted if wanted.type == "cpu" or torch.cuda.is_available() else torch.device("cpu")
     cores = usable_cores()
-    threads = recipe.run.threads or max(1, cores // sharing)
+    threads = threads_of_rank(recipe.run, sharing)
     slower = max(1.0, sharing * threads / cores)
     work = measure_step_work(graph, recipe.model, recipe.sampling, device, threads=threads, slower=slower)
     where = "measured here" if device == wanted else "measured here on a CPU, for want of a GPU"

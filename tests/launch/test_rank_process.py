@@ -13,7 +13,7 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
 from windrow.launch import rank_process
-from windrow.launch.rank_process import RunOptions, joined_job
+from windrow.launch.rank_process import RunOptions, joined_job, threads_of_rank
 
 
 def test_a_process_alone_is_a_job_of_one_rank() -> None:
@@ -25,6 +25,16 @@ def test_a_process_alone_is_a_job_of_one_rank() -> None:
             assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+def test_threads_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_process, "usable_cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert [threads_of_rank(RunOptions(), ranks) for ranks in (1, 3, 9)] == [8, 2, 1]
+    for given, threads in (("5", 5), ("6,2", 6), ("", 4), ("many", 4), ("0", 4)):
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+        assert threads_of_rank(RunOptions(), 2) == threads
+        assert threads_of_rank(RunOptions(threads=7), 2) == 7
 
 
 def test_cores_are_shared_by_the_ranks_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

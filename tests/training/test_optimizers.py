@@ -13,6 +13,7 @@ from windrow.training.optimizers import without_compiler
 STEPS = 4
 KINDS: list[tuple[Any, dict[str, float]]] = [
     (torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.01}),
+    (torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.01, "fused": True}),
     (torch.optim.Adagrad, {"lr": 0.1, "weight_decay": 0.01}),
     (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
 ]
