@@ -259,7 +259,10 @@ def work(task: Mapping[str, Any]) -> list[dict[str, Any]]:
 
         form = task["form"]
         for ratio in ratios_of(form, task["ratios"], job):
-            options = options_of(job, form, ratio)
+            try:
+                options = options_of(job, form, ratio)
+            except RecipeError:
+                continue  # Not a row for each table.
             first = {rate: run(options, 0, rate) for rate in task["rates"]}
 
             def value(rate: float, first: Mapping[float, Any] = first) -> float:
