@@ -153,6 +153,7 @@ def predict(
         model.load_state_dict(loaded.state)
         if embedding is not None:
             restore_tables(loaded, embedding.local_tables(), weights_only=True)
+            embedding.refresh_copies()
         own_ids = own_vertices(part, ids)
         outputs = _infer(world, recipe, part, model, embedding, progress, ids=ids, hidden=hidden)
         metric = next(iter(metrics), "")

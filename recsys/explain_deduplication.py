@@ -25,9 +25,9 @@ from windrow.recsys.log_survey import groups_for
 from windrow.recsys.log_tables import log_transforms, plan_tables, table_configs
 from windrow.recsys.recipe_sections import RecommendationSections
 from windrow.recsys.recommendation import make_click_model
-from windrow.recsys.sharded.layout import make_layout
+from windrow.recsys.sharded.copies import CopyIndex
 from windrow.recsys.sharded.packing import MessageFormat
-from windrow.recsys.sharded.tables_of_ranks import TablesOfRanks
+from windrow.recsys.sharded.tables_of_ranks import TablesOfRanks, table_specs
 from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
 from windrow.training.terminal import byte_size, count, table
 
@@ -183,16 +183,19 @@ def _amounts(
         if tables:
             features = {name for table in tables for name in table.feature_names}
             here = [kept for group in groups if once and (kept := [name for name in group if name in features])]
-            stored = TablesOfRanks(tables, recipe.tables.only(table.name for table in tables), here)
-            names = {table.name for table in stored.tables}
-            layout = make_layout(stored.tables, plan.only(names), group_size, stored.groups, pooled=pooled)
+            options = recipe.tables.only(table.name for table in tables)
+            names = {spec.name for spec in table_specs(tables, options)}
+            of_tables = plan.only(names)
+            stored = TablesOfRanks(tables, options, here, of_tables.copies if group_size > 1 else ())
+            layout = stored.layout(of_tables, group_size, pooled=pooled)
             id_type = np.int64 if layout.wide_ids else np.int32
             form = MessageFormat(id_type, weighted=pooled and (is_weighted or bool(stored.arrays)), with_lengths=pooled)
             held_loads = loads | {name: loads[block.feature] for name, block in stored.blocks.items()}
             distinct = recipe.deduplication.index_dedup and not pooled and group_size > 1
             if distinct:
                 held_loads = {name: replace(held_loads[name], ids=found.distinct_ids(name)) for name in layout.features}
-            shares = partial(_shares, found, stored, held_loads, distinct=distinct)
+            copied = {layout.features[number]: of_table for number, of_table in stored.copied_features(layout).items()}
+            shares = partial(_shares, found, stored, held_loads, copied, distinct=distinct)
             of_group = expected_traffic(layout, form, held_loads, shares)
             traffic += sum([of_group] * plan.replica_groups, Cost())
     grouped = [name for group in groups for name in group]
@@ -212,6 +215,7 @@ def _shares(
     found: LogSurvey,
     held: TablesOfRanks,
     loads: Mapping[str, FeatureLoad],
+    copied: Mapping[str, CopyIndex],
     feature: str,
     rows: Range,
     *,
@@ -220,7 +224,8 @@ def _shares(
     """Share of a feature's ids in a range of rows, and of its lists that have any; blocks are looked up alike."""
     block, load = held.blocks.get(feature), loads[feature]
     if block is None:
-        of_ids = found.id_share(feature, rows, distinct=distinct)
+        renumber = copied[feature].renumber if feature in copied else None
+        of_ids = found.id_share(feature, rows, distinct=distinct, renumber=renumber)
     else:
         of_ids = (rows[1] - rows[0]) / block.form.stored[0].num_rows
     return of_ids, filled_bags(of_ids, load.ids / load.rows if load.rows else 0.0)

@@ -27,8 +27,9 @@ def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> st
     """
     named = specs_by_name(specs)
 
-    def lookups(name: str, rows: Range) -> float:
-        return named[name].lookups_per_sample * float(steps_of(named[name], rows)[1].sum())
+    def lookups(name: str, rows: Range, *, copied: bool = False) -> float:
+        steps = steps_of(named[name], rows, hot=len(plan.copied(name)), copied=copied)
+        return named[name].lookups_per_sample * float(steps[1].sum())
 
     def ranks_of(name: str) -> str:
         ranks = sorted({shard.rank for shard in plan.shards_of(name)})
@@ -43,10 +44,14 @@ def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> st
         for s in specs
     ]
     group_size = plan.group_size(world_size)
-    everywhere = sum(lookups(copy.table, copy.rows) for copy in plan.replicated) / group_size
+    everywhere = sum(lookups(copy.table, copy.rows) for copy in plan.replicated)
+    everywhere += sum(lookups(hot.table, (0, len(hot.ids)), copied=True) for hot in plan.copies)
     by_rank = [
         {"rank": rank, "pieces": len(plan.shards_on(rank)) + len(plan.replicated), "bytes": num_bytes}
-        | {"lookups/sample": everywhere + sum(lookups(shard.table, shard.rows) for shard in plan.shards_on(rank))}
+        | {
+            "lookups/sample": everywhere / group_size
+            + sum(lookups(shard.table, shard.rows) for shard in plan.shards_on(rank))
+        }
         for rank, num_bytes in enumerate(rank_bytes(plan, specs, world_size)[:group_size])
     ]
     of_groups = (
@@ -97,8 +102,9 @@ def describe_costs(plan: Plan, costs: TableCosts, memory: float = float("inf")) 
         if kind in {"table-wise", "replicated"}:
             continue
         if kind == "partly replicated":
-            hot = [copy.rows for copy in plan.replicas_of(spec.name)]
-            share = sum(float(steps_of(spec, rows)[1].sum()) for rows in hot)
+            listed = len(plan.copied(spec.name))
+            hot = [(0, listed)] if listed else [copy.rows for copy in plan.replicas_of(spec.name)]
+            share = sum(float(steps_of(spec, rows, hot=listed, copied=True)[1].sum()) for rows in hot)
             number = sum(stop - start for start, stop in hot)
             lines.append(f"{spec.name}: every rank holds {number} of its rows, which have {share:.0%} of its lookups")
             continue

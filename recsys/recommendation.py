@@ -189,6 +189,8 @@ def _click_recommender(
     model = make_click_model(recipe, store, seed=seed)
     recommender = Recommender(bags, sequences, model.to(device))
     set_first_values(recipe.tables.pretrained, log_table_specs(recipe, store), recommender.local_tables())
+    for collection in recommender.collections():
+        collection.refresh_copies()
     return recommender
 
 

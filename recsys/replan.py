@@ -18,7 +18,7 @@ from windrow.comm.errors import PlanError, RecipeError
 from windrow.partition.tables.access import AccessCounts
 from windrow.partition.tables.cost_model import ComputeModel
 from windrow.partition.tables.costs import TableCosts, Workload
-from windrow.partition.tables.plan import Plan
+from windrow.partition.tables.plan import Plan, TableSpec
 from windrow.partition.tables.planners import SHIPPED_MODEL, PlanOptions, make_plan
 from windrow.recsys.recommender import collections_of
 from windrow.recsys.sharded.collection import ShardedTables
@@ -124,26 +124,33 @@ class Replan(Callback):
         self, counted: Sequence[AccessCounts], trainer: "Trainer", collections: Collections
     ) -> tuple[Plan, float, float]:
         """Another plan, and the predicted seconds of a step under this one and under that one."""
-        specs = [
-            spec
-            for collection, counts in zip(collections, counted, strict=True)
-            for spec in counts.measured(collection.specs)
-        ]
+
+        def measured(*, as_hot: bool) -> list[TableSpec]:
+            """With the rows that are hot, or those that the plan has for hot."""
+            return [
+                spec
+                for collection, counts in zip(collections, counted, strict=True)
+                for spec in counts.measured(
+                    collection.specs, {rows.table: rows.ids for rows in collection.plan.copies if as_hot}
+                )
+            ]
+
         options, size, first = self._options, trainer.world.size, collections[0]
         now = Plan(
             tuple(shard for collection in collections for shard in collection.plan.shards),
             tuple(copy for collection in collections for copy in collection.plan.replicated),
             first.plan.replica_groups,
+            tuple(rows for collection in collections for rows in collection.plan.copies),
         )
         samples, per_core = round(size * counted[0].samples / counted[0].batches), options.ranks_per_core
         workload = Workload.of_step(samples, size, first.forms, self._links, ranks_per_core=per_core)
         model = ComputeModel.load(options.cost_model or SHIPPED_MODEL)
-        costs = TableCosts(specs, size, workload, model, replica_groups=now.replica_groups)
-        before = costs.of_plan(now).total
+        price = partial(TableCosts, world_size=size, workload=workload, model=model, replica_groups=now.replica_groups)
+        before, specs = price(measured(as_hot=True)).of_plan(now).total, measured(as_hot=False)
         try:
             other = make_plan(replace(options, replica_groups=now.replica_groups), specs, size, workload)
         except PlanError as error:
             # The run goes on as it is.
             self._say(f"windrow: tables stay where they are: {error}")
             return now, before, before
-        return other, before, costs.of_plan(other).total
+        return other, before, price(specs).of_plan(other).total

@@ -70,6 +70,10 @@ class EmbeddingModule(nn.Module, ABC):
         """What this rank stores, with the state of optimisers."""
 
     @abstractmethod
+    def refresh_copies(self) -> None:
+        """Let lookups know what was written into `local_tables`, where ranks have copies of rows. Collective."""
+
+    @abstractmethod
     def left_out_of_state_dict(self) -> AbstractContextManager[None]:
         """While the ``with`` block runs, `state_dict` has none of these tables, and is not collective."""
 

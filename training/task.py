@@ -15,6 +15,7 @@ from windrow.comm.options import NonNegativeFloat, PositiveFloat, PositiveInt, c
 from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.partition.tables.plan import Plan
+from windrow.training.checkpoint import Checkpoint, restore_tables
 from windrow.training.embedding import EmbeddingModule
 from windrow.training.schedule import ScheduleOptions
 from windrow.training.shard_files import StoredTables
@@ -255,6 +256,14 @@ class Task(ABC, Generic[Minibatch]):
         if not self.embeddings:
             return None
         return [table for embedding in self.embeddings for table in embedding.local_tables()]
+
+    def restore_tables(self, checkpoint: Checkpoint, *, grown: bool = False, weights_only: bool = False) -> None:
+        """Read embedding tables, where there are any: see `windrow.training.checkpoint.restore_tables`. Collective."""
+        tables = self.local_tables()
+        if tables is not None:
+            restore_tables(checkpoint, tables, grown=grown, weights_only=weights_only)
+        for embedding in self.embeddings:
+            embedding.refresh_copies()
 
     def check_world_size(self, written_by: int) -> None:
         """Refuse a checkpoint of so many ranks, where minibatches would be others.

@@ -37,7 +37,6 @@ from windrow.training.checkpoint import (
     best_checkpoint,
     check_fits,
     load_together,
-    restore_tables,
     save_together,
 )
 from windrow.training.dropout import seeded_generator, takes_dropout
@@ -445,8 +444,7 @@ class Trainer:
         if differing:
             raise StoreError(f"{found.path} holds another model: {', '.join(differing)} differ in name or shape")
         task.load_dense_state(found.state)
-        if (tables := task.local_tables()) is not None:
-            restore_tables(found, tables, grown=grown, weights_only=not grown)
+        task.restore_tables(found, grown=grown, weights_only=not grown)
         return found
 
     def call(self, method: str, *arguments: Any) -> None:
@@ -484,9 +482,7 @@ class _Run:
         state, header = checkpoint.state, checkpoint.header
         self._trainer.load_state_dict(state["trainer"])
         self._trainer.load_residuals(state.get("residuals", ()))
-        tables = self._task.local_tables()
-        if tables is not None:
-            restore_tables(checkpoint, tables)
+        self._task.restore_tables(checkpoint)
         self._stopping.load_state_dict(state["early_stopping"])
         self._trainer.finished_epochs, self._first_step = header.position
         self._loss_before = state["loss"]

@@ -8,8 +8,9 @@ what part of the lookups a range of rows has. With s rows in an octave of share 
 n a / s times; how often it is, follows Poisson's law.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from windrow.partition.tables.plan import Range, TableSpec
 
 __all__ = [
+    "MOST_HOT",
     "REUSE_BINS",
     "AccessCounts",
     "asked",
@@ -25,6 +27,7 @@ __all__ = [
     "expected_reuse",
     "filled_bags",
     "is_frequent_first",
+    "most_frequent",
     "octave_bounds",
     "octave_shares",
     "steps_of",
@@ -32,8 +35,14 @@ __all__ = [
 ]
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 RANKED = 0.9
+MOST_KEPT = 1 << 18
+"""Ids of a table that a rank keeps to find the hot ones: 2 MB."""
+
+MOST_HOT = (1 << 17) - 1
+"""Rows of a table that are known to be hot."""
 
 REUSE_BINS = 17
 """Bins of `expected_reuse`, as NeuroShard has them."""
@@ -69,42 +78,56 @@ class AccessCounts:
         """Of each table the lookups of each octave of its rows."""
         self.lists = dict.fromkeys(self.octaves, 0)
         """Of each table, of all its features."""
+        self.ids = {table: np.empty(0, np.int64) for table in self.octaves}
+        """Of each table some of the ids."""
 
     def add(self, table: str, ids: npt.NDArray[np.integer], lists: int) -> None:
         """Count the ids [n] of so many lists, rows of a table.
 
         Cost: 5 ns an id.
         """
-        # The exponent of a float64 is exact up to 2**53.
-        octaves = np.frexp((ids + 1).astype(np.float64))[1] - 1
-        self.octaves[table] += np.bincount(octaves, minlength=len(self.octaves[table]))
+        self.octaves[table] += np.bincount(_octaves(ids), minlength=len(self.octaves[table]))
         self.lists[table] += lists
+        room = MOST_KEPT - len(self.ids[table])
+        if room:
+            self.ids[table] = np.concatenate([self.ids[table], ids[:room]])
 
     def __add__(self, other: "AccessCounts") -> "AccessCounts":
         total = AccessCounts(())
         total.batches, total.samples = self.batches + other.batches, self.samples + other.samples
         total.octaves = {table: found + other.octaves[table] for table, found in self.octaves.items()}
         total.lists = {table: lists + other.lists[table] for table, lists in self.lists.items()}
+        total.ids = {table: np.concatenate([ids, other.ids[table]]) for table, ids in self.ids.items()}
         return total
 
-    def measured(self, specs: Iterable[TableSpec]) -> list[TableSpec]:
-        """Specs with the ids and lists of a sample, and shares of octaves of rows as they stand, that were counted.
+    def measured(self, specs: Iterable[TableSpec], hot: Mapping[str, Sequence[int]] | None = None) -> list[TableSpec]:
+        """Specs with what was counted: ids and lists of a sample, and which rows are looked up how often.
 
-        There must be samples. Within an octave rows are taken to be alike, in whatever order they stand: where the
-        frequent ones are scattered, more different rows are expected than there are.
+        There must be samples. Rows whose frequent ones come first are in order. Others are in any order: which ones are
+        hot is found in one half of the ids that were kept, and how often they are looked up in the other.
+
+        Args:
+            specs: of the tables.
+            hot: of some tables rows that count as the hot ones, whichever are.
         """
-        found = []
-        for spec in specs:
-            octaves, lookups = self.octaves[spec.name], float(self.octaves[spec.name].sum())
-            found.append(
-                replace(
-                    spec,
-                    access=tuple((octaves / lookups).tolist()) if lookups else (),
-                    frequent_first=True,
-                    lookups_per_sample=lookups / self.samples,
-                    lists_per_sample=self.lists[spec.name] / (max(len(spec.features), 1) * self.samples),
-                )
+        found, given = [], hot or {}
+        for of_table in specs:
+            octaves, lookups = self.octaves[of_table.name], float(self.octaves[of_table.name].sum())
+            spec = replace(
+                of_table,
+                access=tuple((octaves / lookups).tolist()) if lookups else (),
+                frequent_first=True,
+                hot=(),
+                lookups_per_sample=lookups / self.samples,
+                lists_per_sample=self.lists[of_table.name] / (max(len(of_table.features), 1) * self.samples),
             )
+            first, second = self.ids[spec.name][::2], self.ids[spec.name][1::2]
+            if len(second):
+                rows = given.get(spec.name) or _hot_ones(*np.unique(first, return_counts=True), spec.rows)
+                shares = _shares_by_place(rows, second, spec.rows)
+                if spec.name in given or not _have_most(np.cumsum(octaves) / lookups, np.cumsum(shares)):
+                    spec = replace(spec, access=tuple(shares.tolist()), frequent_first=False, hot=tuple(rows))
+            found.append(spec)
         return found
 
 
@@ -116,8 +139,47 @@ def is_frequent_first(counts: npt.ArrayLike) -> bool:
     """
     found = np.asarray(counts, np.float64)
     ends = octave_bounds(len(found))[1:] - 1
-    have, most = np.cumsum(found)[ends], np.cumsum(np.sort(found)[::-1])[ends]
+    return _have_most(np.cumsum(found)[ends], np.cumsum(np.sort(found)[::-1])[ends])
+
+
+def _have_most(have: Floats, most: Floats) -> bool:
+    """Whether lookups of the first octaves are nearly those of as many of the most frequent rows, [octaves] each."""
     return bool((have[1:] >= RANKED * most[:-1]).all())
+
+
+def most_frequent(counts: npt.ArrayLike) -> tuple[int, ...]:
+    """The rows that were looked up most often, [rows], the most frequent first: whole octaves of them.
+
+    Rows that were looked up once are no hot ones, nor are more than 131,071, or half of the table.
+    """
+    found = np.asarray(counts)
+    rows = np.flatnonzero(found)
+    return _hot_ones(rows, found[rows], len(found))
+
+
+def _hot_ones(rows: Ints, counts: npt.NDArray[np.number[Any]], table_rows: int) -> tuple[int, ...]:
+    """Of some rows of a table, which were looked up so often, the hot ones."""
+    several = int((counts > 1).sum())
+    bounds = octave_bounds(table_rows)
+    number = int(bounds[bounds <= min(several, table_rows // 2, MOST_HOT)][-1])
+    return tuple(rows[np.argsort(-counts, kind="stable")[:number]].tolist())
+
+
+def _shares_by_place(hot: Sequence[int], ids: Ints, table_rows: int) -> Floats:
+    """Shares of lookups by octave, hot rows first; what other rows have they have evenly."""
+    rows, bounds = np.asarray(hot, np.int64), octave_bounds(table_rows)
+    order = np.argsort(rows)
+    place = np.searchsorted(rows[order], ids)
+    is_hot = np.append(rows[order], -1)[place] == ids
+    of_hot = np.bincount(_octaves(order[place[is_hot]]), minlength=len(bounds) - 1) / len(ids)
+    others = np.diff(np.maximum(bounds, len(rows))) / max(table_rows - len(rows), 1)
+    return np.asarray(of_hot + others * (1 - is_hot.mean()))
+
+
+def _octaves(places: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+    """Of each place in a table the octave."""
+    # The exponent of a float64 is exact up to 2**53.
+    return np.frexp((places + 1).astype(np.float64))[1] - 1
 
 
 def zipf_shares(rows: int, exponent: float, offset: float = 0.0) -> tuple[float, ...]:
@@ -131,22 +193,28 @@ def zipf_shares(rows: int, exponent: float, offset: float = 0.0) -> tuple[float,
     return tuple((shares / shares.sum()).tolist())
 
 
-def steps_of(spec: TableSpec, rows: Range | None = None) -> tuple[Floats, Floats]:
+def steps_of(
+    spec: TableSpec, rows: Range | None = None, *, hot: int = 0, copied: bool = False
+) -> tuple[Floats, Floats]:
     """Rows of a range that are looked up equally often: how many [k], and the share of the table's lookups [k].
 
     Args:
         spec: of the table.
         rows: the range; None for all. Where ``frequent_first`` is not set, it has its part of every octave.
+        hot: so many rows, the most frequent, are hot: copies of them are looked up. The end of an octave.
+        copied: whether these are the copies, so that `rows` are places by frequency.
     """
     start, stop = rows or (0, spec.rows)
     bounds = octave_bounds(spec.rows) if spec.access else np.array([0, spec.rows])
     shares = np.array(spec.access or (1.0,))
     sizes = np.diff(bounds).astype(np.float64)
-    if spec.frequent_first:
+    if spec.frequent_first or (hot and copied):
         held = np.minimum(bounds[1:], stop) - np.maximum(bounds[:-1], start)
         held = np.maximum(held, 0).astype(np.float64)
     else:
         held = sizes * ((stop - start) / spec.rows)
+    if hot and not copied:
+        held[bounds[:-1] < hot] = 0
     return held, shares * held / sizes
 
 
@@ -156,17 +224,21 @@ def expected_distinct(steps: tuple[Floats, Floats], lookups: float) -> float:
     return float((rows * -np.expm1(-expected)).sum())
 
 
-def asked(spec: TableSpec, rows: Range, samples: float, *, replicated: bool = False) -> tuple[float, float]:
+def asked(
+    spec: TableSpec, rows: Range, samples: float, *, replicated: bool = False, hot: int = 0
+) -> tuple[float, float]:
     """Ids of a range of rows that a rank asks for in so many samples of its own, and vectors that it gets for them.
 
-    Of a table that is cut by rows, lists without ids of the range have no vector; of a replicated one all have.
+    Of a table that is cut by rows, or has hot ones, lists without ids of the range have no vector; of a replicated one
+    all have. See `steps_of`, also for `hot`.
     """
-    steps, lookups, features = steps_of(spec, rows), samples * spec.lookups_per_sample, max(len(spec.features), 1)
+    steps = steps_of(spec, rows, hot=hot, copied=replicated)
+    lookups, features = samples * spec.lookups_per_sample, max(len(spec.features), 1)
     if spec.index_dedup:
         once = features * expected_distinct(steps, lookups / features)
         return once, once
     share, vectors = float(steps[1].sum()), samples * spec.vectors_per_sample
-    if rows != (0, spec.rows) and not replicated:
+    if (hot or rows != (0, spec.rows)) and not replicated:
         vectors *= filled_bags(share, lookups / max(vectors, 1))
     return lookups * share, vectors
 

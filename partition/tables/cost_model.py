@@ -64,6 +64,13 @@ class Piece(NamedTuple):
     table: str
     rows: Range
     columns: Range
+    hot: int = 0
+    """So many rows of the table are hot, which others look up; of their copies, so many as there are."""
+
+    @property
+    def num_rows(self) -> int:
+        """Height."""
+        return self.rows[1] - self.rows[0]
 
     @property
     def num_columns(self) -> int:
@@ -72,7 +79,14 @@ class Piece(NamedTuple):
 
 
 def piece_features(
-    spec: TableSpec, rows: Range, num_columns: int, samples: float, *, ranks: int = 1, replicated: bool = False
+    spec: TableSpec,
+    rows: Range,
+    num_columns: int,
+    samples: float,
+    *,
+    ranks: int = 1,
+    replicated: bool = False,
+    hot: int = 0,
 ) -> Floats:
     """`FEATURES` of a piece of a table when so many samples of each of some ranks are looked up: [22].
 
@@ -80,8 +94,8 @@ def piece_features(
     ``lookups`` the ids in these whose rows the piece has; ``distinct`` the different rows among them; and the bins how
     often rows are looked up again (`expected_reuse`).
     """
-    steps, lookups = steps_of(spec, rows), ranks * samples * spec.lookups_per_sample
-    ids, bags = asked(spec, rows, samples, replicated=replicated)
+    steps, lookups = steps_of(spec, rows, hot=hot, copied=replicated), ranks * samples * spec.lookups_per_sample
+    ids, bags = asked(spec, rows, samples, replicated=replicated, hot=hot)
     found = [ranks * bags, ranks * ids, expected_distinct(steps, lookups), num_columns, rows[1] - rows[0]]
     return np.concatenate([found, expected_reuse(steps, lookups)])
 

@@ -33,7 +33,7 @@ from windrow.partition.tables.plan import Plan, TableSpec, rank_bytes, specs_by_
 if TYPE_CHECKING:
     from windrow.comm.links import Links
 
-__all__ = ["PlanCost", "TableCosts", "Traffic", "Workload", "exchange_seconds"]
+__all__ = ["PlanCost", "TableCosts", "Traffic", "Workload", "exchange_seconds", "hot_bounds", "hot_copies"]
 
 FLOAT32_BYTES = 4
 ROW_NUMBER_BYTES = 8
@@ -209,13 +209,19 @@ class TableCosts:
         """
         samples, ranks = self.workload.batch_size, 1 if replicated else self.world_size
         # Equal blocks of columns cost the same, whichever they are.
-        keys = [(Piece(piece.table, piece.rows, (0, piece.num_columns)), replicated) for piece in pieces]
+        keys = [(piece._replace(columns=(0, piece.num_columns)), replicated) for piece in pieces]
         missing = [key for key in dict.fromkeys(keys) if key not in self._vectors]
         if missing:
             features = np.stack(
                 [
                     piece_features(
-                        self.specs[p.table], p.rows, p.num_columns, samples, ranks=ranks, replicated=replicated
+                        self.specs[p.table],
+                        p.rows,
+                        p.num_columns,
+                        samples,
+                        ranks=ranks,
+                        replicated=replicated,
+                        hot=p.hot,
                     )
                     for p, _ in missing
                 ]
@@ -231,16 +237,16 @@ class TableCosts:
         if not self.workload.learns or spec.compressed_bytes is not None:
             return 0.0
         if spec.moves_every_row:
-            return EVERY_ROW_SECONDS_PER_NUMBER * (piece.rows[1] - piece.rows[0]) * piece.num_columns
+            return EVERY_ROW_SECONDS_PER_NUMBER * piece.num_rows * piece.num_columns
         has_states = spec.optimizer_bytes_per_row > FLOAT32_BYTES
         return STATE_SECONDS_PER_NUMBER * distinct * piece.num_columns * has_states
 
     def traffic(self, piece: Piece) -> Traffic:
         """What each rank exchanges with the owner of a piece."""
-        key = Piece(piece.table, piece.rows, (0, piece.num_columns))
+        key = piece._replace(columns=(0, piece.num_columns))
         if key not in self._traffic:
             spec, workload = self.specs[piece.table], self.workload
-            ids, vectors = asked(spec, piece.rows, workload.batch_size)
+            ids, vectors = asked(spec, piece.rows, workload.batch_size, hot=piece.hot)
             numbers = vectors * piece.num_columns
             # A list of exactly one id has no length on the wire.
             lengths = 0.0 if spec.index_dedup or spec.lookups_per_sample == spec.vectors_per_sample else vectors
@@ -279,7 +285,7 @@ class TableCosts:
             return 0.0
         numbers = self.traffic(piece).vectors / self.workload.vector_bytes
         seconds = LANDING_SECONDS_PER_BYTE * FLOAT32_BYTES * numbers
-        if piece.rows != (0, self.specs[piece.table].rows):
+        if piece.hot or piece.rows != (0, self.specs[piece.table].rows):
             seconds += LANDING_SECONDS_PER_ROW * numbers / piece.num_columns
         return seconds * (1 + self.workload.learns) * self.workload.ranks_per_core
 
@@ -301,7 +307,7 @@ class TableCosts:
 
         def row_bytes(piece: Piece) -> float:
             spec = self.specs[piece.table]
-            rows = expected_distinct(steps_of(spec, piece.rows), samples * spec.lookups_per_sample)
+            rows = expected_distinct(steps_of(spec, piece.rows, hot=piece.hot), samples * spec.lookups_per_sample)
             return rows * (ROW_NUMBER_BYTES + FLOAT32_BYTES * piece.num_columns)
 
         sent = np.array([sum(map(row_bytes, of_rank)) for of_rank in pieces])
@@ -313,8 +319,9 @@ class TableCosts:
         size = self.world_size
         pieces: list[list[Piece]] = [[] for _ in range(size)]
         for shard in plan.shards:
-            pieces[shard.rank].append(Piece(shard.table, shard.rows, shard.columns))
+            pieces[shard.rank].append(Piece(shard.table, shard.rows, shard.columns, len(plan.copied(shard.table))))
         copies = [Piece(copy.table, copy.rows, (0, self.specs[copy.table].dim)) for copy in plan.replicated]
+        copies += [hot_copies(self.specs[rows.table], len(rows.ids)) for rows in plan.copies]
         everywhere = self.vectors(copies, replicated=True).sum(axis=0)
         self.vectors(list(chain.from_iterable(pieces)))
         sums = np.stack([self.vectors(of_rank).sum(axis=0) + everywhere for of_rank in pieces])
@@ -328,9 +335,8 @@ class TableCosts:
             backward=backward,
             forward=forward,
             landing=sum(self.landing(piece) for of_rank in pieces for piece in of_rank)
-            + self.landing_of_replicated(copy.table for copy in plan.replicated),
-            sums=self.sums((copy.table, copy.rows[1] - copy.rows[0]) for copy in plan.replicated)
-            + self.between_groups(pieces),
+            + self.landing_of_replicated(copy.table for copy in copies),
+            sums=self.sums((copy.table, copy.num_rows) for copy in copies) + self.between_groups(pieces),
             memory=np.array(memory, np.float64),
         )
 
@@ -357,15 +363,32 @@ class TableCosts:
         if spec.compressed_bytes is not None:
             stops, sums = [0, spec.rows], [0.0, per_sum * spec.compressed_bytes]
         else:
-            stops = [0, *octave_bounds(spec.rows)[1:].tolist()] if spec.frequent_first else [0, spec.rows]
+            stops = hot_bounds(spec)
+            stops += [spec.rows] * (stops[-1] < spec.rows)
             sums = [per_sum * FLOAT32_BYTES * spec.dim * stop for stop in stops]
 
         def seconds(stop: int) -> float:
-            traffic = self.traffic(Piece(spec.name, (stop, spec.rows), (0, spec.dim)))
+            whole = Piece(spec.name, (0, spec.rows), (0, spec.dim))
+            traffic = self.traffic(whole._replace(hot=stop) if spec.hot else whole._replace(rows=(stop, spec.rows)))
             vectors = (traffic.vectors + traffic.gradients) * _filled_at_most(spec)
             return float(theta * (traffic.ids + vectors) * (size - 1) / size)
 
         return min(per + (seconds(stop) if stop < spec.rows else 0.0) for stop, per in zip(stops, sums, strict=True))
+
+
+def hot_bounds(spec: TableSpec) -> list[int]:
+    """Rows that may be replicated, the most frequent first, end at one of these: 0, and ends of octaves.
+
+    Of rows in any order those that are known; where all are looked up alike all or none.
+    """
+    if not spec.access:
+        return [0, spec.rows]
+    return [bound for bound in octave_bounds(spec.rows).tolist() if spec.frequent_first or bound <= len(spec.hot)]
+
+
+def hot_copies(spec: TableSpec, rows: int) -> Piece:
+    """The copies of so many hot rows."""
+    return Piece(spec.name, (0, rows), (0, spec.dim), rows)
 
 
 def _filled_at_most(spec: TableSpec) -> float:

@@ -7,7 +7,9 @@
              │     rank 2    │        row-wise      whole rows
         1000 └───────────────┘        grid          anything else, as here
 
-Ranges of rows may be replicated instead, all of a table's or some: every rank holds them, in all columns.
+Ranges of rows may be replicated instead, all of a table's or some: every rank holds them, in all columns. Where the
+rows that occur most often are in no range, since ids are hashed say, every rank may have copies of them, listed one by
+one, beside the rank that owns them.
 
 A plan may be that of several groups of ranks, each of which holds all tables, cut in the same way: lookups stay inside
 a group, and groups exchange the gradients of rows that were looked up (2D parallelism). Of 4 ranks in 2 groups, rank 2
@@ -24,6 +26,7 @@ from windrow.comm.errors import PlanError
 
 __all__ = [
     "COLUMN_MULTIPLE",
+    "Copies",
     "Cost",
     "Kind",
     "Plan",
@@ -66,7 +69,9 @@ class TableSpec:
     """Shares of the lookups that go to the most frequent row, the next 2, 4, 8, ... rows, the last ones together
     (`windrow.partition.tables.access`); empty: all rows alike."""
     frequent_first: bool = True
-    """Whether rows are in the order of `access`, as those of a prepared log are, or in any order."""
+    """Whether rows are in the order of `access`, as those of a vocabulary are, or in any order."""
+    hot: tuple[int, ...] = ()
+    """Of rows in any order: which ones are looked up most often, the most frequent first, as far as is known."""
     lists_per_sample: float = 1.0
     """Lists of ids that are looked up, and vectors that travel, for each sample and feature: below 1 where equal lists
     are looked up once (RecD). ``lookups_per_sample`` counts the ids of these alone."""
@@ -95,6 +100,8 @@ class TableSpec:
                 f"table {self.name!r}: access = {self.access}: expected {octaves} shares of 0 or more for octaves of "
                 f"{self.rows} rows"
             )
+        if self.hot and (self.frequent_first or not self.access):
+            raise PlanError(f"table {self.name!r}: hot rows go with access, and with frequent_first = False")
 
     @property
     def vectors_per_sample(self) -> float:
@@ -151,6 +158,9 @@ def specs_by_name(specs: Sequence[TableSpec]) -> dict[str, TableSpec]:
     return dict(zip(names, specs, strict=True))
 
 
+COPY_BYTES = 4
+"""Of a number of a row that several ranks hold: they sum its gradients in float32."""
+
 COLUMN_MULTIPLE = 4
 """Tables are cut between columns at multiples of 4: FBGEMM's kernels read four float32 numbers at once."""
 
@@ -199,6 +209,19 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
+class Copies:
+    """Rows of a table, in all columns, of which every rank holds a copy that it looks up and that learns.
+
+    Their shards own them all the same: what is learnt goes there when tables are saved or moved.
+    """
+
+    table: str
+    """Name of the table."""
+    ids: tuple[int, ...]
+    """Rows, in any order."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Where every embedding table of a model lives. Nothing is checked here: see `check_plan`."""
 
@@ -208,6 +231,8 @@ class Plan:
     """Ranges of rows that every rank holds; with the shards they cover each table exactly once."""
     replica_groups: int = 1
     """So many groups of neighbouring ranks hold all tables each; shards name the ranks of the first."""
+    copies: tuple[Copies, ...] = ()
+    """Rows of shards that every rank has copies of."""
 
     @classmethod
     def from_dict(cls, plan: Mapping[str, Any]) -> "Plan":
@@ -216,6 +241,7 @@ class Plan:
             tuple(Shard(**shard) for shard in plan["shards"]),
             tuple(Replica(**replica) for replica in plan["replicated"]),
             plan.get("replica_groups", 1),
+            tuple(Copies(rows["table"], tuple(rows["ids"])) for rows in plan.get("copies", ())),
         )
 
     def group_size(self, world_size: int) -> int:
@@ -239,6 +265,10 @@ class Plan:
         """The rows of a table that every rank holds, in the plan's order."""
         return tuple(replica for replica in self.replicated if replica.table == table)
 
+    def copied(self, table: str) -> tuple[int, ...]:
+        """The rows of a table's shards that every rank has copies of."""
+        return next((rows.ids for rows in self.copies if rows.table == table), ())
+
     def shards_on(self, rank: int) -> tuple[Shard, ...]:
         """The shards on a rank of the first group, in the plan's order, without what every rank holds."""
         return tuple(shard for shard in self.shards if shard.rank == rank)
@@ -249,6 +279,7 @@ class Plan:
             self,
             shards=tuple(shard for shard in self.shards if shard.table in tables),
             replicated=tuple(replica for replica in self.replicated if replica.table in tables),
+            copies=tuple(rows for rows in self.copies if rows.table in tables),
         )
 
     def kind_of(self, table: str) -> Kind:
@@ -258,7 +289,7 @@ class Plan:
             PlanError: the plan does not hold the table.
         """
         shards = self.shards_of(table)
-        if self.replicas_of(table):
+        if self.replicas_of(table) or self.copied(table):
             return "partly replicated" if shards else "replicated"
         if not shards:
             raise PlanError(f"the plan does not say where table {table!r} lives")
@@ -278,6 +309,7 @@ def rank_bytes(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> list[
         compressed: set[str] = set()
         pieces = [(piece.table, piece.num_rows, piece.num_columns) for piece in plan.shards_on(rank)]
         copies = [(copy.table, copy.rows[1] - copy.rows[0], named[copy.table].dim) for copy in plan.replicated]
+        copies += [(rows.table, len(rows.ids), named[rows.table].dim) for rows in plan.copies]
         for table, rows, columns in (*pieces, *copies):
             if table not in compressed:
                 total[rank] += shard_bytes(named[table], rows, columns)
@@ -293,8 +325,8 @@ def check_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int, rank_mem
 
     Raises:
         PlanError: a table is unknown or missing; a row is covered twice or never; a rank is not there;
-            columns are cut elsewhere than at multiples of 4; or a rank's memory overflows, with the shortfall of
-            the fullest rank in ``shortfall_bytes``.
+            columns are cut elsewhere than at multiples of 4; copied rows are not there, or of a table that cannot have
+            copies; or a rank's memory overflows, with the shortfall of the fullest rank in ``shortfall_bytes``.
     """
     if world_size < 1:
         raise PlanError(f"a plan needs at least 1 rank, got {world_size}")
@@ -305,6 +337,10 @@ def check_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int, rank_mem
         if piece.table not in named:
             raise PlanError(f"the plan names a table {piece.table!r}, but the tables are {', '.join(named)}")
         _check_piece(piece, named[piece.table], group_size)
+    if len({rows.table for rows in plan.copies}) < len(plan.copies):
+        raise PlanError("the plan lists copies of a table twice: list them together")
+    for rows in plan.copies:
+        _check_copies(rows, named)
     for table, spec in named.items():
         _check_tiling([*plan.shards_of(table), *plan.replicas_of(table)], spec)
     if rank_memory_bytes is not None:
@@ -325,6 +361,20 @@ def _check_piece(piece: Shard | Replica, spec: TableSpec, group_size: int) -> No
     for column in columns:
         if column % COLUMN_MULTIPLE and column != spec.dim:
             raise PlanError(f"{place}columns are cut at {column}, which is no multiple of {COLUMN_MULTIPLE}")
+
+
+def _check_copies(copies: Copies, named: Mapping[str, TableSpec]) -> None:
+    if copies.table not in named:
+        raise PlanError(
+            f"the plan has copies of rows of a table {copies.table!r}, but the tables are {', '.join(named)}"
+        )
+    spec, place = named[copies.table], f"table {copies.table!r}: copies of rows: "
+    if spec.compressed_bytes is not None or spec.bytes_per_value != COPY_BYTES:
+        raise PlanError(f"{place}ranks sum gradients of copies in float32, and the table is stored in another form")
+    if not copies.ids or len(set(copies.ids)) < len(copies.ids):
+        raise PlanError(f"{place}expected one id at least, and each once")
+    if not 0 <= min(copies.ids) <= max(copies.ids) < spec.rows:
+        raise PlanError(f"{place}ids from {min(copies.ids)} to {max(copies.ids)} are not inside [0, {spec.rows})")
 
 
 def _check_tiling(pieces: Sequence[Shard | Replica], spec: TableSpec) -> None:

@@ -17,6 +17,10 @@
     replicated = [[0, 5000]]        # some rows on every rank, the others as above
     rank = 1                        # or shards = [...]; rank = 1 then means all other rows
 
+    [coupon]
+    rank = 2
+    copied = [17, 4711, 90210]         # copies of these rows on every rank, which looks them up at home
+
 Ranges are first and one after the last. ``replica_groups = 2`` before the first section: two groups of ranks hold all
 tables each, and the file names the ranks of the first.
 """
@@ -29,12 +33,13 @@ from pathlib import Path
 from typing import Any
 
 from windrow.comm.errors import PlanError, nearest_name
-from windrow.partition.tables.plan import Plan, Range, Replica, Shard, TableSpec, specs_by_name
+from windrow.partition.tables.plan import Copies, Plan, Range, Replica, Shard, TableSpec, specs_by_name
 
 __all__ = ["read_plan", "write_plan"]
 
 _GROUPS = "replica_groups"
 _TABLE_KEYS = ("rank", "shards", "replicated")
+_COPIED = "copied"
 _SHARD_KEYS = ("rank", "rows", "columns")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -51,6 +56,7 @@ def read_plan(path: Path, specs: Sequence[TableSpec]) -> Plan:
     named = specs_by_name(specs)
     shards: list[Shard] = []
     replicated: list[Replica] = []
+    listed: list[Copies] = []
     content = _read_toml(path)
     # A table may have this name, too.
     groups = 1 if isinstance(content.get(_GROUPS), Mapping) else content.pop(_GROUPS, 1)
@@ -60,7 +66,7 @@ def read_plan(path: Path, specs: Sequence[TableSpec]) -> Plan:
         place = f"{path}: [{table}]"
         if table not in named:
             raise PlanError(f"{place} is no table of this model. {nearest_name(table, named)}")
-        _check_keys(section, _TABLE_KEYS, place)
+        _check_keys(section, (*_TABLE_KEYS, _COPIED), place)
         spec = named[table]
         copies = _copies(section["replicated"], spec, place) if "replicated" in section else []
         given = {"rank", "shards"} & section.keys()
@@ -68,12 +74,14 @@ def read_plan(path: Path, specs: Sequence[TableSpec]) -> Plan:
             keys = ", ".join(section) or "none"
             raise PlanError(f"{place} needs one of the keys {', '.join(_TABLE_KEYS)}, got {keys}")
         replicated += [Replica(table, rows) for rows in copies]
+        if _COPIED in section:
+            listed.append(Copies(table, _ids(section[_COPIED], place)))
         if "shards" in section:
             shards += _shards(section["shards"], spec, place)
         elif "rank" in section:
             _check_rank(section["rank"], place)
             shards += [Shard(table, section["rank"], rows, (0, spec.dim)) for rows in _rest(spec, copies)]
-    return Plan(tuple(shards), tuple(replicated), groups)
+    return Plan(tuple(shards), tuple(replicated), groups, tuple(listed))
 
 
 def write_plan(path: Path, plan: Plan, specs: Sequence[TableSpec]) -> None:
@@ -92,6 +100,8 @@ def _body(plan: Plan, spec: TableSpec) -> list[str]:
     if [copy.rows for copy in copies] == [(0, spec.rows)]:
         return ["replicated = true"]
     lines = [f"replicated = {[list(copy.rows) for copy in copies]}"] if copies else []
+    if copied := plan.copied(spec.name):
+        lines.append(f"{_COPIED} = {list(copied)}")
     if len(shards) == 1 and shards[0].rows == (0, spec.rows) and shards[0].columns == (0, spec.dim):
         return [*lines, f"rank = {shards[0].rank}"]
     if not shards:
@@ -123,6 +133,12 @@ def _copies(value: object, spec: TableSpec, place: str) -> list[Range]:
     if not isinstance(value, list) or not value:
         raise PlanError(f"{place} replicated = {value!r}: expected true, or ranges of rows [[0, {spec.rows}]]")
     return [_range(entry, "replicated", place) for entry in value]
+
+
+def _ids(value: object, place: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or any(type(number) is not int for number in value):
+        raise PlanError(f"{place} {_COPIED} = {value!r}: expected the numbers of rows, such as [17, 4711]")
+    return tuple(value)
 
 
 def _rest(spec: TableSpec, copies: Sequence[Range]) -> list[Range]:

@@ -31,6 +31,7 @@ from windrow.partition.tables.cost_model import ComputeModel
 from windrow.partition.tables.costs import TableCosts, Workload
 from windrow.partition.tables.plan import (
     COLUMN_MULTIPLE,
+    COPY_BYTES,
     Plan,
     Range,
     Replica,
@@ -191,9 +192,7 @@ def plan_with_planner(
         if size > 1
         and (
             spec.compressed_bytes is not None
-            or (
-                spec.bytes_per_value == _FLOAT32_BYTES and spec.rows * spec.dim * _FLOAT32_BYTES < replicate_below_bytes
-            )
+            or (spec.bytes_per_value == COPY_BYTES and spec.rows * spec.dim * COPY_BYTES < replicate_below_bytes)
         )
     ]
     copies = _replicate(small).replicated
@@ -205,10 +204,7 @@ def plan_with_planner(
     plan = found(others, size, memory, (workload or Workload()).of_group(size)) if others else Plan(())
     order = {spec.name: number for number, spec in enumerate(specs)}
     everywhere = sorted((*copies, *plan.replicated), key=lambda replica: (order[replica.table], replica.rows))
-    return Plan(plan.shards, tuple(everywhere), replica_groups)
-
-
-_FLOAT32_BYTES = 4
+    return replace(plan, replicated=tuple(everywhere), replica_groups=replica_groups)
 
 
 def _find_planner(name: str) -> Planner:

@@ -45,10 +45,20 @@ import numpy.typing as npt
 
 from windrow.comm.errors import PlanError
 from windrow.comm.options import NonNegativeFloat, NonNegativeInt, PositiveInt, checked_dataclass
-from windrow.partition.tables.access import octave_bounds, steps_of
+from windrow.partition.tables.access import steps_of
 from windrow.partition.tables.cost_model import Floats, Piece
-from windrow.partition.tables.costs import PlanCost, TableCosts, Traffic
-from windrow.partition.tables.plan import COLUMN_MULTIPLE, Plan, Range, Replica, Shard, TableSpec, shard_bytes
+from windrow.partition.tables.costs import PlanCost, TableCosts, Traffic, hot_bounds, hot_copies
+from windrow.partition.tables.plan import (
+    COLUMN_MULTIPLE,
+    COPY_BYTES,
+    Copies,
+    Plan,
+    Range,
+    Replica,
+    Shard,
+    TableSpec,
+    shard_bytes,
+)
 
 if TYPE_CHECKING:
     from windrow.partition.tables.cost_kernels import Pieces, Ranks
@@ -112,7 +122,7 @@ def _state(pieces: tuple[Piece, ...], replicated: tuple[Piece, ...], arrays: "Pi
 
 def _key(piece: Piece) -> int:
     """Equal for pieces that cost the same."""
-    return hash((piece.table, piece.rows, piece.num_columns))
+    return hash((piece.table, piece.rows, piece.num_columns, piece.hot))
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,10 +313,11 @@ class _Search:
         """With the next octave of a table replicated, whose other rows begin with a piece."""
         piece = state.pieces[place]
         hot = max((copy.rows[1] for copy in state.replicated if copy.table == piece.table), default=0)
-        if piece.rows[0] != hot or not self._may_have_hot_rows(piece):
+        more = [bound for bound in hot_bounds(self._costs.specs[piece.table]) if bound > hot]
+        is_first = piece.rows[0] == (0 if piece.hot else hot)
+        if not more or not is_first or not self._may_have_hot_rows(piece):
             return None
-        bounds = _hot_bounds(self._costs.specs[piece.table])
-        return self._with_copies(state, {piece.table: int(bounds[bounds > hot][0])})
+        return self._with_copies(state, {piece.table: more[0]})
 
     def hot(self, state: _State) -> Iterator[_State]:
         """States with the octaves replicated that exchange most for each byte of theirs, more and more of them."""
@@ -315,11 +326,12 @@ class _Search:
         rates, ends, tables = [], [], []
         for table in dict.fromkeys(piece.table for piece in state.pieces if self._may_have_hot_rows(piece)):
             spec = self._costs.specs[table]
-            bounds = _hot_bounds(spec)
-            rows, shares = np.diff(bounds), np.array(spec.access or (1.0,))
+            bounds = hot_bounds(spec)
+            rows = np.diff(bounds)
+            shares = np.array(spec.access or (1.0,))[: len(rows)]
             exchanged = self._costs.traffic(Piece(table, (0, spec.rows), (0, spec.dim)))
             rates.append(shares / rows * (exchanged.ids + exchanged.vectors + exchanged.gradients) / spec.dim)
-            ends += bounds[1:].tolist()
+            ends += bounds[1:]
             tables += [table] * len(rows)
         order = np.argsort(-np.concatenate([np.zeros(0), *rates]), kind="stable").tolist()
         number = 1
@@ -334,28 +346,34 @@ class _Search:
             number = max(number + 1, int(number * HOT_STEP))
 
     def _may_have_hot_rows(self, piece: Piece) -> bool:
-        """Whether the first rows of its table may be replicated, or all where rows are in no order."""
+        """Whether the most frequent rows of its table may be replicated, or all where all are alike."""
         spec = self._costs.specs[piece.table]
         return (
             piece.num_columns == spec.dim
-            and (spec.frequent_first or not spec.access)
+            and len(hot_bounds(spec)) > 1
             and spec.compressed_bytes is None
-            and spec.bytes_per_value == np.dtype(np.float32).itemsize
+            and spec.bytes_per_value == COPY_BYTES
         )
 
     def _with_copies(self, state: _State, stops: Mapping[str, int]) -> _State | None:
         """With rows of some tables replicated up to one, and no others of these; None where there is no memory."""
         copies = [copy for copy in state.replicated if copy.table not in stops]
-        copies += [Piece(table, (0, stop), (0, self._costs.specs[table].dim)) for table, stop in stops.items()]
+        for table, stop in stops.items():
+            spec = self._costs.specs[table]
+            is_range = stop == spec.rows or not spec.hot
+            copies.append(Piece(table, (0, stop), (0, spec.dim)) if is_range else hot_copies(spec, stop))
+        listed = {copy.table for copy in copies if copy.hot}
         if sum(map(self._bytes, copies)) > self._memory:
             return None
         kept, rest = [], []
         for place, piece in enumerate(state.pieces):
             stop = stops.get(piece.table, 0)
-            if piece.rows[0] >= stop:
+            if stop and piece.table in listed:
+                rest.append(piece._replace(hot=stop))
+            elif piece.rows[0] >= stop:
                 kept.append(place)
             elif stop < piece.rows[1]:
-                rest.append(Piece(piece.table, (stop, piece.rows[1]), piece.columns))
+                rest.append(piece._replace(rows=(stop, piece.rows[1])))
         pieces = *(state.pieces[place] for place in kept), *rest
         return _state(pieces, tuple(sorted(copies)), state.arrays.taken(kept).joined(self._state(rest).arrays))
 
@@ -366,7 +384,7 @@ class _Search:
             for place, piece in enumerate(state.pieces)
             if piece.rows == (0, (spec := self._costs.specs[piece.table]).rows)
             and piece.num_columns == spec.dim
-            and spec.bytes_per_value == np.dtype(np.float32).itemsize
+            and spec.bytes_per_value == COPY_BYTES
         ]
         exchanged = state.arrays.traffic.sum(axis=1) / state.arrays.num_bytes
         whole.sort(key=lambda place: -exchanged[place])
@@ -390,7 +408,7 @@ class _Search:
         return _state(tuple(pieces), (), arrays)
 
     def _bytes(self, piece: Piece) -> int:
-        return shard_bytes(self._costs.specs[piece.table], piece.rows[1] - piece.rows[0], piece.num_columns)
+        return shard_bytes(self._costs.specs[piece.table], piece.num_rows, piece.num_columns)
 
     # ---------------------------------------------------------------------------------------------------- placement
 
@@ -420,7 +438,7 @@ class _Search:
             found = self._of_replicated[pieces] = _Copies(
                 self._costs.vectors(pieces, replicated=True).sum(axis=0),
                 sum(map(self._bytes, pieces)),
-                self._costs.sums((piece.table, piece.rows[1] - piece.rows[0]) for piece in pieces)
+                self._costs.sums((piece.table, piece.num_rows) for piece in pieces)
                 + self._costs.landing_of_replicated(piece.table for piece in pieces),
             )
         return found
@@ -511,7 +529,12 @@ class _Search:
             shards += joined_shards(list(own))
         shards.sort(key=lambda shard: (order[shard.table], shard.rows, shard.columns))
         replicated = sorted(state.replicated, key=lambda piece: order[piece.table])
-        return Plan(tuple(shards), tuple(Replica(piece.table, piece.rows) for piece in replicated))
+        specs = self._costs.specs
+        return Plan(
+            tuple(shards),
+            tuple(Replica(piece.table, piece.rows) for piece in replicated if not piece.hot),
+            copies=tuple(Copies(piece.table, specs[piece.table].hot[: piece.hot]) for piece in replicated if piece.hot),
+        )
 
 
 def joined_shards(shards: Sequence[Shard]) -> list[Shard]:
@@ -544,7 +567,7 @@ def _column_halves(piece: Piece) -> list[Piece]:
     middle = (start + stop) // 2
     if (stop - start) % (2 * COLUMN_MULTIPLE):
         return []
-    return [Piece(piece.table, piece.rows, (start, middle)), Piece(piece.table, piece.rows, (middle, stop))]
+    return [piece._replace(columns=(start, middle)), piece._replace(columns=(middle, stop))]
 
 
 def _row_halves(piece: Piece) -> list[Piece]:
@@ -552,12 +575,7 @@ def _row_halves(piece: Piece) -> list[Piece]:
     middle = (start + stop) // 2
     if middle == start:
         return []
-    return [Piece(piece.table, (start, middle), piece.columns), Piece(piece.table, (middle, stop), piece.columns)]
-
-
-def _hot_bounds(spec: TableSpec) -> Ints:
-    """Rows that may be replicated end at these: octaves, or where all are alike the whole table; 0 is the first."""
-    return octave_bounds(spec.rows) if spec.access else np.array([0, spec.rows])
+    return [piece._replace(rows=(start, middle)), piece._replace(rows=(middle, stop))]
 
 
 def _lookup_halves(spec: TableSpec, piece: Piece) -> list[Piece]:
@@ -571,12 +589,12 @@ def _lookup_halves(spec: TableSpec, piece: Piece) -> list[Piece]:
     before = float(ends[octave] - shares[octave])
     rows = held[:octave].sum() + (ends[-1] / 2 - before) / shares[octave] * held[octave] if shares[octave] else 0
     middle = min(max(start + round(float(rows)), start + 1), stop - 1)
-    return [Piece(piece.table, (start, middle), piece.columns), Piece(piece.table, (middle, stop), piece.columns)]
+    return [piece._replace(rows=(start, middle)), piece._replace(rows=(middle, stop))]
 
 
 def _rows_within(spec: TableSpec, piece: Piece, num_bytes: int) -> int:
     """The most rows of a piece that so many bytes hold."""
-    rows = range(1, piece.rows[1] - piece.rows[0] + 1)
+    rows = range(1, piece.num_rows + 1)
     return bisect_right(rows, num_bytes, key=lambda some: shard_bytes(spec, some, piece.num_columns))
 
 

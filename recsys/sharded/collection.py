@@ -28,12 +28,13 @@ from windrow.comm.wire import Wire, WireOptions, make_codec
 from windrow.partition.tables.access import AccessCounts
 from windrow.partition.tables.plan import Plan, Replica, Shard, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
+from windrow.recsys.sharded.copies import read_copies, write_copies
 from windrow.recsys.sharded.in_flight import InFlightLookup
-from windrow.recsys.sharded.layout import Lookup, OwnerLayout, make_layout
+from windrow.recsys.sharded.layout import Lookup, OwnerLayout
 from windrow.recsys.sharded.moving import move_state
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, read_samples, unpack
 from windrow.recsys.sharded.rank_tables import RankTables
-from windrow.recsys.sharded.tables_of_ranks import TablesOfRanks, table_specs
+from windrow.recsys.sharded.tables_of_ranks import TablesOfRanks, checked_groups, table_specs
 from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, without_values, write_table
 from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm
 from windrow.recsys.tables.make import first_values, initialise
@@ -106,13 +107,12 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         self.configs = list(tables)
         self.embedding_names = [name for names in embedding_names(tables) for name in names]
         """Keys of the result: ``feature``, or ``feature@table`` where several tables share it."""
-        _check_groups(groups)
         self.world = Loopback.single() if world is None else world
         self.options = options or TableOptions()
         self.device = device or torch.get_default_device()
         self.specs = table_specs(tables, self.options)
         """Of what ranks hold."""
-        self.groups = tuple(tuple(group) for group in groups)
+        self.groups = checked_groups(groups)
         """Features whose lists come deduplicated."""
         self.stage = stage
         self._pooled = pooled
@@ -133,10 +133,13 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         """Ranks that hold all tables together, among which lookups stay; all, but for `Plan.replica_groups`."""
         self._place(self.plan, seed=seed)
         self._call_init_fns()
+        self.refresh_copies()
 
     def _place(self, plan: Plan, *, seed: int | None) -> None:
         """Make the tables where a plan has them, with first values or zeros, and what finds them there."""
-        held, size = TablesOfRanks(self.configs, self.options, self.groups), self.group.size
+        size = self.group.size
+        # A process alone owns all rows.
+        held = TablesOfRanks(self.configs, self.options, self.groups, plan.copies if size > 1 else ())
         forms = held.forms
         form_of = {table.name: number for number, form in enumerate(forms) for table in form.tables}
         kinds = [
@@ -144,7 +147,7 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
             for table in held.tables
         ]
         numbers = [kinds.index(kind) for kind in kinds]
-        layout = make_layout(held.tables, plan, size, held.groups, numbers, pooled=self._pooled)
+        layout = held.layout(plan, size, numbers, pooled=self._pooled)
         ranks = [CompressedTables.rank_of(form, plan) for form in forms]
         everywhere = {None, 0} if size == 1 else {None}
         for form, rank in zip(forms, ranks, strict=True):
@@ -181,6 +184,14 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         self.held = held
         """Tables, options and groups as ranks have them."""
         self.layout_of_batches = held.layout_of_batches(layout)
+        self.copied_features = held.copied_features(layout)
+        """Those of tables with copies, by place in the layout."""
+        self._copies = [
+            batch
+            for batch in copies.batches
+            if (first := batch.members[0]).name in held.copied and first.rows[0] >= held.rows[first.name]
+        ]
+        """Copies of rows."""
         self._forms, self._compressed = list(zip(forms, ranks, strict=True)), compressed
         self._sharded, self._replicated = sharded, copies
         self.form = MessageFormat(
@@ -201,7 +212,8 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         )
         self.round_anew(self._steps)
         self._parameters.clear()
-        for number, parameter in enumerate(chain.from_iterable(batch.parameters() for batch in self.local_tables())):
+        stored = [*self._owned(), *self._copies]
+        for number, parameter in enumerate(chain.from_iterable(batch.parameters() for batch in stored)):
             self.register_parameter(f"piece_{number}", parameter)
 
     def move_to(self, plan: Plan | str) -> None:
@@ -229,7 +241,7 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         stage = f"{self.stage}: move"
         found = _plan_of(plan, self.specs, self.world.size, self.plan.replica_groups)
         lookups = [lookup for _, lookup in self._ahead]
-        waits = any(batch.has_gradients() for batch in self.local_tables())
+        waits = any(batch.has_gradients() for batch in (*self._owned(), *self._copies))
         everyone = self.world.all_gather_object((found, waits), stage=stage)
         if any(other != found for other, _ in everyone):
             raise RecipeError("ranks move tables to plans that differ: give every rank the same plan")
@@ -253,7 +265,8 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         self._place(found, seed=None)
         for part in left:
             part.retire()
-        move_state(self.group, before, self.local_tables(), stage=stage)
+        move_state(self.group, before, self._owned(), stage=stage)
+        self.refresh_copies()
         if self._learning_rate is not None:
             self.set_learning_rate(self._learning_rate)
         self.moves += 1
@@ -261,8 +274,8 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
             lookup.restart()
 
     def reset_parameters(self) -> None:
-        """Write the first values again; what optimisers keep becomes zero."""
-        for batch in self.local_tables():
+        """Write the first values again; what optimisers keep becomes zero. Collective, where rows have copies."""
+        for batch in self._owned():
             for found in batch.state():
                 found.tensor.zero_()
         for batch in self._dense_batches():
@@ -270,9 +283,11 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         for compressed in self._compressed:
             compressed.initialise(seed=self._seed)
         self._call_init_fns()
+        self.refresh_copies()
 
     def _call_init_fns(self) -> None:
-        weights = {} if self.is_meta else self._weights()
+        # Copies have nothing yet that owners should know.
+        weights = {} if self.is_meta else self._weights(self._owned())
         for table in self.configs:
             init_fn = init_fn_of(table)
             if init_fn is not None and (pieces := weights.get(table.name)):
@@ -427,12 +442,26 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         return list(chain(*(batch.parameters() for batch in self._replicated.batches), *compressed))
 
     def local_tables(self) -> list[TableBatch]:
-        """What this rank stores, compressed tables last; checkpoints and export read and write their state."""
+        """What this rank stores, compressed tables last; checkpoints and export read and write their state.
+
+        Who writes it calls `refresh_copies` afterwards.
+        """
+        if self._copies:
+            write_copies(self._copies, self._owned(), self.held.copied)
+        return self._owned()
+
+    def refresh_copies(self) -> None:
+        """See `EmbeddingModule.refresh_copies`."""
+        if self.copied_features and not self.is_meta:
+            read_copies(self.group, self._copies, self._owned(), self.held.copied, stage=f"{self.stage}: copies")
+
+    def _owned(self) -> list[TableBatch]:
+        """What this rank stores, without copies."""
         return [*self._dense_batches(), *(compressed.batch for compressed in self._compressed)]
 
     def _dense_batches(self) -> list[TableBatch]:
         found = (*self._sharded.batches, *self._replicated.batches)
-        return [batch for batch in found if not isinstance(batch, LookupThroughForm)]
+        return [batch for batch in found if not (isinstance(batch, LookupThroughForm) or batch in self._copies)]
 
     def stored_specs(self) -> list[TableSpec]:
         """The tables that ranks store: those that are not compressed, and what the others are computed from."""
@@ -458,8 +487,9 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         return Plan(tuple(shards), tuple(copies))
 
     def whole_tables(self) -> "WholeTables":
-        """Tables as this rank stores them, where it stores them whole."""
-        return WholeTables(self.stored_specs(), self._weights())
+        """Tables as this rank stores them, where it stores them whole, and nobody has copies of rows."""
+        weights = {name: [] if name in self.held.copied else found for name, found in self._weights().items()}
+        return WholeTables(self.stored_specs(), weights)
 
     def whole_table(self, name: str) -> Tensor:
         """Bring one table together: [rows, dim] float32 on the CPU of every rank. Collective.
@@ -505,12 +535,12 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
             if part.is_value
         }
 
-    def _weights(self) -> dict[str, list[StateTensor]]:
-        """What this rank stores of each table's values."""
+    def _weights(self, batches: Sequence[TableBatch] | None = None) -> dict[str, list[StateTensor]]:
+        """What this rank stores of each table's values; None: as it is now."""
         if self.is_meta:
             return {spec.name: [without_values(spec)] for spec in self.stored_specs()}
         found: dict[str, list[StateTensor]] = {spec.name: [] for spec in self.stored_specs()}
-        for batch in self.local_tables():
+        for batch in self.local_tables() if batches is None else batches:
             for part in batch.state():
                 if part.name == "weight":
                     found[part.piece.name].append(part)
@@ -573,6 +603,7 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
                 form.load(replace(part, tensor=state_dict[key]))
             else:
                 missing_keys.append(key)
+        self.refresh_copies()
         if strict:
             known = keys.keys() | of_forms.keys()
             unexpected_keys += [key for key in state_dict if key.startswith(prefix) and key not in known]
@@ -583,7 +614,7 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         Collective, where there are several groups or replicated compressed tables.
         """
         self._sharded.sum_between_groups(stage=f"{self.stage}: rows between groups")
-        for batch in self._dense_batches():
+        for batch in (*self._dense_batches(), *self._copies):
             batch.step()
         for compressed in self._compressed:
             compressed.step(self.world, stage=self.stage)
@@ -663,12 +694,3 @@ def _split(world: "World", plan: Plan) -> "tuple[World, World | None]":
         return world, None
     ranks = np.arange(world.size).reshape(plan.replica_groups, -1)
     return world.split(ranks.tolist()), world.split(ranks.T.tolist())
-
-
-def _check_groups(groups: Sequence[Sequence[str]]) -> None:
-    if any(isinstance(group, str) for group in groups):
-        raise RecipeError(f"groups = {list(groups)}: each is a sequence of names, such as [['cart', 'sellers']]")
-    features = [feature for group in groups for feature in group]
-    twice = sorted({feature for feature in features if features.count(feature) > 1})
-    if twice:
-        raise RecipeError(f"groups name {twice[0]!r} twice: a feature is in one group")

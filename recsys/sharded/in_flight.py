@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError
+from windrow.recsys.sharded.copies import renumbered
 from windrow.recsys.sharded.packing import LookupInput, Message, Samples, header_length, pack
 
 if TYPE_CHECKING:
@@ -49,14 +50,15 @@ class InFlightLookup(Generic[Result]):
 
     def __init__(self, tables: "ShardedTables[Result]", samples: Sequence[Samples]) -> None:
         self._tables = tables
-        self._samples = samples
+        self._given = samples
         self.together = _Together([self])
         """The lookups whose rows are read at once."""
         self.restart()
 
     def restart(self) -> None:
         """Send the counts, or send them anew to where the tables are now; nothing must have been read. Collective."""
-        tables, samples = self._tables, self._samples
+        tables = self._tables
+        self._samples = samples = renumbered(self._given, tables.copied_features)
         self._layout = layout = tables.layout
         world = tables.group
         self._owner = layout.owners[world.rank]

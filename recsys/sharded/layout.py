@@ -19,7 +19,7 @@ for all lookups of a batch of tables: tables whose features are of the same grou
 stored and learn alike, and tables that are cut by rows make batches of their own, one for each width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -187,6 +187,7 @@ def make_layout(
     kinds: Sequence[int] | None = None,
     *,
     pooled: bool = True,
+    owned_rows: Mapping[str, int] | None = None,
 ) -> Layout:
     """Lay a plan out.
 
@@ -198,6 +199,7 @@ def make_layout(
         kinds: for each table a number that tables share which are stored and learn alike; None: all do.
         pooled: whether rows are summed, so that all lookups of a batch have one number of bags; or rows of a batch have
             one length.
+        owned_rows: of tables in which copies of some rows come after them: these make batches of their own.
 
     Returns:
         The layout. On one rank replicated rows are like any others.
@@ -220,7 +222,15 @@ def make_layout(
     alone = size == 1
     shards = [list(plan.shards_on(rank)) + (copies if alone else []) for rank in range(size)]
     kinds = kinds or [0] * len(tables)
-    lay_out = partial(_lay_out, tables, outputs=outputs, feature_groups=feature_groups, kinds=kinds, pooled=pooled)
+    lay_out = partial(
+        _lay_out,
+        tables,
+        outputs=outputs,
+        feature_groups=feature_groups,
+        kinds=kinds,
+        pooled=pooled,
+        owned_rows=owned_rows or {},
+    )
     owners = tuple(lay_out(held) for held in shards)
     replicated = lay_out([] if alone else copies, everywhere=True)
     rows = tuple(min(table.num_embeddings for table in tables if feature in features_of(table)) for feature in features)
@@ -278,6 +288,7 @@ def _lay_out(
     feature_groups: Sequence[int],
     kinds: Sequence[int],
     pooled: bool,
+    owned_rows: Mapping[str, int],
     everywhere: bool = False,
 ) -> OwnerLayout:
     """Lay one owner out, or what is everywhere: every bag counts there, since nothing travels."""
@@ -287,13 +298,14 @@ def _lay_out(
         for table in range(len(tables))
     ]
 
-    def batch_of(shard: Shard) -> tuple[bool, int, tuple[int, ...], int]:
-        """Equal for shards that one batch can look up."""
+    def batch_of(shard: Shard) -> tuple[bool, bool, int, tuple[int, ...], int]:
+        """Equal for shards that one batch can look up, first whether they are cut."""
         number, width = order[shard.table], shard.columns[1] - shard.columns[0]
+        are_copies = shard.rows[0] >= owned_rows.get(shard.table, shard.rows[1])
         if not pooled:
-            return False, width, (), kinds[number]
+            return False, are_copies, width, (), kinds[number]
         is_cut = not everywhere and shard.rows != (0, tables[number].num_embeddings)
-        return is_cut, width if is_cut else 0, groups_of_table[number], kinds[number]
+        return is_cut, are_copies, width if is_cut else 0, groups_of_table[number], kinds[number]
 
     shards = sorted(held, key=lambda shard: (batch_of(shard), order[shard.table], shard.rows, shard.columns))
     members = tuple(LocalTable(name=shard.table, rows=shard.rows, columns=shard.columns) for shard in shards)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from windrow.comm.inline_kernels import mix64
 
-__all__ = ["count_requests", "number_ids", "pack_requests", "place_requests", "summarise"]
+__all__ = ["count_requests", "number_ids", "pack_requests", "place_requests", "renumber_copied", "summarise"]
 
 Ints = npt.NDArray[np.int64]
 Small = npt.NDArray[np.int32]
@@ -268,6 +268,32 @@ def place_requests(
                 begin += packed_lengths[start_of_lengths + row]
         for row in range(rows, num_bags):
             offsets[place_of_offsets + row] = place + count
+
+
+@numba.njit(nogil=True, cache=True, inline="always")
+def _count_bits(word: Any) -> Any:
+    """How many bits are set, by sums of 2, 4 and 8 neighbours, and of all bytes in the highest."""
+    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return (word * np.uint64(0x0101010101010101)) >> np.uint64(56)
+
+
+@numba.njit(nogil=True, cache=True)
+def renumber_copied(
+    ids: npt.NDArray[Any], bits: npt.NDArray[np.uint64], before: Small, places: Small, first: int
+) -> None:
+    """Change ids [n] that have a bit in `bits` to `first` and the place of theirs.
+
+    `before` says how many bits there are before each word, `places` the place of each bit.
+    """
+    for position in range(len(ids)):
+        row = np.uint64(np.int64(ids[position]))
+        word, bit = row >> np.uint64(6), row & np.uint64(63)
+        found = bits[word]
+        if (found >> bit) & np.uint64(1):
+            below = found & ((np.uint64(1) << bit) - np.uint64(1))
+            ids[position] = first + places[before[word] + _count_bits(below)]
 
 
 @numba.njit(nogil=True, cache=True)

@@ -9,16 +9,20 @@
 Each feature of such a table becomes one for each block of a vector (`windrow.recsys.tables.robe.RobeTable`). Its ids
 are rows of the array, with a sign as their weight, so that pooled blocks stand side by side as the pooled vector. Means
 are sums whose weights are divided by the number of ids. All ids of the collection have weights then, 4 bytes each.
+
+A table with copies has copies of them behind its rows, which every rank holds (`windrow.recsys.sharded.copies`).
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import fields, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from windrow.comm.errors import RecipeError
-from windrow.partition.tables.plan import Plan, Shard, TableSpec
+from windrow.comm.errors import PlanError, RecipeError
+from windrow.partition.tables.plan import Copies, Plan, Replica, Shard, TableSpec
+from windrow.recsys.sharded.copies import CopyIndex
 from windrow.recsys.sharded.layout import Layout, make_layout
 from windrow.recsys.sharded.packing import Samples
 from windrow.recsys.tables.compressed import make_forms, shared_bytes
@@ -34,7 +38,7 @@ from windrow.recsys.tables.options import (
 )
 from windrow.recsys.tables.robe import RobeTable
 
-__all__ = ["BlockFeature", "TablesOfRanks", "table_specs"]
+__all__ = ["BlockFeature", "TablesOfRanks", "checked_groups", "table_specs"]
 
 
 class BlockFeature(NamedTuple):
@@ -57,13 +61,19 @@ class TablesOfRanks:
         tables: configurations of a collection.
         options: how they are stored.
         groups: features that are deduplicated together.
+        copies: rows that every rank has copies of.
 
     Raises:
+        PlanError: features of a table with copies look into another one, too.
         RecipeError: see `make_forms`; or vectors of an array are not pooled.
     """
 
     def __init__(
-        self, tables: Sequence[TableConfig], options: TableOptions, groups: Sequence[Sequence[str]] = ()
+        self,
+        tables: Sequence[TableConfig],
+        options: TableOptions,
+        groups: Sequence[Sequence[str]] = (),
+        copies: Sequence[Copies] = (),
     ) -> None:
         forms = make_forms(tables, options)
         arrays = [form for form in forms if isinstance(form, RobeTable)]
@@ -92,7 +102,14 @@ class TablesOfRanks:
                 features = self._features(form, configs, names)
                 self.tables.append(EmbeddingBagConfig(array.num_rows, array.dim, array.name, feature_names=features))
         self.rows = {table.name: table.num_embeddings for table in self.tables}
-        """Of each of `tables`."""
+        """Of each of `tables`, without copies."""
+        self.copied = {rows.table: CopyIndex(rows.ids, self.rows[rows.table]) for rows in copies}
+        """Of each table that has copies."""
+        for number, table in enumerate(self.tables):
+            if table.name in self.copied:
+                _check_alone(table, self.tables)
+                self.tables[number] = copy(table)
+                self.tables[number].num_embeddings += len(self.copied[table.name].ids)
         self.options = replace(options, per_table=per_table)
         """Of `tables`."""
         self.groups = tuple(
@@ -121,9 +138,24 @@ class TablesOfRanks:
                     found.append(name)
         return found
 
+    def layout(self, plan: Plan, size: int, kinds: Sequence[int] | None = None, *, pooled: bool) -> Layout:
+        """Lay the tables out: see `make_layout`. Copies are replicated."""
+        copies = [Replica(name, (found.rows, found.rows + len(found.ids))) for name, found in self.copied.items()]
+        whole = replace(plan, replicated=(*plan.replicated, *copies))
+        return make_layout(self.tables, whole, size, self.groups, kinds, pooled=pooled, owned_rows=self.rows)
+
+    def copied_features(self, layout: Layout) -> dict[int, CopyIndex]:
+        """The features of tables with copies, by place in the layout."""
+        return {
+            layout.features.index(feature): self.copied[table.name]
+            for table in self.tables
+            if table.name in self.copied
+            for feature in features_of(table)
+        }
+
     def layout_of_batches(self, layout: Layout) -> Layout:
         """Features, groups and outputs as batches and results have them; that of `tables` is given."""
-        if not self.arrays:
+        if not (self.arrays or self.copied):
             return layout
         shards = [Shard(table.name, 0, (0, table.num_embeddings), (0, table.embedding_dim)) for table in self._configs]
         return make_layout(self._configs, Plan(tuple(shards)), 1, self._given_groups)
@@ -170,6 +202,28 @@ class TablesOfRanks:
             given.one_each[rows],
             given.inverse,
         )
+
+
+def _check_alone(table: TableConfig, tables: Sequence[TableConfig]) -> None:
+    """Refuse copies where an id names a row of two tables."""
+    for other in tables:
+        shared = set(features_of(table)) & set(features_of(other))
+        if other is not table and shared:
+            raise PlanError(
+                f"the plan has copies of rows of table {table.name!r}, whose feature {min(shared)!r} also looks into "
+                f"{other.name!r}: copies go with features of one table"
+            )
+
+
+def checked_groups(groups: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    """Names of features that are deduplicated together; RecipeError where one is in two groups."""
+    if any(isinstance(group, str) for group in groups):
+        raise RecipeError(f"groups = {list(groups)}: each is a sequence of names, such as [['cart', 'sellers']]")
+    features = [feature for group in groups for feature in group]
+    twice = sorted({feature for feature in features if features.count(feature) > 1})
+    if twice:
+        raise RecipeError(f"groups name {twice[0]!r} twice: a feature is in one group")
+    return tuple(tuple(group) for group in groups)
 
 
 def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[TableSpec]:

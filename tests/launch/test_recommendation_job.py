@@ -233,9 +233,15 @@ def test_two_ranks_train_as_one_and_go_on_under_another_plan(
 ) -> None:
     if launched_rank() == 0:
         prepare_clicks(shared_tmp_path)
-    # One job for both: its start takes longer than these runs.
-    for planner in ("round_robin", "row_wise"):
-        check_two_ranks(shared_tmp_path, click_recipe, planner)
+    file = shared_tmp_path / "plan.toml"
+    file.write_text("[item]\nrank = 0\ncopied = [9, 4]\n[user]\nrank = 1\ncopied = [7, 2, 5, 1]\n")
+    # One job for all: its start takes longer than these runs.
+    for name, plan, kind in (
+        ("round_robin", {"planner": "round_robin"}, "table-wise"),
+        ("row_wise", {"planner": "row_wise"}, "row-wise"),
+        ("copied", {"file": str(file)}, "partly replicated"),
+    ):
+        check_two_ranks(shared_tmp_path, click_recipe, name, plan, kind)
     # Whatever a search finds, rank 0 finds it for both, and it learns as any other plan does; so do two groups.
     ways = ({"planner": "neuroshard"}, {"planner": "oper"}, {"replica_groups": 2})
     for run, plan in zip(("searched", "rows", "groups"), ways, strict=True):
@@ -248,21 +254,20 @@ def test_two_ranks_train_as_one_and_go_on_under_another_plan(
     assert len(load_checkpoint(shared_tmp_path / "groups" / "checkpoints").header.table_files) == 1
 
 
-def check_two_ranks(folder: Path, click_recipe: Make, planner: str) -> None:
+def check_two_ranks(folder: Path, click_recipe: Make, name: str, plan: dict[str, str], kind: str) -> None:
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
     world.Barrier()
-    run = folder / planner
-    recipe = click_recipe(folder, plan={"planner": planner})
+    run = folder / name
+    recipe = click_recipe(folder, plan=plan)
     result = train(recipe, run_folder=run)
     assert len(set(world.allgather(result))) == 1
     records = read_records(run / "metrics.jsonl")
     held = json.loads((run / "placement.json").read_text())
     assert held["world_size"] == 2
     assert all(record.rows_fetched > 0 for record in records)
-    whole = "row-wise" if planner == "row_wise" else "table-wise"
-    assert {table["name"]: table["plan"] for table in held["tables"]} == {"item": whole, "user": whole}
+    assert {table["name"]: table["plan"] for table in held["tables"]} == {"item": kind, "user": kind}
     assert len(load_checkpoint(run / "checkpoints").header.table_files) == 2
     world.Barrier()
     if launched_rank() == 0:

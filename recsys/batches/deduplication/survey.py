@@ -13,7 +13,7 @@ Equal lists get equal numbers, so that looking for repeats is comparing integers
 Formulas: `windrow.recsys.batches.deduplication.options`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -162,12 +162,23 @@ class LogSurvey:
         """Distinct ids of a feature in a batch, mean."""
         return len(self.batch_ids[feature]) / len(self.batches)
 
-    def id_share(self, feature: str, rows: tuple[int, int], *, distinct: bool = False) -> float:
+    def id_share(
+        self,
+        feature: str,
+        rows: tuple[int, int],
+        *,
+        distinct: bool = False,
+        renumber: Callable[[npt.NDArray[np.int64]], None] | None = None,
+    ) -> float:
         """Share of a feature's ids that fall into rows of its table: from the first, up to the one after the last.
 
-        With `distinct`, of those that a batch has, each counted once.
+        With `distinct`, of those that a batch has, each counted once. `renumber` changes ids in place before.
         """
         ids = self.batch_ids[feature] if distinct else self.ids[feature]
+        if renumber is not None:
+            ids = ids.copy()
+            renumber(ids)
+            ids.sort()
         first, last = np.searchsorted(ids, rows)
         return float(last - first) / len(ids) if len(ids) else 0.0
 

@@ -11,11 +11,13 @@ from windrow.comm.errors import PlanError
 from windrow.partition.tables import TableSpec
 from windrow.partition.tables.access import (
     REUSE_BINS,
+    AccessCounts,
     asked,
     draw_rows,
     expected_distinct,
     expected_reuse,
     is_frequent_first,
+    most_frequent,
     octave_shares,
     steps_of,
     zipf_shares,
@@ -83,6 +85,48 @@ def test_a_part_of_the_rows_is_drawn_by_the_shares_of_the_table() -> None:
     assert np.mean(drawn < 8) == pytest.approx(shares[3] / shares.sum(), abs=0.01)
 
 
+def test_copies_take_the_lookups_of_the_most_frequent_rows() -> None:
+    spec = table(20_000, zipf_shares(20_000, 1.1), frequent_first=False, hot=tuple(range(50, 1073)))
+    copies, rest = steps_of(spec, (0, 255), hot=255, copied=True), steps_of(spec, hot=255)
+    assert float(copies[0].sum()) == 255
+    assert float(copies[1].sum()) == pytest.approx(sum(spec.access[:8]))
+    assert float(copies[1].sum() + rest[1].sum()) == pytest.approx(1)
+    assert float(steps_of(spec, (0, 5000), hot=255)[1].sum()) == pytest.approx(float(rest[1].sum()) / 4)
+    # A list that only has copied ids travels no more, though its table is in one piece.
+    assert asked(spec, (0, 20_000), 100)[1] == 100
+    assert asked(spec, (0, 20_000), 100, hot=255)[1] == pytest.approx(100 * float(rest[1].sum()))
+
+
+def test_the_most_frequent_rows() -> None:
+    counts = np.zeros(100, np.int64)
+    counts[[90, 3, 40, 41]] = 9, 5, 2, 1
+    assert most_frequent(counts) == (90, 3, 40)
+    assert most_frequent(np.ones(100)) == ()
+    assert len(most_frequent(np.full(100, 2))) == 31
+
+
+@pytest.mark.parametrize("frequent_first", [True, False])
+def test_hot_rows_are_found_in_what_was_counted(frequent_first: bool) -> None:
+    spec = table(20_000, zipf_shares(20_000, 1.2), frequent_first=frequent_first)
+    counts = AccessCounts([spec])
+    for seed in range(8):
+        drawn = draw_rows(spec, 4000, np.random.default_rng(seed))
+        counts.add("t", drawn, 4000)
+        counts.samples += 4000
+    (found,) = counts.measured([spec])
+    assert found.frequent_first == frequent_first
+    np.testing.assert_allclose(found.access[:6], spec.access[:6], atol=0.02)
+    if frequent_first:
+        assert found.hot == ()
+        return
+    hottest = draw_rows(replace(spec, access=(1.0,) + (0.0,) * 14), 1, np.random.default_rng(0))
+    assert found.hot[0] == hottest[0]
+    # Rows that were hot once and are no more have what they have now.
+    (before,) = counts.measured([spec], {"t": tuple(range(1, 8))})
+    assert before.hot == tuple(range(1, 8))
+    assert sum(before.access[:3]) < 0.2 * sum(found.access[:3])
+
+
 def test_nothing_is_expected_of_no_lookup() -> None:
     steps = steps_of(table(10))
     assert expected_distinct(steps, 0) == 0
@@ -93,3 +137,5 @@ def test_shares_that_are_none() -> None:
     for access in ((0.5, 0.5), (1.0, -1.0, 1.0), (0.0, 0.0, 0.0)):
         with pytest.raises(PlanError, match=r"table 't': access = .*expected 3 shares"):
             table(7, access)
+    with pytest.raises(PlanError, match="hot rows go with access, and with frequent_first = False"):
+        table(7, (0.5, 0.3, 0.2), hot=(1,))

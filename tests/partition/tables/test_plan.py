@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import PlanError
 from windrow.partition.tables.plan import (
+    Copies,
     Cost,
     Plan,
     Replica,
@@ -62,6 +63,27 @@ def test_some_rows_of_a_table_may_be_on_every_rank() -> None:
         ((0, 8), r"rows 0-7 .every rank.: rows \[0, 8\) are not a range inside"),
     ):
         refused(Plan(plan.shards, (DAY, Replica("item", rows))), message)
+
+
+def test_every_rank_may_have_copies_of_rows() -> None:
+    plan = dataclasses.replace(PLAN, copies=(Copies("user", (7, 0, 3)),))
+    check_plan(plan, SPECS, 2)
+    assert (plan.kind_of("user"), plan.copied("user"), plan.copied("item")) == ("partly replicated", (7, 0, 3), ())
+    assert plan.only(["user"]).copies == plan.copies
+    assert Plan.from_dict(dataclasses.asdict(plan)) == plan
+    more = 3 * (rank_bytes(Plan((USER,)), SPECS, 1)[0] // 10)
+    assert rank_bytes(plan, SPECS, 2) == [found + more for found in rank_bytes(PLAN, SPECS, 2)]
+    for copies, message in (
+        ((Copies("color", (1,)),), "copies of rows of a table 'color'"),
+        ((Copies("user", (1,)), Copies("user", (2,))), "lists copies of a table twice"),
+        ((Copies("user", ()),), "expected one id at least, and each once"),
+        ((Copies("user", (1, 1)),), "expected one id at least, and each once"),
+        ((Copies("user", (3, 10)),), r"ids from 3 to 10 are not inside \[0, 10\)"),
+    ):
+        refused(dataclasses.replace(PLAN, copies=copies), message)
+    half = [dataclasses.replace(spec, bytes_per_value=2) for spec in SPECS]
+    with pytest.raises(PlanError, match="ranks sum gradients of copies in float32"):
+        check_plan(plan, half, 2)
 
 
 def test_costs_add_up_part_by_part() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.comm.errors import PlanError
-from windrow.partition.tables.plan import Plan, Replica, Shard, TableSpec, check_plan
+from windrow.partition.tables.plan import Copies, Plan, Replica, Shard, TableSpec, check_plan
 from windrow.partition.tables.plan_file import read_plan, write_plan
 from windrow.partition.tables.planners import plan_with_planner
 
@@ -73,6 +73,10 @@ shards = [{rank=0, rows=[4, 8], columns=[0, 8]}, {rank=1, rows=[4, 8], columns=[
     check_plan(plan, SPECS[:2], 2)
     write_plan(path, plan, SPECS[:2])
     assert read_plan(path, SPECS) == plan
+    copied = replace(plan, copies=(Copies("user_id", (7, 3)),))
+    write_plan(path, copied, SPECS[:2])
+    assert "copied = [7, 3]" in path.read_text()
+    assert read_plan(path, SPECS) == copied
 
 
 @settings(max_examples=30)
@@ -108,6 +112,8 @@ def test_round_trip(
         ("[user_id]\nrank = 0\nreplicated = true", "needs one of the keys .* got rank, replicated"),
         ("[user_id]\nrank = '0'", r"\[user_id\] rank = '0': expected the number of a rank"),
         ("[user_id]\nrank = true", "rank = True: expected the number"),
+        ("[user_id]\nrank = 0\ncopied = 3", "copied = 3: expected the numbers of rows"),
+        ("[user_id]\ncopied = [3]", "needs one of the keys rank, shards, replicated, got copied"),
         ("[user_id]\nreplicated = false", "replicated = False: expected true"),
         ("[user_id]\nreplicated = [3]", r"replicated = 3: expected \[first, one after"),
         ("[user_id]\nshards = []", r"shards = \[\]: expected a list"),

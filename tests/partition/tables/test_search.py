@@ -196,6 +196,29 @@ def test_hot_rows_are_replicated_where_that_pays(hand_made: ComputeModel) -> Non
     assert chosen.replicated
 
 
+def test_rows_in_any_order_are_copied_as_those_in_order_are(hand_made: ComputeModel) -> None:
+    ordered = one_hot_tables(np.random.default_rng(0), 8)
+    hot = tuple(range(1000, 1000 + 4095))
+    specs = [replace(spec, frequent_first=False, hot=hot[: spec.rows // 2]) for spec in ordered]
+    slow = replace(network(4), seconds_per_byte=np.full((4, 4), 1e-8))
+    workload = Workload(batch_size=4096, links=slow)
+    costs, of_ordered = (TableCosts(tables, 4, workload, hand_made) for tables in (specs, ordered))
+    (plan, found), (_, best) = (search_plan(each, NO_LIMIT, by_rows=True) for each in (costs, of_ordered))
+    check_plan(plan, specs, 4)
+    assert plan.copies
+    assert all(rows.ids == hot[: len(rows.ids)] for rows in plan.copies)
+    assert costs.of_plan(plan).total == found.total
+    # The rows stay where they are owned as well.
+    assert found.total == pytest.approx(best.total, rel=0.05)
+    assert costs.least_possible() <= found.total
+    unknown = [replace(spec, hot=()) for spec in specs]
+    without, _ = search_plan(TableCosts(unknown, 4, workload, hand_made), NO_LIMIT, by_rows=True)
+    assert not without.copies
+    # No more memory is taken than there is.
+    tight = int(max(found.memory)) - sum(len(rows.ids) * 16 * 4 for rows in plan.copies) // 2
+    check_plan(search_plan(costs, tight, by_rows=True)[0], specs, 4, tight)
+
+
 def test_rows_are_cut_where_half_of_the_lookups_are(hand_made: ComputeModel) -> None:
     # Of so few columns that these are not cut, and lists so long that it pays to look half of them up.
     spec = replace(one_hot_tables(np.random.default_rng(0), 1)[0], dim=4, lookups_per_sample=500.0)

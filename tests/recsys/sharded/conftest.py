@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from windrow.partition.tables.plan import Plan, Replica, Shard
+from windrow.partition.tables.plan import Copies, Plan, Replica, Shard
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, PoolingType
 
 TABLES = [
@@ -24,6 +24,7 @@ EQUAL_DIMS = [
     EmbeddingConfig(name=t.name, num_embeddings=t.num_embeddings, embedding_dim=11, feature_names=t.feature_names)
     for t in TABLES
 ]
+OWN_FEATURES = [replace(table, feature_names=[f for f in table.feature_names if f != "item"]) for table in TABLES]
 FEATURES = ["history", "flag", "user", "item", "tag"]
 LIMITS = {"user": 11, "item": 23, "history": 37, "tag": 23, "flag": 2}
 ONE_ID = {"user", "flag"}
@@ -88,7 +89,22 @@ def partly_replicated(size, tables):
     return Plan(tuple(shards), tuple(copies))
 
 
+def with_copies(plan, tables):
+    """Some rows, in no order, of each table whose features look into no other."""
+    found = []
+    for table in tables:
+        others = {feature for other in tables if other is not table for feature in other.feature_names}
+        if not others & set(table.feature_names):
+            found.append(Copies(table.name, tuple(row for row in (7, 0, 1, 10) if row < table.num_embeddings)))
+    return replace(plan, copies=tuple(found))
+
+
 def make_plan(kind: str, size: int, tables=TABLES) -> Plan:
+    plan = plan_of_ranges(kind.removeprefix("copies, "), size, tables)
+    return with_copies(plan, tables) if kind.startswith("copies, ") else plan
+
+
+def plan_of_ranges(kind, size, tables):
     if kind == "table":
         return Plan(tuple(s for n, t in enumerate(tables) for s in whole(t, (n + 1) % size)))
     if kind == "one rank":
@@ -204,6 +220,7 @@ def small() -> SimpleNamespace:
         tables=TABLES,
         sums=SUMS,
         equal_dims=EQUAL_DIMS,
+        own_features=OWN_FEATURES,
         features=FEATURES,
         make_plan=make_plan,
         draw=draw,

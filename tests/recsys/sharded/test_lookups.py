@@ -18,7 +18,7 @@ from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import EmbeddingConfig, TableOptions
 
-KINDS = ["table", "one rank", "row", "column", "grid", "replicated", "mixed", "rows on every rank"]
+KINDS = ["table", "one rank", "row", "column", "grid", "replicated", "mixed", "rows on every rank", "copies, row"]
 STEPS = 3
 SAMPLES = [5, 0, 3, 7]
 SEVERAL = [["tag", "item"], ["user", "unknown"]]
@@ -112,7 +112,15 @@ def test_deduplicated_lists_give_the_same(spmd, small, kind, groups):
 
 
 @pytest.mark.parametrize("groups", [(), [["history", "tag"]]], ids=["plain", "deduplicated"])
-@pytest.mark.parametrize("kind", ["table", "mixed"])
+@pytest.mark.parametrize("kind", ["table", "column", "grid", "rows on every rank"])
+def test_copies_of_rows_give_the_same(spmd, small, kind, groups):
+    options = {"tables": small.own_features, "groups": groups}
+    results = spmd(lambda world: train(world, small, f"copies, {kind}", **options))
+    check_against_reference(small, results, **options)
+
+
+@pytest.mark.parametrize("groups", [(), [["history", "tag"]]], ids=["plain", "deduplicated"])
+@pytest.mark.parametrize("kind", ["table", "mixed", "copies, mixed"])
 def test_weights_of_ids(spmd, small, kind, groups):
     options = {"tables": small.sums, "weighted": True, "groups": groups}
     check_against_reference(small, spmd(lambda world: train(world, small, kind, **options)), **options)
@@ -131,7 +139,7 @@ def test_rows_and_updates_equal_those_of_one_process(spmd, small, kind, groups):
 
 
 @pytest.mark.parametrize("groups", [(), [["history"], ["tag", "item"]]], ids=["plain", "deduplicated"])
-@pytest.mark.parametrize("kind", ["table", "grid", "mixed", "rows on every rank"])
+@pytest.mark.parametrize("kind", ["table", "grid", "mixed", "rows on every rank", "copies, row"])
 def test_ids_that_are_looked_up_once_give_the_same(spmd, small, kind, groups):
     options = {"tables": small.equal_dims, "groups": groups}
     results = spmd(lambda world: train(world, small, kind, index_dedup=True, **options))
@@ -189,7 +197,9 @@ def test_optimizers_learn_the_same_under_every_plan(small, optimizer):
 
     expected = run(1, "table")
     # One accumulator of row-wise Adagrad for each piece of a row: columns learn by themselves.
-    for kind in ["table", "row", "replicated"] + ["mixed"] * (optimizer != "rowwise_adagrad"):
+    for kind in ["table", "row", "replicated", "copies, row"] + ["mixed", "copies, grid"] * (
+        optimizer != "rowwise_adagrad"
+    ):
         for name, weight in run(2, kind).items():
             torch.testing.assert_close(weight, expected[name], rtol=1e-5, atol=2e-6)
 

@@ -6,7 +6,7 @@ import torch
 
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
-from windrow.partition.tables.plan import Plan, Replica, Shard
+from windrow.partition.tables.plan import Copies, Plan, Replica, Shard
 from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
@@ -25,7 +25,10 @@ PLANS = {
         Shard(table, rank, (0, ROWS), (4 * rank, 4 * rank + 4)) for table in ("item", "user") for rank in (0, 1)
     ],
 }
-COPIES = {"hot": [Replica(table, (0, 5)) for table in ("item", "user")]}
+REPLICAS = {"hot": [Replica(table, (0, 5)) for table in ("item", "user")]}
+COPIED = (9, 2, 4)
+COPIES = {"copies": tuple(Copies(table, COPIED) for table in ("item", "user"))}
+PLANS["copies"] = PLANS["row"]
 PLANS["hot"] = [Shard(table, rank, (5, ROWS), (0, DIM)) for rank, table in enumerate(("item", "user"))]
 STAGES = ("counts", "ids", "vectors", "gradients")
 
@@ -34,7 +37,7 @@ def plan_of(kind: str, size: int) -> Plan:
     day = Replica("day", (0, ROWS))
     if size == 1:
         return Plan(tuple(Shard(table, 0, (0, ROWS), (0, DIM)) for table in ("item", "user")), (day,))
-    return Plan(tuple(PLANS[kind]), (*COPIES.get(kind, []), day))
+    return Plan(tuple(PLANS[kind]), (*REPLICAS.get(kind, []), day), copies=COPIES.get(kind, ()))
 
 
 def lists() -> dict[str, list[list[int]]]:
@@ -85,8 +88,11 @@ def test_what_is_expected_is_what_is_measured(jagged_of, kind, size, groups, poo
     measured = Loopback.run(size, body)
     _, _, layout, form = measured[0]
 
+    copied = {row: ROWS + place for place, row in enumerate(COPIED)} if kind == "copies" and size > 1 else {}
+
     def shares(feature: str, rows: tuple[int, int]) -> tuple[float, float]:
-        named = [[rows[0] <= one < rows[1] for one in of_row] for of_row in kept[feature]]
+        numbers = {} if feature == "day" else copied
+        named = [[rows[0] <= numbers.get(one, one) < rows[1] for one in of_row] for of_row in kept[feature]]
         return sum(map(sum, named)) / sum(map(len, named)), sum(map(any, named)) / len(named)
 
     loads = {name: FeatureLoad(len(rows), sum(map(len, rows)), name in ("item", "user")) for name, rows in kept.items()}
