@@ -6,7 +6,10 @@ number of bytes from one prepared buffer into another with ``MPI.Comm.Alltoallv`
 them in order. A memory copy of the same bytes is the floor of anything that writes them. GB/s counts the rows of the
 other rank that end up in the result. The same rows are read from memory that both ranks map, as features are.
 
-    python benchmarks/exchange.py [--short]
+Windows: messages of one size from each rank to each other on 4 emulated hosts, by ``Alltoallv``, by sends and receives,
+and one-sided, by ``Put`` and by ``Get`` into and out of an MPI window that is open all the time.
+
+    python benchmarks/exchange.py [--short] [--only rows | windows]
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +20,7 @@ import torch
 
 from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.program import Program, run_benchmark
-from benchmarks.harness.result import Aim, Findings, comparison_from_json, comparison_to_json
+from benchmarks.harness.result import Aim, Comparison, Findings, comparison_from_json, comparison_to_json
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.connect import connect
 from windrow.comm.fetch import fetch_rows
@@ -30,8 +33,10 @@ RANKS = 2
 FETCHED_BYTES = 32 << 20
 ROW_BYTES = (64, 256, 512, 1024, 2048, 4096)
 AIM_FROM_ROW_BYTES = 512
-AIM, AIM_SHARED = 0.8, 1.0
+AIM, AIM_SHARED, AIM_WINDOWS = 0.8, 1.0, 0.95
 RAW, COPY, FETCH = "raw Alltoallv", "memory copy", "fetch, random order"
+HOSTS, RATES, MESSAGE_BYTES = 4, ("1gbit", "10gbit"), (4 << 10, 32 << 10, 256 << 10, 2 << 20)
+TWO_SIDED, PUT, GET = "Isend, Irecv", "Put", "Get"
 SHARED = "shared memory, random order"
 
 
@@ -69,9 +74,56 @@ def variants(world: World, row_bytes: int) -> dict[str, Variant]:
     return {name: Variant(run=run, bytes=moved, rows=rows_moved) for name, run in functions.items()}
 
 
+def compare_windows(world: World, num_bytes: int, repeats: int) -> Mapping[str, Any]:
+    """Messages of so many bytes from each rank to each other, in four ways."""
+    from mpi4py import MPI
+
+    job, size = MPI.COMM_WORLD, world.size
+    others = [peer for peer in range(size) if peer != world.rank]
+    window = MPI.Win.Allocate(size * num_bytes, comm=job)
+    window.Lock_all()
+    shown = np.frombuffer(window.tomemory(), np.uint8)  # type: ignore[call-overload]
+    shown[:] = world.rank
+    sent, received = np.full((size, num_bytes), world.rank, np.uint8), np.zeros((size, num_bytes), np.uint8)
+    counts = [num_bytes * (peer != world.rank) for peer in range(size)]
+    places = [num_bytes * peer for peer in range(size)]
+
+    def two_sided() -> None:
+        requests = [job.Irecv(received[peer], peer) for peer in others]
+        MPI.Request.Waitall(requests + [job.Isend(sent[peer], peer) for peer in others])
+
+    def put() -> None:
+        for peer in others:
+            window.Put(sent[peer], peer, world.rank * num_bytes)
+        window.Flush_all()
+        job.Barrier()  # Who gets it has to know that it is there.
+
+    def get() -> None:
+        for peer in others:
+            window.Get(received[peer], peer, world.rank * num_bytes)
+        window.Flush_all()
+        job.Barrier()  # It may be written again.
+
+    functions: dict[str, Callable[[], object]] = {
+        RAW: lambda: job.Alltoallv([sent, (counts, places), MPI.BYTE], [received, (counts, places), MPI.BYTE]),
+        TWO_SIDED: two_sided,
+        PUT: put,
+        GET: get,
+    }
+    moved = num_bytes * size * len(others)
+    timed = {name: Variant(run=run, bytes=moved) for name, run in functions.items()}
+    found = compare(timed, baseline=RAW, repeats=repeats, world=world)
+    window.Unlock_all()
+    window.Free()
+    return comparison_to_json(found)
+
+
 def work(task: Mapping[str, Any]) -> object:
-    """Be one of the two ranks."""
+    """Be one of the ranks."""
     torch.set_num_threads(1)
+    if task["what"] == "windows":
+        with connect("mpi", deadline_s=120) as world:
+            return {size: compare_windows(world, size, task["repeats"]) for size in MESSAGE_BYTES}
     # As in `windrow train`.
     keep_freed_memory()
     with connect("mpi", deadline_s=120) as world:
@@ -84,8 +136,31 @@ def work(task: Mapping[str, Any]) -> object:
 
 
 def measure(program: Program) -> Findings:
+    """Time what was asked for."""
+    parts = program.chosen(tuple(PARTS), short=len(PARTS))
+    return Findings.joined([PARTS[part](program) for part in parts])
+
+
+def windows(program: Program) -> Findings:
+    """One-sided and two-sided messages on emulated hosts."""
+    figures: dict[str, float] = {}
+    comparisons: dict[str, Comparison] = {}
+    for rate in RATES:
+        found = program.on_ranks(HOSTS, {"what": "windows", "repeats": 9 if program.short else 41}, rate=rate)
+        for size, values in found.items():
+            compared = comparison_from_json(values)
+            comparisons[f"{rate}, messages of {int(size) >> 10} KiB"] = compared
+            for name in (TWO_SIDED, PUT, GET):
+                key = f"windows_{rate}_{int(size) >> 10}_kib_{name.lower().replace(', ', '_')}_over_alltoallv"
+                figures[key] = compared.ratio(name).median
+    best = [max(compared.ratio(name).median for name in (PUT, GET)) for compared in comparisons.values()]
+    aim = f"windows: Put or Get at >= {AIM_WINDOWS} of Alltoallv for all sizes"
+    return Findings(figures=figures, aims={"windows": Aim(aim, min(best) >= AIM_WINDOWS)}, comparisons=comparisons)
+
+
+def rows(program: Program) -> Findings:
     """Time everything on two ranks."""
-    found = program.on_ranks(RANKS, {"repeats": 9 if program.short else 41})
+    found = program.on_ranks(RANKS, {"what": "rows", "repeats": 9 if program.short else 41})
     comparisons = {int(row_bytes): comparison_from_json(values) for row_bytes, values in found.items()}
     figures: dict[str, float] = {}
     for row_bytes, compared in comparisons.items():
@@ -109,5 +184,7 @@ def measure(program: Program) -> Findings:
     )
 
 
+PARTS = {"rows": rows, "windows": windows}
+
 if __name__ == "__main__":
-    run_benchmark(__file__, __doc__, measure, work=work, ranks=True)
+    run_benchmark(__file__, __doc__, measure, work=work, ranks=True, parts=tuple(PARTS))

@@ -168,7 +168,7 @@ def test_the_plan_fits(prepared: Path, capsys: pytest.CaptureFixture[str]) -> No
     write_toml(Path("plan.toml"), PLAN_FILE)
     write_toml(Path("planned.toml"), merged(RECIPE, PLAN_SECTION))
     assert main(["plan", "planned.toml", "--ranks", "2"]) == 0
-    assert re.search(r"user .* grid .*\n.*item .* partly replicated", capsys.readouterr().out)
+    assert re.search(r"user .* partly replicated .*\n.*item .* partly replicated", capsys.readouterr().out)
 
 
 def test_tables_move_in_the_middle_of_a_run(prepared: Path) -> None:
