@@ -19,7 +19,7 @@ ROWS, DIM, SAMPLES, STEPS = 2000, 8, 120, 6
 
 
 class DriftingLog:
-    """Of each epoch other rows are hot: the first few, then many."""
+    """Of each epoch other rows are hot: the first few, then many, then the last few."""
 
     steps_per_epoch, samples_per_epoch = STEPS, STEPS * SAMPLES
 
@@ -35,7 +35,8 @@ class DriftingLog:
 
     def _batch(self, epoch, step):
         chance = np.random.default_rng((epoch, step))
-        ids = (chance.random(SAMPLES) ** (8 if epoch == 0 else 0.2) * ROWS).astype(np.int64)
+        ids = (chance.random(SAMPLES) ** (0.2 if epoch == 1 else 8) * ROWS).astype(np.int64)
+        ids = ROWS - 1 - ids if epoch == 2 else ids
         own = slice(*(np.array([self._world.rank, self._world.rank + 1]) * SAMPLES // self._world.size).tolist())
         numbers = torch.arange(own.start, own.stop)
         sparse = keyed(
@@ -96,6 +97,21 @@ def test_tables_move_with_what_is_looked_up_and_learn_the_same(spmd):
         if len(plans[0].shards) > 1 or plans[0].replicated:
             first, second = (sum(copy.rows[1] for copy in plan.replicated) for plan in plans)
             assert first > second
+
+
+def test_rows_that_become_hot_get_copies_wherever_they_are(spmd):
+    alone, _, _ = train(Loopback.single(), epochs=3)
+
+    def body(world):
+        losses, _, plans = train(world, epochs=3, replan_every_steps=3)
+        assert losses == pytest.approx(alone, rel=1e-5)
+        return plans
+
+    for first, *_, last in spmd(body):
+        assert not first.copies
+        if len(first.shards) > 1 or first.replicated:
+            assert min(last.copied("item")) > ROWS // 2
+            assert last.copied("item")[0] == ROWS - 1
 
 
 def test_all_collections_move_and_arrays_are_counted_by_block():

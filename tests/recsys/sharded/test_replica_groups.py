@@ -27,7 +27,7 @@ OPTIONS = {
 OPTIONS["array"] = replace(
     OPTIONS["array"], per_table={"user": replace(OPTIONS["array"].per_table["user"], robe_sharded=True)}
 )
-KINDS = ("grid", "rows on every rank", "column", "replicated")
+KINDS = ("grid", "rows on every rank", "column", "replicated", "copies, row")
 GROUPS = [["tag", "item"], ["user"]]
 
 
