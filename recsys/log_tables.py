@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import StoreError
-from windrow.partition.tables.access import is_frequent_first, most_frequent, octave_shares
+from windrow.partition.tables.access import find_hot, is_frequent_first, octave_shares
 from windrow.partition.tables.costs import Workload
 from windrow.partition.tables.plan import Plan, TableSpec
 from windrow.partition.tables.planners import make_plan
@@ -168,12 +168,16 @@ def surveyed_table_specs(recipe: RecommendationSections, store: LogStore, world_
         table = spec.name.removesuffix(OWN_COPY) if spec.name not in counts else spec.name
         looked_up = counts.get(table)
         per_feature = spec.lookups_per_sample / len(spec.features)
+        access, hot = () if looked_up is None else octave_shares(looked_up), tuple[int, ...]()
+        in_order = looked_up is None or is_frequent_first(looked_up)
+        if looked_up is not None and not in_order:
+            access, hot = find_hot(np.arange(len(looked_up)), looked_up, len(looked_up))
         specs.append(
             replace(
                 spec,
-                access=() if looked_up is None else octave_shares(looked_up),
-                frequent_first=(in_order := looked_up is None or is_frequent_first(looked_up)),
-                hot=() if in_order or looked_up is None else most_frequent(looked_up),
+                access=access,
+                frequent_first=in_order,
+                hot=hot,
                 lists_per_sample=float(np.mean([lists.get(name, 1.0) for name in spec.features])),
                 lookups_per_sample=sum(ids.get(name, per_feature) for name in spec.features),
             )

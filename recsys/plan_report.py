@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from windrow.comm.errors import PlanError
-from windrow.partition.tables.access import steps_of
+from windrow.partition.tables.access import copied_octaves, steps_of
 from windrow.partition.tables.cost_model import Piece
 from windrow.partition.tables.costs import PlanCost, TableCosts
 from windrow.partition.tables.plan import Plan, Range, TableSpec, rank_bytes, specs_by_name
@@ -27,8 +27,10 @@ def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> st
     """
     named = specs_by_name(specs)
 
-    def lookups(name: str, rows: Range, *, copied: bool = False) -> float:
-        steps = steps_of(named[name], rows, hot=len(plan.copied(name)), copied=copied)
+    copied = {rows.table: copied_octaves(named[rows.table], rows.ids) for rows in plan.copies}
+
+    def lookups(name: str, rows: Range | None, *, are_copies: bool = False) -> float:
+        steps = steps_of(named[name], rows, copied=copied.get(name, ()), are_copies=are_copies)
         return named[name].lookups_per_sample * float(steps[1].sum())
 
     def ranks_of(name: str) -> str:
@@ -45,9 +47,9 @@ def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> st
     ]
     group_size = plan.group_size(world_size)
     everywhere = sum(lookups(copy.table, copy.rows) for copy in plan.replicated)
-    everywhere += sum(lookups(hot.table, (0, len(hot.ids)), copied=True) for hot in plan.copies)
+    everywhere += sum(lookups(name, None, are_copies=True) for name in copied)
     by_rank = [
-        {"rank": rank, "pieces": len(plan.shards_on(rank)) + len(plan.replicated), "bytes": num_bytes}
+        {"rank": rank, "pieces": len(plan.shards_on(rank)) + len(plan.replicated) + len(copied), "bytes": num_bytes}
         | {
             "lookups/sample": everywhere / group_size
             + sum(lookups(shard.table, shard.rows) for shard in plan.shards_on(rank))
@@ -102,10 +104,11 @@ def describe_costs(plan: Plan, costs: TableCosts, memory: float = float("inf")) 
         if kind in {"table-wise", "replicated"}:
             continue
         if kind == "partly replicated":
-            listed = len(plan.copied(spec.name))
-            hot = [(0, listed)] if listed else [copy.rows for copy in plan.replicas_of(spec.name)]
-            share = sum(float(steps_of(spec, rows, hot=listed, copied=True)[1].sum()) for rows in hot)
-            number = sum(stop - start for start, stop in hot)
+            ids, ranges = plan.copied(spec.name), [copy.rows for copy in plan.replicas_of(spec.name)]
+            share = sum(float(steps_of(spec, rows)[1].sum()) for rows in ranges)
+            if ids:
+                share += float(steps_of(spec, copied=copied_octaves(spec, ids), are_copies=True)[1].sum())
+            number = len(ids) + sum(stop - start for start, stop in ranges)
             lines.append(f"{spec.name}: every rank holds {number} of its rows, which have {share:.0%} of its lookups")
             continue
         why = (

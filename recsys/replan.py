@@ -8,7 +8,7 @@ Placement by rows (`windrow.partition.tables.search`) rests on which rows are ho
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from operator import add
@@ -33,6 +33,9 @@ __all__ = ["Replan"]
 COUNTED_STEPS = 32
 """Between two plans, at least, or all where these are fewer."""
 
+KEPT_IDS = 8192
+"""Of each list of a step that is counted, all ranks together, to find hot rows: 2 MB of a feature between two plans."""
+
 Collections: TypeAlias = Sequence[ShardedTables[Any]]
 
 
@@ -51,8 +54,8 @@ class Replan(Callback):
     Raises:
         RecipeError: the options name no number of steps.
 
-    Cost: 10 ns for each id in `COUNTED_STEPS` of these steps; a search (`search_plan`) on rank 0, which others wait
-    for, no longer than the deadline of the world (``search.seconds`` limits it); for a move see
+    Cost: 10 ns for each id in `COUNTED_STEPS` of these steps; on rank 0, which others wait for, one or two searches
+    (`search_plan`), no longer than the deadline of the world (``search.seconds`` limits it); for a move see
     `windrow.recsys.sharded.moving.move_state`.
     """
 
@@ -93,7 +96,8 @@ class Replan(Callback):
             collection.access = None
 
     def _begin(self, collections: Collections) -> None:
-        self._counts = [AccessCounts(collection.specs) for collection in collections]
+        kept = max(KEPT_IDS // collections[0].world.size, 1) if collections else 0
+        self._counts = [AccessCounts(collection.specs, kept=kept) for collection in collections]
         for collection, counts in zip(collections, self._counts, strict=True):
             collection.access = counts
         # What planning and moving took is no part of a step.
@@ -101,12 +105,15 @@ class Replan(Callback):
 
     def _plan(self, trainer: "Trainer", collections: Collections) -> None:
         world = trainer.world
-        everyone = world.all_gather_object(self._counts, stage="replan: counts")
+        everyone = world.gather_object(self._counts, root=0, stage="replan: counts")
         counted = [reduce(add, counts) for counts in zip(*everyone, strict=True)]
-        if not all(counts.samples for counts in counted):
+        found: tuple[Plan, float, float] | None = None
+        if counted and all(counts.samples for counts in counted):
+            found = self._planned(counted, trainer, collections)
+        (found,) = world.broadcast_object((found,), root=0, stage="replan: plan")
+        if found is None:
             return
-        found = self._planned(counted, trainer, collections) if world.rank == 0 else None
-        plan, before, after = world.broadcast_object(found, root=0, stage="replan: plan")
+        plan, before, after = found
         if before <= after * (1 + self._options.replan_margin):
             return
         begun = time.monotonic()
@@ -125,14 +132,12 @@ class Replan(Callback):
     ) -> tuple[Plan, float, float]:
         """Another plan, and the predicted seconds of a step under this one and under that one."""
 
-        def measured(*, as_hot: bool) -> list[TableSpec]:
-            """With the rows that are hot, or those that the plan has for hot."""
+        def specs(listed: Collection[str]) -> list[TableSpec]:
+            """Of all tables; rows of these are in any order."""
             return [
                 spec
                 for collection, counts in zip(collections, counted, strict=True)
-                for spec in counts.measured(
-                    collection.specs, {rows.table: rows.ids for rows in collection.plan.copies if as_hot}
-                )
+                for spec in counts.measured(collection.specs, listed)
             ]
 
         options, size, first = self._options, trainer.world.size, collections[0]
@@ -146,11 +151,18 @@ class Replan(Callback):
         workload = Workload.of_step(samples, size, first.forms, self._links, ranks_per_core=per_core)
         model = ComputeModel.load(options.cost_model or SHIPPED_MODEL)
         price = partial(TableCosts, world_size=size, workload=workload, model=model, replica_groups=now.replica_groups)
-        before, specs = price(measured(as_hot=True)).of_plan(now).total, measured(as_hot=False)
-        try:
-            other = make_plan(replace(options, replica_groups=now.replica_groups), specs, size, workload)
-        except PlanError as error:
-            # The run goes on as it is.
-            self._say(f"windrow: tables stay where they are: {error}")
-            return now, before, before
-        return other, before, price(specs).of_plan(other).total
+        before = price(specs({rows.table for rows in now.copies})).of_plan(now).total
+        scattered = set[str]().union(*(n.out_of_order(c.specs) for c, n in zip(collections, counted, strict=True)))
+        found: list[tuple[float, Plan]] = []
+        # Rows in any order get copies; where they stand says how to cut them.
+        for listed in dict.fromkeys((frozenset[str](), frozenset(scattered))):
+            measured = specs(listed)
+            try:
+                plan = make_plan(replace(options, replica_groups=now.replica_groups), measured, size, workload)
+            except PlanError as error:
+                # The run goes on as it is.
+                self._say(f"windrow: tables stay where they are: {error}")
+                return now, before, before
+            found.append((price(measured).of_plan(plan).total, plan))
+        after, other = min(found, key=lambda each: each[0])
+        return other, before, after

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import torch
@@ -220,7 +220,7 @@ class Task(ABC, Generic[Minibatch]):
         """
         if not self.moves:
             return {}
-        plans = [asdict(embedding.plan) for embedding in self.embeddings]
+        plans = [embedding.plan.to_dict() for embedding in self.embeddings]
         return {"world_size": self.setup.world.size, "plans": plans}
 
     def load_state(self, state: Mapping[str, Any]) -> None:

@@ -151,6 +151,8 @@ def _bars(shards: "pd.DataFrame", labels: Sequence[str], world_size: int) -> Any
 
 def _shard_text(table: Mapping[str, Any], shard: Mapping[str, Any]) -> str:
     rows = f"rows {_range(shard['first_row'], shard['rows'])} of {int(table['rows']):,}"
+    if int(shard["first_row"]) >= int(table["rows"]):
+        rows = f"copies of {int(shard['rows']):,} rows"
     columns = f"columns {_range(shard['first_column'], shard['columns'])} of {int(table['dim'])}"
     return (
         f"<b>{plain(table['name'])}</b> ({plain(table['plan'])})<br>rank {int(shard['rank'])}: {rows}, {columns}<br>"

@@ -8,7 +8,7 @@ what part of the lookups a range of rows has. With s rows in an octave of share 
 n a / s times; how often it is, follows Poisson's law.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +22,14 @@ __all__ = [
     "REUSE_BINS",
     "AccessCounts",
     "asked",
+    "copied_octaves",
     "draw_rows",
     "expected_distinct",
     "expected_reuse",
     "filled_bags",
+    "find_hot",
+    "first_octaves",
     "is_frequent_first",
-    "most_frequent",
     "octave_bounds",
     "octave_shares",
     "steps_of",
@@ -38,8 +40,6 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 RANKED = 0.9
-MOST_KEPT = 1 << 18
-"""Ids of a table that a rank keeps to find the hot ones: 2 MB."""
 
 MOST_HOT = (1 << 17) - 1
 """Rows of a table that are known to be hot."""
@@ -69,17 +69,19 @@ class AccessCounts:
 
     Args:
         specs: of the tables.
+        kept: ids of a list of each minibatch that are kept, to find hot rows: 8 bytes each.
     """
 
-    def __init__(self, specs: Iterable[TableSpec]) -> None:
+    def __init__(self, specs: Iterable[TableSpec], *, kept: int = 0) -> None:
         self.batches = self.samples = 0
         """Minibatches of single ranks, and samples in them."""
         self.octaves = {spec.name: np.zeros(len(octave_bounds(spec.rows)) - 1, np.int64) for spec in specs}
         """Of each table the lookups of each octave of its rows."""
         self.lists = dict.fromkeys(self.octaves, 0)
         """Of each table, of all its features."""
-        self.ids = {table: np.empty(0, np.int64) for table in self.octaves}
-        """Of each table some of the ids."""
+        self.ids: dict[str, list[npt.NDArray[np.integer]]] = {table: [] for table in self.octaves}
+        """Of each table the ids that were kept."""
+        self._kept = kept
 
     def add(self, table: str, ids: npt.NDArray[np.integer], lists: int) -> None:
         """Count the ids [n] of so many lists, rows of a table.
@@ -88,47 +90,57 @@ class AccessCounts:
         """
         self.octaves[table] += np.bincount(_octaves(ids), minlength=len(self.octaves[table]))
         self.lists[table] += lists
-        room = MOST_KEPT - len(self.ids[table])
-        if room:
-            self.ids[table] = np.concatenate([self.ids[table], ids[:room]])
+        if self._kept and len(ids):
+            self.ids[table].append(ids[:: -(-len(ids) // self._kept)].copy())
 
     def __add__(self, other: "AccessCounts") -> "AccessCounts":
         total = AccessCounts(())
         total.batches, total.samples = self.batches + other.batches, self.samples + other.samples
         total.octaves = {table: found + other.octaves[table] for table, found in self.octaves.items()}
         total.lists = {table: lists + other.lists[table] for table, lists in self.lists.items()}
-        total.ids = {table: np.concatenate([ids, other.ids[table]]) for table, ids in self.ids.items()}
+        total.ids = {table: ids + other.ids[table] for table, ids in self.ids.items()}
         return total
 
-    def measured(self, specs: Iterable[TableSpec], hot: Mapping[str, Sequence[int]] | None = None) -> list[TableSpec]:
-        """Specs with what was counted: ids and lists of a sample, and which rows are looked up how often.
+    def measured(self, specs: Iterable[TableSpec], listed: Collection[str] = ()) -> list[TableSpec]:
+        """Specs with the ids and lists of a sample, and which rows are looked up how often, that were counted.
 
-        There must be samples. Rows whose frequent ones come first are in order. Others are in any order: which ones are
-        hot is found in one half of the ids that were kept, and how often they are looked up in the other.
+        There must be samples. Within an octave rows are taken to be alike, in whatever order they stand: where the
+        frequent ones are scattered, more different rows are expected than there are.
 
         Args:
             specs: of the tables.
-            hot: of some tables rows that count as the hot ones, whichever are.
+            listed: tables whose rows are taken to be in any order, with the hot ones that were found.
         """
-        found, given = [], hot or {}
-        for of_table in specs:
-            octaves, lookups = self.octaves[of_table.name], float(self.octaves[of_table.name].sum())
-            spec = replace(
-                of_table,
-                access=tuple((octaves / lookups).tolist()) if lookups else (),
-                frequent_first=True,
-                hot=(),
-                lookups_per_sample=lookups / self.samples,
-                lists_per_sample=self.lists[of_table.name] / (max(len(of_table.features), 1) * self.samples),
+        found = []
+        for spec in specs:
+            octaves, lookups = self.octaves[spec.name], float(self.octaves[spec.name].sum())
+            access, hot = tuple((octaves / lookups).tolist()) if lookups else (), tuple[int, ...]()
+            if spec.name in listed:
+                access, hot = self._hot(spec)
+            found.append(
+                replace(
+                    spec,
+                    access=access,
+                    frequent_first=spec.name not in listed,
+                    hot=hot,
+                    lookups_per_sample=lookups / self.samples,
+                    lists_per_sample=self.lists[spec.name] / (max(len(spec.features), 1) * self.samples),
+                )
             )
-            first, second = self.ids[spec.name][::2], self.ids[spec.name][1::2]
-            if len(second):
-                rows = given.get(spec.name) or _hot_ones(*np.unique(first, return_counts=True), spec.rows)
-                shares = _shares_by_place(rows, second, spec.rows)
-                if spec.name in given or not _have_most(np.cumsum(octaves) / lookups, np.cumsum(shares)):
-                    spec = replace(spec, access=tuple(shares.tolist()), frequent_first=False, hot=tuple(rows))
-            found.append(spec)
         return found
+
+    def out_of_order(self, specs: Iterable[TableSpec]) -> set[str]:
+        """The tables whose frequent rows are not the first ones, as far as ids were kept."""
+        found = set()
+        for spec in specs:
+            shares, _ = self._hot(spec)
+            octaves = self.octaves[spec.name]
+            if shares and not _have_most(np.cumsum(octaves) / octaves.sum(), np.cumsum(shares)):
+                found.add(spec.name)
+        return found
+
+    def _hot(self, spec: TableSpec) -> tuple[tuple[float, ...], tuple[int, ...]]:
+        return find_hot(*np.unique(np.concatenate([[], *self.ids[spec.name]]), return_counts=True), spec.rows)
 
 
 def is_frequent_first(counts: npt.ArrayLike) -> bool:
@@ -147,33 +159,60 @@ def _have_most(have: Floats, most: Floats) -> bool:
     return bool((have[1:] >= RANKED * most[:-1]).all())
 
 
-def most_frequent(counts: npt.ArrayLike) -> tuple[int, ...]:
-    """The rows that were looked up most often, [rows], the most frequent first: whole octaves of them.
+def find_hot(
+    rows: npt.NDArray[np.number[Any]], counts: npt.NDArray[np.integer], table_rows: int
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Rows of a table in any order that are looked up more often than others, and how often they are.
 
-    Rows that were looked up once are no hot ones, nor are more than 131,071, or half of the table.
+    One half of the lookups, drawn by chance, says which rows are hot, and the other their shares: in one and the same
+    half, rows that nothing distinguishes would look hot.
+
+    Args:
+        rows: some rows of the table; others were not looked up.
+        counts: how often each was.
+        table_rows: how many rows there are.
+
+    Returns:
+        Shares of all lookups by octave, hot rows first, then the others, which are taken to be alike; nothing where too
+        few lookups were counted. And the hot rows, the most frequent first: whole octaves of them, each looked up twice
+        in one half, 131,071 at most, and no more than half of the table.
     """
-    found = np.asarray(counts)
-    rows = np.flatnonzero(found)
-    return _hot_ones(rows, found[rows], len(found))
-
-
-def _hot_ones(rows: Ints, counts: npt.NDArray[np.number[Any]], table_rows: int) -> tuple[int, ...]:
-    """Of some rows of a table, which were looked up so often, the hot ones."""
-    several = int((counts > 1).sum())
+    first = np.random.default_rng(0).binomial(counts, 0.5)
+    second = counts - first
+    if not second.any():
+        return (), ()
     bounds = octave_bounds(table_rows)
-    number = int(bounds[bounds <= min(several, table_rows // 2, MOST_HOT)][-1])
-    return tuple(rows[np.argsort(-counts, kind="stable")[:number]].tolist())
+    number = int(bounds[bounds <= min(int((first > 1).sum()), table_rows // 2, MOST_HOT)][-1])
+    ranked = np.argsort(-first, kind="stable")[:number]
+    of_hot = np.bincount(_octaves(np.arange(number)), second[ranked], minlength=len(bounds) - 1) / second.sum()
+    others = np.diff(np.maximum(bounds, number)) / (table_rows - number)
+    shares = of_hot + others * (1 - of_hot.sum())
+    return tuple(shares.tolist()), tuple(rows[ranked].astype(np.int64).tolist())
 
 
-def _shares_by_place(hot: Sequence[int], ids: Ints, table_rows: int) -> Floats:
-    """Shares of lookups by octave, hot rows first; what other rows have they have evenly."""
-    rows, bounds = np.asarray(hot, np.int64), octave_bounds(table_rows)
-    order = np.argsort(rows)
-    place = np.searchsorted(rows[order], ids)
-    is_hot = np.append(rows[order], -1)[place] == ids
-    of_hot = np.bincount(_octaves(order[place[is_hot]]), minlength=len(bounds) - 1) / len(ids)
-    others = np.diff(np.maximum(bounds, len(rows))) / max(table_rows - len(rows), 1)
-    return np.asarray(of_hot + others * (1 - is_hot.mean()))
+def first_octaves(spec: TableSpec, rows: int) -> tuple[int, ...]:
+    """So many rows of a table, the most frequent, by octave; see `copied_octaves`."""
+    bounds = _bounds(spec)
+    return tuple(np.clip(rows - bounds[:-1], 0, np.diff(bounds)).tolist())
+
+
+def copied_octaves(spec: TableSpec, ids: Sequence[int]) -> tuple[int, ...]:
+    """How many of some rows are in each octave by frequency; of rows in any order those not known are in the last."""
+    places, bounds = np.asarray(ids, np.int64), _bounds(spec)
+    if not spec.access:
+        return (len(places),)
+    if not spec.frequent_first:
+        hot = np.asarray(spec.hot, np.int64)
+        order = np.argsort(hot)
+        found = np.searchsorted(hot[order], places)
+        is_known = np.append(hot[order], -1)[found] == places
+        places = np.where(is_known, np.append(order, 0)[found], spec.rows - 1)
+    counts = np.bincount(_octaves(places), minlength=len(bounds) - 1)
+    return tuple(np.minimum(counts, np.diff(bounds)).tolist())
+
+
+def _bounds(spec: TableSpec) -> Ints:
+    return octave_bounds(spec.rows) if spec.access else np.array([0, spec.rows])
 
 
 def _octaves(places: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
@@ -194,27 +233,27 @@ def zipf_shares(rows: int, exponent: float, offset: float = 0.0) -> tuple[float,
 
 
 def steps_of(
-    spec: TableSpec, rows: Range | None = None, *, hot: int = 0, copied: bool = False
+    spec: TableSpec, rows: Range | None = None, *, copied: Sequence[int] = (), are_copies: bool = False
 ) -> tuple[Floats, Floats]:
     """Rows of a range that are looked up equally often: how many [k], and the share of the table's lookups [k].
 
     Args:
         spec: of the table.
         rows: the range; None for all. Where ``frequent_first`` is not set, it has its part of every octave.
-        hot: so many rows, the most frequent, are hot: copies of them are looked up. The end of an octave.
-        copied: whether these are the copies, so that `rows` are places by frequency.
+        copied: by octave, of how many rows every rank has a copy, which is looked up instead.
+        are_copies: whether these are the copies.
     """
-    start, stop = rows or (0, spec.rows)
-    bounds = octave_bounds(spec.rows) if spec.access else np.array([0, spec.rows])
-    shares = np.array(spec.access or (1.0,))
+    bounds, shares = _bounds(spec), np.array(spec.access or (1.0,))
     sizes = np.diff(bounds).astype(np.float64)
-    if spec.frequent_first or (hot and copied):
-        held = np.minimum(bounds[1:], stop) - np.maximum(bounds[:-1], start)
-        held = np.maximum(held, 0).astype(np.float64)
+    start, stop = rows or (0, spec.rows)
+    if copied and are_copies:
+        held = np.array(copied, np.float64)
+    elif spec.frequent_first:
+        held = np.maximum(np.minimum(bounds[1:], stop) - np.maximum(bounds[:-1], start), 0).astype(np.float64)
     else:
         held = sizes * ((stop - start) / spec.rows)
-    if hot and not copied:
-        held[bounds[:-1] < hot] = 0
+    if copied and not are_copies:
+        held *= 1 - np.array(copied) / sizes
     return held, shares * held / sizes
 
 
@@ -225,20 +264,20 @@ def expected_distinct(steps: tuple[Floats, Floats], lookups: float) -> float:
 
 
 def asked(
-    spec: TableSpec, rows: Range, samples: float, *, replicated: bool = False, hot: int = 0
+    spec: TableSpec, rows: Range, samples: float, *, replicated: bool = False, copied: Sequence[int] = ()
 ) -> tuple[float, float]:
     """Ids of a range of rows that a rank asks for in so many samples of its own, and vectors that it gets for them.
 
-    Of a table that is cut by rows, or has hot ones, lists without ids of the range have no vector; of a replicated one
-    all have. See `steps_of`, also for `hot`.
+    Of a table that is cut by rows, or has copies of some, lists without ids of the range have no vector; of a
+    replicated one all have. See `steps_of`, also for `copied`.
     """
-    steps = steps_of(spec, rows, hot=hot, copied=replicated)
+    steps = steps_of(spec, rows, copied=copied, are_copies=replicated)
     lookups, features = samples * spec.lookups_per_sample, max(len(spec.features), 1)
     if spec.index_dedup:
         once = features * expected_distinct(steps, lookups / features)
         return once, once
     share, vectors = float(steps[1].sum()), samples * spec.vectors_per_sample
-    if (hot or rows != (0, spec.rows)) and not replicated:
+    if (copied or rows != (0, spec.rows)) and not replicated:
         vectors *= filled_bags(share, lookups / max(vectors, 1))
     return lookups * share, vectors
 

@@ -64,8 +64,8 @@ class Piece(NamedTuple):
     table: str
     rows: Range
     columns: Range
-    hot: int = 0
-    """So many rows of the table are hot, which others look up; of their copies, so many as there are."""
+    copied: tuple[int, ...] = ()
+    """By octave of the table's rows, of how many every rank has a copy; these are the copies, or the others."""
 
     @property
     def num_rows(self) -> int:
@@ -86,7 +86,7 @@ def piece_features(
     *,
     ranks: int = 1,
     replicated: bool = False,
-    hot: int = 0,
+    copied: Sequence[int] = (),
 ) -> Floats:
     """`FEATURES` of a piece of a table when so many samples of each of some ranks are looked up: [22].
 
@@ -94,8 +94,9 @@ def piece_features(
     ``lookups`` the ids in these whose rows the piece has; ``distinct`` the different rows among them; and the bins how
     often rows are looked up again (`expected_reuse`).
     """
-    steps, lookups = steps_of(spec, rows, hot=hot, copied=replicated), ranks * samples * spec.lookups_per_sample
-    ids, bags = asked(spec, rows, samples, replicated=replicated, hot=hot)
+    steps = steps_of(spec, rows, copied=copied, are_copies=replicated)
+    lookups = ranks * samples * spec.lookups_per_sample
+    ids, bags = asked(spec, rows, samples, replicated=replicated, copied=copied)
     found = [ranks * bags, ranks * ids, expected_distinct(steps, lookups), num_columns, rows[1] - rows[0]]
     return np.concatenate([found, expected_reuse(steps, lookups)])
 

@@ -26,9 +26,16 @@ import numpy as np
 from windrow.comm.errors import PlanError
 from windrow.comm.link_model import predict_all_reduce
 from windrow.comm.wire import WireOptions, number_bytes
-from windrow.partition.tables.access import asked, expected_distinct, octave_bounds, steps_of
+from windrow.partition.tables.access import (
+    asked,
+    copied_octaves,
+    expected_distinct,
+    first_octaves,
+    octave_bounds,
+    steps_of,
+)
 from windrow.partition.tables.cost_model import ComputeModel, Floats, Piece, piece_features
-from windrow.partition.tables.plan import Plan, TableSpec, rank_bytes, specs_by_name
+from windrow.partition.tables.plan import Plan, TableSpec, rank_bytes, sharing_features, specs_by_name
 
 if TYPE_CHECKING:
     from windrow.comm.links import Links
@@ -180,7 +187,9 @@ class TableCosts:
         *,
         replica_groups: int = 1,
     ) -> None:
-        self.specs = specs_by_name(specs)
+        shared = sharing_features(specs)
+        # Of rows that two tables have of one id no copies are made.
+        self.specs = specs_by_name([replace(spec, hot=()) if spec.name in shared else spec for spec in specs])
         self.world_size = world_size // replica_groups
         """Ranks of a group."""
         self.workload = workload.of_group(self.world_size)
@@ -221,7 +230,7 @@ class TableCosts:
                         samples,
                         ranks=ranks,
                         replicated=replicated,
-                        hot=p.hot,
+                        copied=p.copied,
                     )
                     for p, _ in missing
                 ]
@@ -246,7 +255,7 @@ class TableCosts:
         key = piece._replace(columns=(0, piece.num_columns))
         if key not in self._traffic:
             spec, workload = self.specs[piece.table], self.workload
-            ids, vectors = asked(spec, piece.rows, workload.batch_size, hot=piece.hot)
+            ids, vectors = asked(spec, piece.rows, workload.batch_size, copied=piece.copied)
             numbers = vectors * piece.num_columns
             # A list of exactly one id has no length on the wire.
             lengths = 0.0 if spec.index_dedup or spec.lookups_per_sample == spec.vectors_per_sample else vectors
@@ -285,7 +294,7 @@ class TableCosts:
             return 0.0
         numbers = self.traffic(piece).vectors / self.workload.vector_bytes
         seconds = LANDING_SECONDS_PER_BYTE * FLOAT32_BYTES * numbers
-        if piece.hot or piece.rows != (0, self.specs[piece.table].rows):
+        if piece.copied or piece.rows != (0, self.specs[piece.table].rows):
             seconds += LANDING_SECONDS_PER_ROW * numbers / piece.num_columns
         return seconds * (1 + self.workload.learns) * self.workload.ranks_per_core
 
@@ -307,7 +316,7 @@ class TableCosts:
 
         def row_bytes(piece: Piece) -> float:
             spec = self.specs[piece.table]
-            rows = expected_distinct(steps_of(spec, piece.rows, hot=piece.hot), samples * spec.lookups_per_sample)
+            rows = expected_distinct(steps_of(spec, piece.rows, copied=piece.copied), samples * spec.lookups_per_sample)
             return rows * (ROW_NUMBER_BYTES + FLOAT32_BYTES * piece.num_columns)
 
         sent = np.array([sum(map(row_bytes, of_rank)) for of_rank in pieces])
@@ -318,10 +327,14 @@ class TableCosts:
         """The cost of any plan of these tables."""
         size = self.world_size
         pieces: list[list[Piece]] = [[] for _ in range(size)]
+        copied = {rows.table: copied_octaves(self.specs[rows.table], rows.ids) for rows in plan.copies}
         for shard in plan.shards:
-            pieces[shard.rank].append(Piece(shard.table, shard.rows, shard.columns, len(plan.copied(shard.table))))
+            pieces[shard.rank].append(Piece(shard.table, shard.rows, shard.columns, copied.get(shard.table, ())))
         copies = [Piece(copy.table, copy.rows, (0, self.specs[copy.table].dim)) for copy in plan.replicated]
-        copies += [hot_copies(self.specs[rows.table], len(rows.ids)) for rows in plan.copies]
+        copies += [
+            Piece(rows.table, (0, len(rows.ids)), (0, self.specs[rows.table].dim), copied[rows.table])
+            for rows in plan.copies
+        ]
         everywhere = self.vectors(copies, replicated=True).sum(axis=0)
         self.vectors(list(chain.from_iterable(pieces)))
         sums = np.stack([self.vectors(of_rank).sum(axis=0) + everywhere for of_rank in pieces])
@@ -369,7 +382,8 @@ class TableCosts:
 
         def seconds(stop: int) -> float:
             whole = Piece(spec.name, (0, spec.rows), (0, spec.dim))
-            traffic = self.traffic(whole._replace(hot=stop) if spec.hot else whole._replace(rows=(stop, spec.rows)))
+            some = {"copied": first_octaves(spec, stop)} if spec.hot and stop else {"rows": (stop, spec.rows)}
+            traffic = self.traffic(whole._replace(**some))
             vectors = (traffic.vectors + traffic.gradients) * _filled_at_most(spec)
             return float(theta * (traffic.ids + vectors) * (size - 1) / size)
 
@@ -388,7 +402,7 @@ def hot_bounds(spec: TableSpec) -> list[int]:
 
 def hot_copies(spec: TableSpec, rows: int) -> Piece:
     """The copies of so many hot rows."""
-    return Piece(spec.name, (0, rows), (0, spec.dim), rows)
+    return Piece(spec.name, (0, rows), (0, spec.dim), first_octaves(spec, rows))
 
 
 def _filled_at_most(spec: TableSpec) -> float:

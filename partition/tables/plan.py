@@ -17,8 +17,9 @@ holds what rank 0 does, and rank 3 what rank 1 does.
 `TableSpec` is what a planner has to know about a table, `Cost` what a step costs, part by part.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise, product
 from typing import Any, Literal, TypeAlias
 
@@ -37,6 +38,7 @@ __all__ = [
     "check_plan",
     "rank_bytes",
     "shard_bytes",
+    "sharing_features",
     "specs_by_name",
     "table_placement",
 ]
@@ -158,6 +160,12 @@ def specs_by_name(specs: Sequence[TableSpec]) -> dict[str, TableSpec]:
     return dict(zip(names, specs, strict=True))
 
 
+def sharing_features(specs: Sequence[TableSpec]) -> set[str]:
+    """Tables of which some feature also looks into another one."""
+    tables = Counter(feature for spec in specs for feature in set(spec.features))
+    return {spec.name for spec in specs if any(tables[feature] > 1 for feature in spec.features)}
+
+
 COPY_BYTES = 4
 """Of a number of a row that several ranks hold: they sum its gradients in float32."""
 
@@ -236,13 +244,22 @@ class Plan:
 
     @classmethod
     def from_dict(cls, plan: Mapping[str, Any]) -> "Plan":
-        """The plan that `dataclasses.asdict` made this of."""
+        """The plan that `to_dict` made this of."""
         return cls(
             tuple(Shard(**shard) for shard in plan["shards"]),
             tuple(Replica(**replica) for replica in plan["replicated"]),
             plan.get("replica_groups", 1),
             tuple(Copies(rows["table"], tuple(rows["ids"])) for rows in plan.get("copies", ())),
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `from_dict`, of what any format can hold. Ids stay one tuple, which `dataclasses.asdict` would copy."""
+        return {
+            "shards": [asdict(shard) for shard in self.shards],
+            "replicated": [asdict(replica) for replica in self.replicated],
+            "replica_groups": self.replica_groups,
+            "copies": [{"table": rows.table, "ids": rows.ids} for rows in self.copies],
+        }
 
     def group_size(self, world_size: int) -> int:
         """Ranks of a group, of so many in all.
@@ -337,10 +354,7 @@ def check_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int, rank_mem
         if piece.table not in named:
             raise PlanError(f"the plan names a table {piece.table!r}, but the tables are {', '.join(named)}")
         _check_piece(piece, named[piece.table], group_size)
-    if len({rows.table for rows in plan.copies}) < len(plan.copies):
-        raise PlanError("the plan lists copies of a table twice: list them together")
-    for rows in plan.copies:
-        _check_copies(rows, named)
+    _check_copies(plan, named)
     for table, spec in named.items():
         _check_tiling([*plan.shards_of(table), *plan.replicas_of(table)], spec)
     if rank_memory_bytes is not None:
@@ -363,18 +377,29 @@ def _check_piece(piece: Shard | Replica, spec: TableSpec, group_size: int) -> No
             raise PlanError(f"{place}columns are cut at {column}, which is no multiple of {COLUMN_MULTIPLE}")
 
 
-def _check_copies(copies: Copies, named: Mapping[str, TableSpec]) -> None:
-    if copies.table not in named:
-        raise PlanError(
-            f"the plan has copies of rows of a table {copies.table!r}, but the tables are {', '.join(named)}"
-        )
-    spec, place = named[copies.table], f"table {copies.table!r}: copies of rows: "
-    if spec.compressed_bytes is not None or spec.bytes_per_value != COPY_BYTES:
-        raise PlanError(f"{place}ranks sum gradients of copies in float32, and the table is stored in another form")
-    if not copies.ids or len(set(copies.ids)) < len(copies.ids):
-        raise PlanError(f"{place}expected one id at least, and each once")
-    if not 0 <= min(copies.ids) <= max(copies.ids) < spec.rows:
-        raise PlanError(f"{place}ids from {min(copies.ids)} to {max(copies.ids)} are not inside [0, {spec.rows})")
+def _check_copies(plan: Plan, named: Mapping[str, TableSpec]) -> None:
+    tables = [rows.table for rows in plan.copies]
+    if len(set(tables)) < len(tables):
+        raise PlanError("the plan lists copies of a table twice: list them together")
+    shared = sharing_features(list(named.values()))
+    for rows in plan.copies:
+        if rows.table not in named:
+            raise PlanError(
+                f"the plan has copies of rows of a table {rows.table!r}, but the tables are {', '.join(named)}"
+            )
+        spec, ids, place = named[rows.table], rows.ids, f"table {rows.table!r}: copies of rows: "
+        if spec.compressed_bytes is not None or spec.bytes_per_value != COPY_BYTES:
+            raise PlanError(f"{place}ranks sum their gradients in float32, and the table is stored in another form")
+        if rows.table in shared:
+            raise PlanError(f"{place}a feature of the table also looks into another one")
+        if not ids or len(set(ids)) < len(ids):
+            raise PlanError(f"{place}expected one id at least, and each once")
+        if not 0 <= min(ids) <= max(ids) < spec.rows:
+            raise PlanError(f"{place}ids from {min(ids)} to {max(ids)} are not inside [0, {spec.rows})")
+        for replica in plan.replicas_of(rows.table):
+            twice = [row for row in ids if replica.rows[0] <= row < replica.rows[1]]
+            if twice:
+                raise PlanError(f"{place}row {twice[0]} is among {replica} already")
 
 
 def _check_tiling(pieces: Sequence[Shard | Replica], spec: TableSpec) -> None:
@@ -423,7 +448,7 @@ def table_placement(tables: Iterable[tuple[TableSpec, Plan]], world_size: int) -
     """Where embedding tables, each with a plan that holds it, live on so many ranks, for placement.json.
 
     Bytes are those of weights and optimiser state; a replicated table has a shard on each rank, and any table one
-    or more in each group of ranks that holds all::
+    or more in each group of ranks that holds all. Copies of rows are a shard behind the table's rows::
 
         {"kind": "log", "world_size": 4, "tables": [
             {"name": "t", "rows": 10, "dim": 8, "bytes": 320, "plan": "row-wise", "shards": [
@@ -436,6 +461,8 @@ def table_placement(tables: Iterable[tuple[TableSpec, Plan]], world_size: int) -
         for rank in range(world_size):
             for replica in plan.replicas_of(spec.name):
                 yield Shard(spec.name, rank, replica.rows, (0, spec.dim))
+            if copied := plan.copied(spec.name):
+                yield Shard(spec.name, rank, (spec.rows, spec.rows + len(copied)), (0, spec.dim))
 
     return {
         "kind": "log",

@@ -122,7 +122,7 @@ def _state(pieces: tuple[Piece, ...], replicated: tuple[Piece, ...], arrays: "Pi
 
 def _key(piece: Piece) -> int:
     """Equal for pieces that cost the same."""
-    return hash((piece.table, piece.rows, piece.num_columns, piece.hot))
+    return hash((piece.table, piece.rows, piece.num_columns, piece.copied))
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,7 +314,7 @@ class _Search:
         piece = state.pieces[place]
         hot = max((copy.rows[1] for copy in state.replicated if copy.table == piece.table), default=0)
         more = [bound for bound in hot_bounds(self._costs.specs[piece.table]) if bound > hot]
-        is_first = piece.rows[0] == (0 if piece.hot else hot)
+        is_first = piece.rows[0] == (0 if piece.copied else hot)
         if not more or not is_first or not self._may_have_hot_rows(piece):
             return None
         return self._with_copies(state, {piece.table: more[0]})
@@ -362,14 +362,14 @@ class _Search:
             spec = self._costs.specs[table]
             is_range = stop == spec.rows or not spec.hot
             copies.append(Piece(table, (0, stop), (0, spec.dim)) if is_range else hot_copies(spec, stop))
-        listed = {copy.table for copy in copies if copy.hot}
+        listed = {copy.table: copy.copied for copy in copies if copy.copied}
         if sum(map(self._bytes, copies)) > self._memory:
             return None
         kept, rest = [], []
         for place, piece in enumerate(state.pieces):
             stop = stops.get(piece.table, 0)
             if stop and piece.table in listed:
-                rest.append(piece._replace(hot=stop))
+                rest.append(piece._replace(copied=listed[piece.table]))
             elif piece.rows[0] >= stop:
                 kept.append(place)
             elif stop < piece.rows[1]:
@@ -532,8 +532,10 @@ class _Search:
         specs = self._costs.specs
         return Plan(
             tuple(shards),
-            tuple(Replica(piece.table, piece.rows) for piece in replicated if not piece.hot),
-            copies=tuple(Copies(piece.table, specs[piece.table].hot[: piece.hot]) for piece in replicated if piece.hot),
+            tuple(Replica(piece.table, piece.rows) for piece in replicated if not piece.copied),
+            copies=tuple(
+                Copies(piece.table, specs[piece.table].hot[: piece.num_rows]) for piece in replicated if piece.copied
+            ),
         )
 
 

@@ -126,29 +126,31 @@ def read_copies(
         index: likewise.
         stage: name of the traffic; must agree.
 
-    Cost: one all-reduce of as many numbers as copies have.
+    Cost: an all-reduce of as many numbers as copies have, tensor by tensor.
     """
     pairs = _pairs(copies, owned)
     numbers = {(copy.piece, copy.name): float(piece.tensor) for copy, piece in pairs if not piece.axes}
     for of_rank in world.all_gather_object(numbers, stage=stage):
         numbers |= of_rank
-    targets = [part for batch in copies for part in batch.state()]
-    for target in targets:
-        # Those that are never cut are the same in all pieces.
-        target.tensor.fill_(numbers.get((target.piece, target.name), 0.0))
-    for copy, piece in pairs:
-        if piece.axes:
-            chosen, places = index[piece.piece.name].inside(piece)
-            values = piece.tensor[places]
-            if values.ndim > 1:
-                copy.tensor[chosen, slice(*piece.piece.columns)] = values
-            else:
-                # A mean over the piece's columns.
-                copy.tensor[chosen] += values * (piece.piece.dim / copy.piece.dim)
-    cut = [target.tensor for target in targets if target.axes]
-    total = world.all_reduce(torch.cat([part.reshape(-1) for part in cut]), stage=stage)
-    for part, values in zip(cut, total.split([part.numel() for part in cut]), strict=True):
-        part.copy_(values.view_as(part))
+    for target in [part for batch in copies for part in batch.state()]:
+        if not target.axes:
+            # What is never cut is the same in all pieces.
+            target.tensor.fill_(numbers[target.piece, target.name])
+            continue
+        # What is kept for each row is a mean over columns, which has to come out as it went in.
+        dtype = torch.float64 if target.tensor.ndim == 1 else target.tensor.dtype
+        total = torch.zeros_like(target.tensor, dtype=dtype)
+        for copy, piece in pairs:
+            if (copy.piece, copy.name) == (target.piece, target.name):
+                chosen, places = index[piece.piece.name].inside(piece)
+                values = piece.tensor[places]
+                if values.ndim > 1:
+                    total[chosen, slice(*piece.piece.columns)] = values
+                else:
+                    total[chosen] += values.double() * piece.piece.dim
+        if total.ndim == 1:
+            total /= target.piece.dim
+        target.tensor.copy_(world.all_reduce(total, stage=stage))
 
 
 def _pairs(copies: Iterable[TableBatch], owned: Iterable[TableBatch]) -> list[tuple[StateTensor, StateTensor]]:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from windrow.comm.errors import PlanError, RecipeError
+from windrow.comm.errors import RecipeError
 from windrow.partition.tables.plan import Copies, Plan, Replica, Shard, TableSpec
 from windrow.recsys.sharded.copies import CopyIndex
 from windrow.recsys.sharded.layout import Layout, make_layout
@@ -64,7 +64,6 @@ class TablesOfRanks:
         copies: rows that every rank has copies of.
 
     Raises:
-        PlanError: features of a table with copies look into another one, too.
         RecipeError: see `make_forms`; or vectors of an array are not pooled.
     """
 
@@ -107,7 +106,6 @@ class TablesOfRanks:
         """Of each table that has copies."""
         for number, table in enumerate(self.tables):
             if table.name in self.copied:
-                _check_alone(table, self.tables)
                 self.tables[number] = copy(table)
                 self.tables[number].num_embeddings += len(self.copied[table.name].ids)
         self.options = replace(options, per_table=per_table)
@@ -202,17 +200,6 @@ class TablesOfRanks:
             given.one_each[rows],
             given.inverse,
         )
-
-
-def _check_alone(table: TableConfig, tables: Sequence[TableConfig]) -> None:
-    """Refuse copies where an id names a row of two tables."""
-    for other in tables:
-        shared = set(features_of(table)) & set(features_of(other))
-        if other is not table and shared:
-            raise PlanError(
-                f"the plan has copies of rows of table {table.name!r}, whose feature {min(shared)!r} also looks into "
-                f"{other.name!r}: copies go with features of one table"
-            )
 
 
 def checked_groups(groups: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:

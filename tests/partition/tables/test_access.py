@@ -13,11 +13,14 @@ from windrow.partition.tables.access import (
     REUSE_BINS,
     AccessCounts,
     asked,
+    copied_octaves,
     draw_rows,
     expected_distinct,
     expected_reuse,
+    find_hot,
+    first_octaves,
     is_frequent_first,
-    most_frequent,
+    octave_bounds,
     octave_shares,
     steps_of,
     zipf_shares,
@@ -85,46 +88,62 @@ def test_a_part_of_the_rows_is_drawn_by_the_shares_of_the_table() -> None:
     assert np.mean(drawn < 8) == pytest.approx(shares[3] / shares.sum(), abs=0.01)
 
 
-def test_copies_take_the_lookups_of_the_most_frequent_rows() -> None:
-    spec = table(20_000, zipf_shares(20_000, 1.1), frequent_first=False, hot=tuple(range(50, 1073)))
-    copies, rest = steps_of(spec, (0, 255), hot=255, copied=True), steps_of(spec, hot=255)
-    assert float(copies[0].sum()) == 255
-    assert float(copies[1].sum()) == pytest.approx(sum(spec.access[:8]))
+@pytest.mark.parametrize("frequent_first", [True, False])
+@pytest.mark.parametrize("known", [(), tuple(range(50, 1073))])
+def test_copies_take_lookups_of_their_rows(frequent_first: bool, known: tuple[int, ...]) -> None:
+    access = zipf_shares(20_000, 1.1) if known else ()
+    spec = table(20_000, access, frequent_first=frequent_first, hot=() if frequent_first else known)
+    ids = (*range(50, 305), 19_000)
+    copied = copied_octaves(spec, ids)
+    copies, rest = steps_of(spec, copied=copied, are_copies=True), steps_of(spec, copied=copied)
+    assert float(copies[0].sum()) == 256
     assert float(copies[1].sum() + rest[1].sum()) == pytest.approx(1)
-    assert float(steps_of(spec, (0, 5000), hot=255)[1].sum()) == pytest.approx(float(rest[1].sum()) / 4)
+    if known:
+        # Where they stand in order, or as far as it is known which ones they are.
+        of_each = np.repeat(np.array(access) / np.diff(octave_bounds(20_000)), np.diff(octave_bounds(20_000)))
+        hot = of_each[50:305].sum() + of_each[-1] if frequent_first else of_each[:255].sum() + of_each[-1]
+        assert float(copies[1].sum()) == pytest.approx(hot)
+    assert float(steps_of(spec, (0, 20_000), copied=copied)[1].sum()) == pytest.approx(float(rest[1].sum()))
     # A list that only has copied ids travels no more, though its table is in one piece.
     assert asked(spec, (0, 20_000), 100)[1] == 100
-    assert asked(spec, (0, 20_000), 100, hot=255)[1] == pytest.approx(100 * float(rest[1].sum()))
+    assert asked(spec, (0, 20_000), 100, copied=copied)[1] == pytest.approx(100 * float(rest[1].sum()))
 
 
-def test_the_most_frequent_rows() -> None:
-    counts = np.zeros(100, np.int64)
-    counts[[90, 3, 40, 41]] = 9, 5, 2, 1
-    assert most_frequent(counts) == (90, 3, 40)
-    assert most_frequent(np.ones(100)) == ()
-    assert len(most_frequent(np.full(100, 2))) == 31
+def test_so_many_of_the_most_frequent_rows() -> None:
+    spec = table(20, (0.2,) * 5, frequent_first=False, hot=(7, 3, 9))
+    assert first_octaves(spec, 3) == copied_octaves(spec, (9, 7, 3)) == (1, 2, 0, 0, 0)
+    assert copied_octaves(spec, (3, 11, 12)) == (0, 1, 0, 0, 2)
+
+
+def test_rows_that_nothing_distinguishes_do_not_look_hot() -> None:
+    counts = np.bincount(np.random.default_rng(0).integers(0, 20_000, 100_000), minlength=20_000)
+    shares, hot = find_hot(np.arange(20_000), counts, 20_000)
+    assert shares == pytest.approx(np.diff(octave_bounds(20_000)) / 20_000, abs=0.01)
+    assert len(hot) <= 10_000
+    counts[123] += 50_000
+    shares, hot = find_hot(np.arange(20_000), counts, 20_000)
+    assert (hot[0], shares[0]) == (123, pytest.approx(1 / 3, abs=0.01))
+    assert find_hot(np.arange(3), np.array([0, 0, 1]), 3) in {((), ()), ((1 / 3, 2 / 3), ())}
+    assert find_hot(np.arange(3), np.zeros(3, np.int64), 3) == ((), ())
 
 
 @pytest.mark.parametrize("frequent_first", [True, False])
 def test_hot_rows_are_found_in_what_was_counted(frequent_first: bool) -> None:
     spec = table(20_000, zipf_shares(20_000, 1.2), frequent_first=frequent_first)
-    counts = AccessCounts([spec])
-    for seed in range(8):
+    one, other = (AccessCounts([spec], kept=2000) for _ in range(2))
+    for seed in range(16):
         drawn = draw_rows(spec, 4000, np.random.default_rng(seed))
-        counts.add("t", drawn, 4000)
-        counts.samples += 4000
-    (found,) = counts.measured([spec])
-    assert found.frequent_first == frequent_first
+        (one, other)[seed % 2].add("t", drawn, 4000)
+        (one, other)[seed % 2].samples += 4000
+    counts = one + other
+    assert counts.out_of_order([spec]) == (set() if frequent_first else {"t"})
+    (standing,), (found,) = (counts.measured([spec], listed) for listed in ((), {"t"}))
+    assert (standing.frequent_first, standing.hot) == (True, ())
+    assert not found.frequent_first
     np.testing.assert_allclose(found.access[:6], spec.access[:6], atol=0.02)
-    if frequent_first:
-        assert found.hot == ()
-        return
-    hottest = draw_rows(replace(spec, access=(1.0,) + (0.0,) * 14), 1, np.random.default_rng(0))
-    assert found.hot[0] == hottest[0]
-    # Rows that were hot once and are no more have what they have now.
-    (before,) = counts.measured([spec], {"t": tuple(range(1, 8))})
-    assert before.hot == tuple(range(1, 8))
-    assert sum(before.access[:3]) < 0.2 * sum(found.access[:3])
+    assert found.hot[0] == 0
+    if not frequent_first:
+        assert standing.access[-1] > found.access[-1]
 
 
 def test_nothing_is_expected_of_no_lookup() -> None:

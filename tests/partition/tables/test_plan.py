@@ -78,12 +78,16 @@ def test_every_rank_may_have_copies_of_rows() -> None:
         ((Copies("user", (1,)), Copies("user", (2,))), "lists copies of a table twice"),
         ((Copies("user", ()),), "expected one id at least, and each once"),
         ((Copies("user", (1, 1)),), "expected one id at least, and each once"),
+        ((Copies("day", (1,)),), r"row 1 is among rows 0-2 \(every rank\) already"),
         ((Copies("user", (3, 10)),), r"ids from 3 to 10 are not inside \[0, 10\)"),
     ):
         refused(dataclasses.replace(PLAN, copies=copies), message)
     half = [dataclasses.replace(spec, bytes_per_value=2) for spec in SPECS]
-    with pytest.raises(PlanError, match="ranks sum gradients of copies in float32"):
+    with pytest.raises(PlanError, match="ranks sum their gradients in float32"):
         check_plan(plan, half, 2)
+    both = [dataclasses.replace(spec, features=("f",)) for spec in SPECS]
+    with pytest.raises(PlanError, match="'user': copies of rows: a feature of the table also looks into another"):
+        check_plan(plan, both, 2)
 
 
 def test_costs_add_up_part_by_part() -> None:

@@ -94,8 +94,11 @@ def with_copies(plan, tables):
     found = []
     for table in tables:
         others = {feature for other in tables if other is not table for feature in other.feature_names}
-        if not others & set(table.feature_names):
-            found.append(Copies(table.name, tuple(row for row in (7, 0, 1, 10) if row < table.num_embeddings)))
+        ranges = [replica.rows for replica in plan.replicas_of(table.name)]
+        rows = [row for row in (7, 0, 1, 10) if row < table.num_embeddings]
+        rows = [row for row in rows if not any(start <= row < stop for start, stop in ranges)]
+        if rows and not others & set(table.feature_names):
+            found.append(Copies(table.name, tuple(rows)))
     return replace(plan, copies=tuple(found))
 
 

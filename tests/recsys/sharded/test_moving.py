@@ -120,6 +120,24 @@ def test_a_round_trip_changes_no_bit(spmd, small, options, pooled):
     spmd(body)
 
 
+@pytest.mark.parametrize("kind", ["grid", "column"])
+def test_copies_get_back_what_they_gave(spmd, small, kind):
+    """Bit for bit, also what is kept for each row of pieces that have unequal numbers of columns."""
+
+    def body(world):
+        plan = small.make_plan(f"copies, {kind}", world.size, small.own_features)
+        collection = EmbeddingBagCollection(small.own_features, world=world, plan=plan, seed=3)
+        train(small, collection, range(3))
+        before = state_of(collection)
+        collection.refresh_copies()
+        assert all(equal_parts(one, other) for one, other in zip(before, state_of(collection), strict=True))
+        if world.size > 1:
+            with pytest.raises(RecipeError, match="'item' is not whole on this rank, or ranks have copies of its rows"):
+                collection.embedding_bags["item"]
+
+    spmd(body)
+
+
 @pytest.mark.parametrize("options", [name for name in OPTIONS if name != "fp16"])
 def test_a_move_gives_what_a_checkpoint_gives(small, tmp_path, options):
     def body(world):
