@@ -36,7 +36,7 @@ _INT32_ROWS = 1 << 31
 
 
 class CopyIndex:
-    """Finds hot rows of one table.
+    """Finds the rows of a table that have copies.
 
     Args:
         ids: of these rows, each once.
