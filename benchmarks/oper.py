@@ -55,7 +55,7 @@ from windrow.comm.links import NetworkDescription, described_links
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
-from windrow.partition.tables.access import MOST_HOT, draw_rows, octave_bounds, octave_shares, steps_of, zipf_shares
+from windrow.partition.tables.access import draw_rows, most_hot, octave_shares, steps_of, zipf_shares
 from windrow.partition.tables.cost_model import ComputeModel
 from windrow.partition.tables.costs import TableCosts, Workload
 from windrow.partition.tables.plan import Copies, Plan, Replica, Shard, TableSpec, rank_bytes
@@ -198,9 +198,7 @@ def population(part: str, data: str) -> tuple[list[TableSpec], Callable[[int], d
 
 def in_no_order(spec: TableSpec, places: Ids) -> TableSpec:
     """A table whose row of each place by frequency is another one; the first half of them, or 131,071, are known."""
-    ends = octave_bounds(spec.rows)
-    known = int(ends[ends <= min(spec.rows // 2, MOST_HOT)][-1])
-    return replace(spec, frequent_first=False, hot=tuple(places[:known].tolist()))
+    return replace(spec, frequent_first=False, hot=tuple(places[: most_hot(spec.rows, spec.rows)].tolist()))
 
 
 def real(part: str, data: str) -> tuple[list[TableSpec], Callable[[int], dict[str, tuple[Ids, Ids]]]]:

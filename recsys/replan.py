@@ -131,13 +131,14 @@ class Replan(Callback):
         self, counted: Sequence[AccessCounts], trainer: "Trainer", collections: Collections
     ) -> tuple[Plan, float, float]:
         """Another plan, and the predicted seconds of a step under this one and under that one."""
+        each = list(zip(collections, counted, [counts.hot_rows() for counts in counted], strict=True))
 
         def specs(listed: Collection[str]) -> list[TableSpec]:
             """Of all tables; rows of these are in any order."""
             return [
                 spec
-                for collection, counts in zip(collections, counted, strict=True)
-                for spec in counts.measured(collection.specs, listed)
+                for collection, counts, hot in each
+                for spec in counts.measured(collection.specs, {name: hot[name] for name in hot.keys() & listed})
             ]
 
         options, size, first = self._options, trainer.world.size, collections[0]
@@ -152,7 +153,7 @@ class Replan(Callback):
         model = ComputeModel.load(options.cost_model or SHIPPED_MODEL)
         price = partial(TableCosts, world_size=size, workload=workload, model=model, replica_groups=now.replica_groups)
         before = price(specs({rows.table for rows in now.copies})).of_plan(now).total
-        scattered = set[str]().union(*(n.out_of_order(c.specs) for c, n in zip(collections, counted, strict=True)))
+        scattered = set[str]().union(*(counts.out_of_order(hot) for _, counts, hot in each))
         found: list[tuple[float, Plan]] = []
         # Rows in any order get copies; where they stand says how to cut them.
         for listed in dict.fromkeys((frozenset[str](), frozenset(scattered))):
@@ -164,5 +165,5 @@ class Replan(Callback):
                 self._say(f"windrow: tables stay where they are: {error}")
                 return now, before, before
             found.append((price(measured).of_plan(plan).total, plan))
-        after, other = min(found, key=lambda each: each[0])
+        after, other = min(found, key=lambda priced: priced[0])
         return other, before, after

@@ -8,9 +8,9 @@ what part of the lookups a range of rows has. With s rows in an octave of share 
 n a / s times; how often it is, follows Poisson's law.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,9 @@ import numpy.typing as npt
 from windrow.partition.tables.plan import Range, TableSpec
 
 __all__ = [
-    "MOST_HOT",
     "REUSE_BINS",
     "AccessCounts",
+    "HotRows",
     "asked",
     "copied_octaves",
     "draw_rows",
@@ -30,6 +30,7 @@ __all__ = [
     "find_hot",
     "first_octaves",
     "is_frequent_first",
+    "most_hot",
     "octave_bounds",
     "octave_shares",
     "steps_of",
@@ -38,6 +39,8 @@ __all__ = [
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+HotRows: TypeAlias = tuple[tuple[float, ...], tuple[int, ...]]
+"""See `find_hot`."""
 
 RANKED = 0.9
 
@@ -73,9 +76,10 @@ class AccessCounts:
     """
 
     def __init__(self, specs: Iterable[TableSpec], *, kept: int = 0) -> None:
+        self._rows = {spec.name: spec.rows for spec in specs}
         self.batches = self.samples = 0
         """Minibatches of single ranks, and samples in them."""
-        self.octaves = {spec.name: np.zeros(len(octave_bounds(spec.rows)) - 1, np.int64) for spec in specs}
+        self.octaves = {table: np.zeros(len(octave_bounds(rows)) - 1, np.int64) for table, rows in self._rows.items()}
         """Of each table the lookups of each octave of its rows."""
         self.lists = dict.fromkeys(self.octaves, 0)
         """Of each table, of all its features."""
@@ -95,13 +99,29 @@ class AccessCounts:
 
     def __add__(self, other: "AccessCounts") -> "AccessCounts":
         total = AccessCounts(())
+        total._rows = self._rows  # of the same class
         total.batches, total.samples = self.batches + other.batches, self.samples + other.samples
         total.octaves = {table: found + other.octaves[table] for table, found in self.octaves.items()}
         total.lists = {table: lists + other.lists[table] for table, lists in self.lists.items()}
         total.ids = {table: ids + other.ids[table] for table, ids in self.ids.items()}
         return total
 
-    def measured(self, specs: Iterable[TableSpec], listed: Collection[str] = ()) -> list[TableSpec]:
+    def hot_rows(self) -> dict[str, HotRows]:
+        """What `find_hot` finds in the ids that were kept of each table."""
+        return {
+            table: find_hot(*np.unique(np.concatenate([[], *ids]), return_counts=True), self._rows[table])
+            for table, ids in self.ids.items()
+        }
+
+    def out_of_order(self, hot: Mapping[str, HotRows]) -> set[str]:
+        """The tables whose frequent rows are not the first ones, as far as ids were kept; of all `hot_rows`."""
+        return {
+            table
+            for table, (shares, _) in hot.items()
+            if shares and not _have_most(np.cumsum(self.octaves[table]) / self.octaves[table].sum(), np.cumsum(shares))
+        }
+
+    def measured(self, specs: Iterable[TableSpec], hot: Mapping[str, HotRows] | None = None) -> list[TableSpec]:
         """Specs with the ids and lists of a sample, and which rows are looked up how often, that were counted.
 
         There must be samples. Within an octave rows are taken to be alike, in whatever order they stand: where the
@@ -109,38 +129,24 @@ class AccessCounts:
 
         Args:
             specs: of the tables.
-            listed: tables whose rows are taken to be in any order, with the hot ones that were found.
+            hot: `hot_rows` of tables whose rows are taken to be in any order.
         """
-        found = []
+        found, in_any_order = [], hot or {}
         for spec in specs:
             octaves, lookups = self.octaves[spec.name], float(self.octaves[spec.name].sum())
-            access, hot = tuple((octaves / lookups).tolist()) if lookups else (), tuple[int, ...]()
-            if spec.name in listed:
-                access, hot = self._hot(spec)
+            standing = tuple((octaves / lookups).tolist()) if lookups else ()
+            access, rows = in_any_order.get(spec.name, (standing, ()))
             found.append(
                 replace(
                     spec,
                     access=access,
-                    frequent_first=spec.name not in listed,
-                    hot=hot,
+                    frequent_first=spec.name not in in_any_order,
+                    hot=rows,
                     lookups_per_sample=lookups / self.samples,
                     lists_per_sample=self.lists[spec.name] / (max(len(spec.features), 1) * self.samples),
                 )
             )
         return found
-
-    def out_of_order(self, specs: Iterable[TableSpec]) -> set[str]:
-        """The tables whose frequent rows are not the first ones, as far as ids were kept."""
-        found = set()
-        for spec in specs:
-            shares, _ = self._hot(spec)
-            octaves = self.octaves[spec.name]
-            if shares and not _have_most(np.cumsum(octaves) / octaves.sum(), np.cumsum(shares)):
-                found.add(spec.name)
-        return found
-
-    def _hot(self, spec: TableSpec) -> tuple[tuple[float, ...], tuple[int, ...]]:
-        return find_hot(*np.unique(np.concatenate([[], *self.ids[spec.name]]), return_counts=True), spec.rows)
 
 
 def is_frequent_first(counts: npt.ArrayLike) -> bool:
@@ -159,9 +165,7 @@ def _have_most(have: Floats, most: Floats) -> bool:
     return bool((have[1:] >= RANKED * most[:-1]).all())
 
 
-def find_hot(
-    rows: npt.NDArray[np.number[Any]], counts: npt.NDArray[np.integer], table_rows: int
-) -> tuple[tuple[float, ...], tuple[int, ...]]:
+def find_hot(rows: npt.NDArray[np.number[Any]], counts: npt.NDArray[np.integer], table_rows: int) -> HotRows:
     """Rows of a table in any order that are looked up more often than others, and how often they are.
 
     One half of the lookups, drawn by chance, says which rows are hot, and the other their shares: in one and the same
@@ -182,12 +186,18 @@ def find_hot(
     if not second.any():
         return (), ()
     bounds = octave_bounds(table_rows)
-    number = int(bounds[bounds <= min(int((first > 1).sum()), table_rows // 2, MOST_HOT)][-1])
+    number = most_hot(table_rows, int((first > 1).sum()))
     ranked = np.argsort(-first, kind="stable")[:number]
     of_hot = np.bincount(_octaves(np.arange(number)), second[ranked], minlength=len(bounds) - 1) / second.sum()
     others = np.diff(np.maximum(bounds, number)) / (table_rows - number)
     shares = of_hot + others * (1 - of_hot.sum())
     return tuple(shares.tolist()), tuple(rows[ranked].astype(np.int64).tolist())
+
+
+def most_hot(table_rows: int, known: int) -> int:
+    """How many rows of a table count as hot where so many are known: whole octaves, half of the table at most."""
+    bounds = octave_bounds(table_rows)
+    return int(bounds[bounds <= min(known, table_rows // 2, MOST_HOT)][-1])
 
 
 def first_octaves(spec: TableSpec, rows: int) -> tuple[int, ...]:

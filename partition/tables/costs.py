@@ -40,7 +40,7 @@ from windrow.partition.tables.plan import Plan, TableSpec, rank_bytes, sharing_f
 if TYPE_CHECKING:
     from windrow.comm.links import Links
 
-__all__ = ["PlanCost", "TableCosts", "Traffic", "Workload", "exchange_seconds", "hot_bounds", "hot_copies"]
+__all__ = ["PlanCost", "TableCosts", "Traffic", "Workload", "exchange_seconds", "hot_bounds"]
 
 FLOAT32_BYTES = 4
 ROW_NUMBER_BYTES = 8
@@ -398,11 +398,6 @@ def hot_bounds(spec: TableSpec) -> list[int]:
     if not spec.access:
         return [0, spec.rows]
     return [bound for bound in octave_bounds(spec.rows).tolist() if spec.frequent_first or bound <= len(spec.hot)]
-
-
-def hot_copies(spec: TableSpec, rows: int) -> Piece:
-    """The copies of so many hot rows."""
-    return Piece(spec.name, (0, rows), (0, spec.dim), first_octaves(spec, rows))
 
 
 def _filled_at_most(spec: TableSpec) -> float:

@@ -45,9 +45,9 @@ import numpy.typing as npt
 
 from windrow.comm.errors import PlanError
 from windrow.comm.options import NonNegativeFloat, NonNegativeInt, PositiveInt, checked_dataclass
-from windrow.partition.tables.access import steps_of
+from windrow.partition.tables.access import first_octaves, steps_of
 from windrow.partition.tables.cost_model import Floats, Piece
-from windrow.partition.tables.costs import PlanCost, TableCosts, Traffic, hot_bounds, hot_copies
+from windrow.partition.tables.costs import PlanCost, TableCosts, Traffic, hot_bounds
 from windrow.partition.tables.plan import (
     COLUMN_MULTIPLE,
     COPY_BYTES,
@@ -361,7 +361,7 @@ class _Search:
         for table, stop in stops.items():
             spec = self._costs.specs[table]
             is_range = stop == spec.rows or not spec.hot
-            copies.append(Piece(table, (0, stop), (0, spec.dim)) if is_range else hot_copies(spec, stop))
+            copies.append(Piece(table, (0, stop), (0, spec.dim), () if is_range else first_octaves(spec, stop)))
         listed = {copy.table: copy.copied for copy in copies if copy.copied}
         if sum(map(self._bytes, copies)) > self._memory:
             return None

@@ -10,7 +10,7 @@ Each feature of such a table becomes one for each block of a vector (`windrow.re
 are rows of the array, with a sign as their weight, so that pooled blocks stand side by side as the pooled vector. Means
 are sums whose weights are divided by the number of ids. All ids of the collection have weights then, 4 bytes each.
 
-A table with copies has copies of them behind its rows, which every rank holds (`windrow.recsys.sharded.copies`).
+Copies of rows stand behind the rows of their table, and every rank holds them (`windrow.recsys.sharded.copies`).
 """
 
 from collections.abc import Mapping, Sequence
