@@ -3,12 +3,14 @@
 import argparse
 import hashlib
 import json
+import os
 import shlex
 import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import count
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.result import BenchmarkResult, Findings, check_writable, result_file_name, write_result
-from benchmarks.harness.workers import DEFAULT_DEADLINE_S, emulated_cluster, mpirun, run_worker
+from benchmarks.harness.workers import DEFAULT_DEADLINE_S, emulated_cluster, family, mpirun, run_worker
 from windrow.comm.errors import WindrowError
 from windrow.comm.launcher import launched_rank
 from windrow.partition.atomic_writes import open_atomically
@@ -112,7 +114,6 @@ class Program:
         """
         if rate is not None and self.hostfile is not None:
             raise ValueError("an emulated cluster was asked for, but --hostfile names a real one")
-        self._say(f"{size} rank(s){f' at {rate}' if rate else ''}: {json.dumps(task)}")
         launcher = mpirun(size, hostfile=self.hostfile)
         if rate is not None:
             launcher = [*emulated_cluster(size, rate), *launcher]
@@ -125,27 +126,51 @@ class Program:
             folder=None if self.hostfile is None else Path.cwd(),
             deadline_s=deadline_s,
         )
-        return self._found(run)
+        said = f"{size} rank(s){f' at {rate}' if rate else ''}: {json.dumps(task)}"
+        return self._found(run, said, next(self._numbers))
 
     def in_process(self, task: Mapping[str, Any], *, threads: int, deadline_s: float = DEFAULT_DEADLINE_S) -> Any:
         """Run this script's `work` in a fresh process, where OpenMP and MKL have their threads from the start.
 
         Returns and raises as `on_ranks`.
         """
-        self._say(f"a process with {threads} thread(s): {json.dumps(task)}")
-        limits = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-        return self._found(partial(run_worker, self.script, task, environment=limits, deadline_s=deadline_s))
+        return self.in_processes([task], threads=threads, deadline_s=deadline_s)[0]
 
-    def _found(self, run: Callable[[], Any]) -> Any:
+    def in_processes(
+        self, tasks: Sequence[Mapping[str, Any]], *, threads: int, deadline_s: float = DEFAULT_DEADLINE_S
+    ) -> list[Any]:
+        """Do as `in_process` for each task, as many at a time as have a core for each thread: not to time them.
+
+        Returns and raises as `on_ranks`, in the order of the tasks. The first that fails ends those that run.
+        """
+        limits = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // threads)) as pool:
+            waited = []
+            for task in tasks:
+                run = partial(run_worker, self.script, task, environment=limits, deadline_s=deadline_s)
+                said = f"a process with {threads} thread(s): {json.dumps(task)}"
+                waited.append(pool.submit(self._found, run, said, next(self._numbers)))
+            try:
+                for done in as_completed(waited):
+                    done.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in family(os.getpid()) - {os.getpid()}:
+                    os.kill(process, signal.SIGTERM)
+                raise
+        return [one.result() for one in waited]
+
+    def _found(self, run: Callable[[], Any], said: str, number: int) -> Any:
         """What a worker measures, kept for ``--resume`` until the result is written."""
-        if not self.options.resume:
-            return run()
         # By number: tasks have paths of this run in them, and come in one order.
-        file = self.kept / f"{next(self._numbers)}.json"
-        if file.exists():
+        file = self.kept / f"{number}.json" if self.options.resume else None
+        if file is not None and file.exists():
             self._say(f"taken from {file}")
             return json.loads(file.read_text("utf-8"))
+        self._say(said)
         found = run()
+        if file is None:
+            return found
         with open_atomically(file) as kept:
             kept.write(json.dumps(found).encode())
         return found

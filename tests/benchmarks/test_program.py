@@ -61,6 +61,9 @@ def measure(program):
         raise MissingDataError("there is no number")
     if program.options.number == 99:
         program.in_process({"pid": str(program.script.with_name("pid"))}, threads=1)
+    if program.options.number == 97:
+        tasks = [{"pid": str(program.script.with_name("pid"))}, {"stops": str(program.script.with_name("stopped"))}]
+        program.in_processes(tasks, threads=1)
     # Some runs do without ranks, whose start takes seconds.
     compared = {"2 ranks": comparison_from_json(program.on_ranks(2, {}))} if program.options.number >= 4 else {}
     task = {"stops": str(program.script.with_name("stopped"))} if program.options.number == 98 else {}
@@ -157,6 +160,13 @@ def test_a_benchmark_that_is_told_to_end_takes_its_workers_along(script: Path) -
     assert job.wait(60) == 128 + signal.SIGTERM
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: one worker at a time")
+def test_a_worker_that_fails_ends_those_beside_it(script: Path) -> None:
+    done = run(script, "--number", "97")
+    assert done.returncode == 2
+    assert "stopped" in done.stderr
 
 
 def test_help_names_the_options_but_not_those_of_workers(script: Path) -> None:
