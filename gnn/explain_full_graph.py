@@ -18,7 +18,7 @@ from windrow.comm.links import Links
 from windrow.comm.quantized_codec import QuantizedCodec
 from windrow.comm.wire import Codec, WireOptions
 from windrow.comm.wire_savings import FormatSaving, saving_rows, sum_savings
-from windrow.gnn.full_graph import FullGraphOptions, options_of_first_layer, skips_zero_features
+from windrow.gnn.full_graph import FullGraphOptions, first_layer_options
 from windrow.gnn.halo import Arrival, Order, projects_first, wanted_rows
 from windrow.gnn.halo_choice import NUMBER_BYTES, faster_method
 from windrow.gnn.halo_methods import sampled_rows
@@ -84,7 +84,12 @@ class FullGraphExplanation:
 
 
 def explain_full_graph(
-    graph: PartitionedGraph, model: ModelOptions, options: FullGraphOptions, *, links: Links | None = None
+    graph: PartitionedGraph,
+    model: ModelOptions,
+    options: FullGraphOptions,
+    *,
+    links: Links | None = None,
+    learnt_columns: int = 0,
 ) -> FullGraphExplanation:
     """Work out what travels, for all parts of a graph in this one process.
 
@@ -93,6 +98,7 @@ def explain_full_graph(
         model: that would be trained.
         options: likewise; each format of messages is shown, whichever these name.
         links: of a network with one rank for each part; None where it is not known.
+        learnt_columns: of rows of vertices that are learnt, behind the features.
 
     Raises:
         RecipeError: its method slices features, whose bytes are another sum.
@@ -105,12 +111,13 @@ def explain_full_graph(
             "which compares the two"
         )
     counts = _rows_of_pairs(graph, {False, options.partial_sums})
-    built = build_model(model, in_features=graph.num_features, out_features=graph.num_outputs, seed=0)
+    columns, learns_rows = graph.num_features + learnt_columns, learnt_columns > 0
+    built = build_model(model, in_features=columns, out_features=graph.num_outputs, seed=0)
     layers, pairs = [], []
     nonzero_share = float(graph.features.count_nonzero()) / max(1, graph.features.numel())
-    skips_zeros = skips_zero_features(built, options, nonzero_share)
-    first = options_of_first_layer(built, options, skips_zeros=skips_zeros)
-    for seen in _widths(built, graph.num_features, [first, *[options] * (model.num_layers - 1)]):
+    first, _ = first_layer_options(built, options, nonzero_share, learns_rows=learns_rows)
+    inputs = torch.zeros(1, columns, requires_grad=learns_rows)
+    for seen in _widths(built, inputs, [first, *[options] * (model.num_layers - 1)]):
         of_layer = counts[options.partial_sums and seen.adds_up]
         if options.method == "boundary_sampling" and not seen.is_kept:
             of_layer = np.vectorize(sampled_rows)(of_layer, options.boundary_share)
@@ -243,7 +250,7 @@ class _Seen:
         return torch.cat([x, x])
 
 
-def _widths(model: GNN, num_features: int, options: Sequence[FullGraphOptions]) -> list[_Seen]:
+def _widths(model: GNN, inputs: Tensor, options: Sequence[FullGraphOptions]) -> list[_Seen]:
     """What each layer sends, each with its own options."""
     seen = [_Seen(each.order, may_keep=each.keep_first and layer == 0) for layer, each in enumerate(options)]
     ones = torch.ones(2, dtype=torch.int64)
@@ -259,5 +266,5 @@ def _widths(model: GNN, num_features: int, options: Sequence[FullGraphOptions]) 
         )
         for exchange in seen
     ]
-    model(blocks, torch.zeros(1, num_features))
+    model(blocks, inputs)
     return seen

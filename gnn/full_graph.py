@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, Literal, cast
 from zlib import crc32
 
 import torch
@@ -39,13 +39,13 @@ from windrow.gnn.message_bits import MessageBits, Messages
 from windrow.gnn.message_passing import Block
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, graph_placement
-from windrow.gnn.task import TrainingOptions, loss_sum
-from windrow.training import task as training
+from windrow.gnn.task import VertexTask, loss_sum
 from windrow.training.dropout import DropoutContext, takes_dropout
+from windrow.training.embedding import EmbeddingModule
 from windrow.training.shard_files import StoredTables
-from windrow.training.task import Loss, Metrics, Task, summed_loss
+from windrow.training.task import Loss, Metrics, summed_loss
 
-__all__ = ["FullGraphOptions", "FullGraphTask", "options_of_first_layer", "skips_zero_features"]
+__all__ = ["FullGraphOptions", "FullGraphTask", "first_layer_options"]
 
 ASSIGNMENTS = 5
 """Of widths, in a run."""
@@ -111,23 +111,26 @@ class FullGraphOptions:
         check_method(self.method, self.messages, recompute=self.recompute)
 
 
-def skips_zero_features(model: nn.Module, options: FullGraphOptions, nonzero_share: float) -> bool:
-    """Whether the features are so sparse that a model's first linear map had better multiply what is not zero alone.
+def first_layer_options(
+    model: nn.Module, options: FullGraphOptions, nonzero_share: float, *, learns_rows: bool
+) -> tuple[FullGraphOptions, bool]:
+    """How the rows of the first layer travel, and whether its map had better multiply only what is not zero of them.
 
-    That needs a map of the features themselves: not of their sums, which are less sparse, nor a module that might do
-    anything else with them.
+    That pays for features so sparse, and needs a map of the features themselves: not of their sums, which are less
+    sparse, nor a module that might do anything else with them. Rows then travel behind the map. Where some inputs are
+    learnt nothing that is added up of them can be kept.
     """
+    if learns_rows:
+        return replace(options, keep_first=False), False
     may_be_sparse = isinstance(model, GNN) and model.options.kind != "gin" and options.order != "aggregate"
-    return may_be_sparse and nonzero_share <= FEW_NONZERO
-
-
-def options_of_first_layer(model: nn.Module, options: FullGraphOptions, *, skips_zeros: bool) -> FullGraphOptions:
-    """How the rows of the first layer travel: behind its map, where that `skips_zero_features`."""
+    skips_zeros = may_be_sparse and nonzero_share <= FEW_NONZERO
     is_first_map = isinstance(model, GNN) and not model.options.residual
-    return replace(options, order="project", keep_first=False) if skips_zeros and is_first_map else options
+    if skips_zeros and is_first_map:
+        options = replace(options, order="project", keep_first=False)
+    return options, skips_zeros
 
 
-class FullGraphTask(Task[None]):
+class FullGraphTask(VertexTask[None]):
     """Labels of vertices, learnt from the whole graph at once (AdaQP, Wan et al., MLSys 2023, has the setting).
 
     The model is called as ``model(blocks, x)`` with one block for each layer and x float32 [vertices of this part,
@@ -138,7 +141,8 @@ class FullGraphTask(Task[None]):
             block, rows = block.with_sources(x)
             x = conv((rows, rows[: block.num_dst]), block.edge_index)
 
-    Dropout is that of `windrow.gnn.task.NodeTask`.
+    Dropout is that of `windrow.gnn.task.NodeTask`, and so are rows of vertices that are learnt: x has them behind the
+    features, and each is looked up once in an epoch, by the rank whose vertex it is of.
 
     Args:
         graph: this rank's view.
@@ -147,17 +151,14 @@ class FullGraphTask(Task[None]):
         links: what messages take, for adaptive ones; must agree. None: equally long between any two ranks.
         loss: see `windrow.gnn.task.NodeTask`, as `metrics` and `evaluation`, of which the metric counts: measured is
             what the model gives for all vertices, with rows that travel as they are.
+        embedding: see `windrow.gnn.task.NodeTask`.
 
     Raises:
         RecipeError: an option is out of range.
         DataError: the graph has no labels.
     """
 
-    data: ClassVar[Literal["graph", "log"]] = "graph"
-    default_options: ClassVar[training.TrainingOptions] = TrainingOptions()
     steps_per_epoch = 1
-    # Of a layer or less, so that sums of the layers above travel during the backward pass of those below.
-    bucket_bytes: ClassVar[int] = 256 << 10
 
     def __init__(
         self,
@@ -169,12 +170,11 @@ class FullGraphTask(Task[None]):
         loss: Loss | None = None,
         metrics: Metrics | None = None,
         evaluation: EvaluationOptions | None = None,
+        embedding: EmbeddingModule | None = None,
     ) -> None:
-        self.graph = graph
-        self.fingerprint = graph.fingerprint
+        super().__init__(graph, embedding)
         self.samples_per_epoch = len(graph.train_ids)
         graph.labels_of(graph.train_ids[:0])  # Refuses a graph that has none.
-        graph.check_inputs()
         self._options = options or FullGraphOptions()
         self._num_layers = num_layers
         self._links = links
@@ -191,11 +191,6 @@ class FullGraphTask(Task[None]):
         """
         graph, setup = self.graph, self.setup
         model, world, device = setup.model, setup.world, setup.device
-        if self.embeddings:
-            raise RecipeError(
-                f"{type(model).__name__} holds embedding tables, which full-graph training does not learn: leave them "
-                "out, or train on sampled neighbourhoods (NodeTask)"
-            )
         check_model(self._options.method, model)
         self._takes_dropout = takes_dropout(model)
         num_layers = model.options.num_layers if isinstance(model, GNN) else self._num_layers
@@ -275,12 +270,14 @@ class FullGraphTask(Task[None]):
         codec.check(self._features)
         numbers = torch.tensor([int(self._features.count_nonzero()), self._features.numel()])
         nonzero, all_numbers = setup.world.all_reduce(numbers, stage="features").tolist()
-        skips_zeros = skips_zero_features(setup.model, self._options, nonzero / max(1, all_numbers))
+        first, skips_zeros = first_layer_options(
+            setup.model, self._options, nonzero / max(1, all_numbers), learns_rows=self._embedding is not None
+        )
         if skips_zeros and setup.options.autocast == "none":
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state")
                 self._features = self._features.to_sparse_csr()
-        return options_of_first_layer(setup.model, self._options, skips_zeros=skips_zeros)
+        return first
 
     def _choose_method(self, halo: Halo) -> None:
         """Settle what the rows of training travel by, and what to say about it. Collective."""
@@ -378,7 +375,8 @@ class FullGraphTask(Task[None]):
             self.bits.begin(epoch)
         for exchange in self.exchanges:
             exchange.begin(epoch)
-        arguments: list[Any] = [self._blocks, self._features]
+        self.round_anew(epoch, step)
+        arguments: list[Any] = [self._blocks, self._inputs()]
         if self._takes_dropout:
             row_ids = self.graph.original_ids[slice(*self.graph.own_range)].to(self.setup.device)
             arguments.append(DropoutContext(seed=self.setup.seed, epoch=epoch, step=step, row_ids=row_ids))
@@ -408,34 +406,45 @@ class FullGraphTask(Task[None]):
     def _infer(self) -> Tensor:
         """Outputs of this part's vertices, from rows that travel as they are."""
         self.setup.model.eval()
-        outputs: Tensor = self.setup.model(self._exact_blocks, self._features)
+        outputs: Tensor = self.setup.model(self._exact_blocks, self._inputs())
         return outputs
 
+    def _inputs(self) -> Tensor:
+        """Of this part's vertices: features, and rows that are learnt behind them. Collective."""
+        if self._embedding is None:
+            return self._features
+        learnt = self._embedding.start_rows(torch.arange(*self.graph.own_range)).finish().to(self.setup.device)
+        return torch.cat([self._features, learnt], 1) if self._features.shape[1] else learnt
+
     def update(self) -> None:
-        """Wait for rows of the epoch, and assign widths of messages for those that follow, where that is due."""
+        """Learn, wait for rows of the epoch, and assign widths of messages for those that follow, where that is due."""
+        super().update()
         for exchange in self.exchanges:
             exchange.end()
         if self.bits is not None:
             with self.setup.stopwatch.measure("assign bits"):
                 self.bits.end(self._epoch, self.exchanges)
 
-    def state(self) -> Mapping[str, Tensor]:
-        """Widths of messages that were assigned, and shapes of rows that are held, see `local_tables`."""
+    def state(self) -> Mapping[str, Any]:
+        """And widths of messages that were assigned, and shapes of rows that are held, see `local_tables`."""
         bits = {} if self.bits is None else self.bits.state
         held = {} if self._held is None else self._held.shapes()
-        return {**bits, **{HELD + name: shape for name, shape in held.items()}}
+        return {**super().state(), **bits, **{HELD + name: shape for name, shape in held.items()}}
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state` gave."""
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` gave. Collective."""
+        super().load_state(state)
         held = {name.removeprefix(HELD): state[name] for name in state if name.startswith(HELD)}
         if self.bits is not None:
-            self.bits.load_state({name: value for name, value in state.items() if not name.startswith(HELD)})
+            bits = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+            self.bits.load_state({name: value for name, value in bits.items() if not name.startswith(HELD)})
         if self._held is not None:
             self._held.make_room(held)
 
     def local_tables(self) -> Sequence[StoredTables] | None:
-        """Rows of others that this rank holds for the next epoch."""
-        return None if self._held is None else [self._held]
+        """And rows of others that this rank holds for the next epoch."""
+        learnt = super().local_tables()
+        return learnt if self._held is None else [*(learnt or ()), self._held]
 
     def opening_lines(self) -> Sequence[str]:
         """What travels, where there are other ranks."""
@@ -457,7 +466,7 @@ class FullGraphTask(Task[None]):
         meter = self.setup.world.meter
         assert meter is not None
         stages = [f"{exchange.name}: {way}" for exchange in self.exchanges for way in (*WAYS, KEPT)]
-        return sum((meter.totals(stage) for stage in stages), Traffic())
+        return sum((meter.totals(stage) for stage in stages), super().traffic())
 
     def placement(self) -> dict[str, Any]:
         """The parts of the graph."""

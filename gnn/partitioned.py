@@ -29,6 +29,7 @@ from windrow.partition.options import PartitionOptions
 from windrow.partition.partitioners import partition_graph
 from windrow.partition.store import PartitionStore
 from windrow.partition.tables.plan import Plan, Shard
+from windrow.training.embedding import EmbeddingModule
 
 __all__ = ["PartitionedGraph", "Split", "graph_placement", "open_store", "partition", "stored_features"]
 
@@ -127,12 +128,24 @@ class PartitionedGraph(GraphData):
         exact = shared.local.dtype == self.features.dtype
         return replace(self, features=shared.local) if exact else self, shared
 
-    def check_inputs(self, embedding: nn.Module | None = None) -> None:
-        """Refuse a graph that has no features, where no rows of its vertices are learnt either: DataError."""
-        if self.num_features == 0 and embedding is None:
+    def check_inputs(self, embedding: EmbeddingModule | None = None) -> None:
+        """Refuse a graph without features, where no rows of its vertices are learnt either, and rows of others.
+
+        Raises:
+            DataError: it has neither.
+            RecipeError: there is not one table with a row for each vertex.
+        """
+        if embedding is not None:
+            if [spec.rows for spec in embedding.specs] != [self.num_vertices]:
+                rows = ", ".join(f"{spec.name} {spec.rows:,}" for spec in embedding.specs)
+                raise RecipeError(
+                    f"embedding has tables of so many rows: {rows}; expected one of {self.num_vertices:,}, a row for "
+                    "each vertex"
+                )
+        elif self.num_features == 0:
             raise DataError(
                 "the graph has no features: a model needs them, or rows of vertices that are learnt (model.embedding = "
-                "true; in Python NodeTask(..., embedding=...))"
+                "true; in Python the task's embedding)"
             )
 
     def plan_of_rows(self, table: str, columns: int) -> Plan:

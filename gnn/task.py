@@ -26,10 +26,10 @@ from windrow.gnn.sampler import SamplerOptions
 from windrow.training import task as training
 from windrow.training.dropout import DropoutContext, takes_dropout
 from windrow.training.embedding import EmbeddingModule, check_number_formats
-from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
+from windrow.training.task import Loss, Metrics, Minibatch, Setup, Task, summed_loss
 from windrow.training.terminal import byte_size
 
-__all__ = ["GraphTask", "NodeTask", "TrainingOptions", "loss_sum"]
+__all__ = ["GraphTask", "NodeTask", "TrainingOptions", "VertexTask", "loss_sum"]
 
 
 @checked_dataclass
@@ -58,8 +58,8 @@ def loss_sum(task: Labels, logits: Tensor, labels: Tensor) -> Tensor:
     return total if task == "binary" else total / labels.shape[1]
 
 
-class GraphTask(Task[LoadedMinibatch]):
-    """What tasks on a partitioned graph share: features of input vertices, fetched ahead, and inference.
+class VertexTask(Task[Minibatch]):
+    """What all tasks on a partitioned graph share: its features, and rows of its vertices that are learnt.
 
     `NodeTask` describes the arguments.
     """
@@ -69,6 +69,31 @@ class GraphTask(Task[LoadedMinibatch]):
     # The lowest layer has by far the most rows, so that its backward pass takes longest: with buckets of a layer or
     # less, the sums of all layers above it travel meanwhile.
     bucket_bytes: ClassVar[int] = 256 << 10
+
+    def __init__(self, graph: PartitionedGraph, embedding: EmbeddingModule | None) -> None:
+        graph.check_inputs(embedding)
+        self.graph = graph
+        self.fingerprint = graph.fingerprint if embedding is None else graph.fingerprint_of_rows()
+        self._embedding = embedding
+
+    def attach(self, setup: Setup) -> None:
+        """See `Task.attach`; RecipeError where the model holds tables, which nobody would look up ahead."""
+        super().attach(setup)
+        if self.embeddings:
+            raise RecipeError(
+                f"{type(setup.model).__name__} holds embedding tables: give a collection of rows of vertices to the "
+                f"task instead, {type(self).__name__}(..., embedding=collection), and the model gets them in x"
+            )
+        if self._embedding is not None:
+            check_number_formats(self._embedding, setup.wire)
+            self.embeddings = [self._embedding]
+
+
+class GraphTask(VertexTask[LoadedMinibatch]):
+    """What tasks on minibatches of a graph share: features of input vertices, fetched ahead, and inference.
+
+    `NodeTask` describes the arguments.
+    """
 
     def __init__(
         self,
@@ -82,16 +107,7 @@ class GraphTask(Task[LoadedMinibatch]):
         embedding: EmbeddingModule | None,
         order: Literal["global", "local"] = "global",
     ) -> None:
-        self.graph = graph
-        self.fingerprint = graph.fingerprint if embedding is None else graph.fingerprint_of_rows()
-        self._embedding = embedding
-        graph.check_inputs(embedding)
-        if embedding is not None and [spec.rows for spec in embedding.specs] != [graph.num_vertices]:
-            rows = ", ".join(f"{spec.name} {spec.rows:,}" for spec in embedding.specs)
-            raise RecipeError(
-                f"embedding has tables of so many rows: {rows}; expected one of {graph.num_vertices:,}, a row for each "
-                "vertex"
-            )
+        super().__init__(graph, embedding)
         self._fanouts = tuple(fanouts)
         self._evaluation = evaluation
         self._pipeline_options = pipeline or PipelineOptions()
@@ -101,16 +117,6 @@ class GraphTask(Task[LoadedMinibatch]):
         self._choice: CacheChoice | None = None
         self._cached_ids = cached_ids
 
-    def attach(self, setup: Setup) -> None:
-        """See `Task.attach`; RecipeError where the model holds tables, which nobody would look up ahead."""
-        super().attach(setup)
-        if self.embeddings:
-            raise RecipeError(
-                f"{type(setup.model).__name__} holds embedding tables: give a collection of rows of vertices to the "
-                f"task instead, {type(self).__name__}(..., embedding=collection), and the model gets them in x"
-            )
-        self.embeddings = [] if self._embedding is None else [self._embedding]
-
     def start_pipeline(self, metrics: Metrics, demand: Demand | None = None) -> None:
         """Choose what is cached, make the store of features, the threads that sample, and the evaluator. Collective.
 
@@ -119,9 +125,7 @@ class GraphTask(Task[LoadedMinibatch]):
         """
         graph, setup = self.graph, self.setup
         world, model = setup.world, setup.model
-        if self._embedding is not None:
-            check_number_formats(self._embedding, setup.wire)
-        elif setup.wire.gradients != "fp32":
+        if self._embedding is None and setup.wire.gradients != "fp32":
             raise RecipeError(
                 f'wire.gradients = "{setup.wire.gradients}": features of vertices are not learnt, so no gradients of '
                 "them travel; leave it out, and set wire.sums for the gradients of the model"

@@ -91,7 +91,6 @@ class Recipe(PartitionJob):
         refused = {
             "sampler.storage": (self.sampler.storage, "fp32"),
             "training.accumulate": (self.training.accumulate, 1),
-            "model.embedding": (self.model.embedding, False),
             "evaluation.method": (self.evaluation.method, "exact"),
             "cache.policy": (self.cache.policy, CacheOptions().policy),
         }

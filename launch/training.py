@@ -99,10 +99,11 @@ def make_trainer(world: World, recipe: AnyRecipe, device: torch.device) -> Train
 def _graph(world: World, recipe: Recipe, device: torch.device) -> "tuple[torch.nn.Module, Task[Any]]":
     graph = PartitionedGraph.open(recipe.store, rank=world.rank, size=world.size)
     task: Task[Any]
+    embedding = rows_of_vertices(world, recipe, graph, device)
     if recipe.full_graph.enabled:
         predicts = recipe.full_graph.messages == "adaptive" or recipe.full_graph.method == "auto"
         links = kept_links(world, gather_hosts(world), device) if predicts else None
-        task = FullGraphTask(graph, recipe.full_graph, links=links, evaluation=recipe.evaluation)
+        task = FullGraphTask(graph, recipe.full_graph, links=links, evaluation=recipe.evaluation, embedding=embedding)
     else:
         if device.type == "cuda":
             check_vertex_order(graph.order, recipe, gpu_share=recipe.cache.gpu_share)
@@ -113,7 +114,7 @@ def _graph(world: World, recipe: Recipe, device: torch.device) -> "tuple[torch.n
             evaluation=recipe.evaluation,
             cache=recipe.cache,
             pipeline=recipe.pipeline,
-            embedding=rows_of_vertices(world, recipe, graph, device),
+            embedding=embedding,
         )
     return gnn_of(recipe, graph).to(device), task
 

@@ -175,7 +175,8 @@ def _explain_full_graph(
     from windrow.gnn.explain_full_graph import describe_full_graph, explain_full_graph
 
     _refuse_options(arguments, OF_CACHES, "full-graph training")
-    found = explain_full_graph(graph, recipe.model, recipe.full_graph, links=links)
+    learnt = recipe.vertex_table.dim * recipe.model.embedding
+    found = explain_full_graph(graph, recipe.model, recipe.full_graph, links=links, learnt_columns=learnt)
     print(f"{recipe.name}: {describe_full_graph(found, recipe.full_graph, recipe.wire, network=network)}")
     write_json(arguments.json, asdict(found))
     return 0

@@ -16,6 +16,7 @@ from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph
 from windrow.partition.book import PartitionBook
+from windrow.recsys import EmbeddingCollection, EmbeddingConfig
 from windrow.training.trainer import Trainer
 
 PARTS = 3
@@ -46,12 +47,24 @@ def test_bytes_are_those_of_a_run_on_sparse_features(residual):
     check_bytes(sparse, ModelOptions(kind="gcn", hidden=8, num_layers=2, residual=residual), FullGraphOptions())
 
 
-def check_bytes(graph, shape, options):
-    found = explain_full_graph(PartitionedGraph.from_graph(graph, BOOK, 0), shape, options)
+@pytest.mark.parametrize("options", [OPTIONS["fewest"], OPTIONS["plain"]], ids=["fewest", "plain"])
+def test_bytes_are_those_of_a_run_that_learns_rows_of_vertices(options):
+    check_bytes(GRAPH, ModelOptions(kind="graphsage", hidden=8, num_layers=2), options, learnt_columns=3)
+
+
+def check_bytes(graph, shape, options, *, learnt_columns=0):
+    whole = PartitionedGraph.from_graph(graph, BOOK, 0)
+    found = explain_full_graph(whole, shape, options, learnt_columns=learnt_columns)
 
     def sent(world, messages, wire):
-        model = build_model(shape, in_features=graph.features.shape[1], out_features=3, seed=2)
-        task = FullGraphTask(PartitionedGraph.from_graph(graph, BOOK, world.rank), messages)
+        part, embedding = PartitionedGraph.from_graph(graph, BOOK, world.rank), None
+        if learnt_columns:
+            config = EmbeddingConfig(part.num_vertices, learnt_columns, "vertex")
+            plan = part.plan_of_rows("vertex", learnt_columns)
+            embedding = EmbeddingCollection([config], world=world, plan=plan, wire=wire)
+        columns = graph.features.shape[1] + learnt_columns
+        model = build_model(shape, in_features=columns, out_features=3, seed=2)
+        task = FullGraphTask(part, messages, embedding=embedding)
         with Trainer(world, model, task, wire=wire, seed=0) as trainer:
             trainer.train_epoch(0)
             world.meter.reset()

@@ -151,13 +151,14 @@ def test_another_number_of_ranks_is_refused_with_local_order(recipe: Recipe) -> 
     trainer_of(globally).task.check_world_size(2)
 
 
-@pytest.mark.parametrize("messages", ["wire", "adaptive"])
-def test_the_whole_graph_is_trained_on(recipe: Recipe, messages: Messages, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("messages", "embedding"), [("wire", False), ("adaptive", False), ("wire", True)])
+def test_the_whole_graph_is_trained_on(recipe: Recipe, messages: Messages, embedding: bool, tmp_path: Path) -> None:
     whole = replace(
         recipe,
         store=tmp_path / "two",
         partition=replace(recipe.partition, num_parts=2),
         full_graph=FullGraphOptions(enabled=True, messages=messages),
+        model=replace(recipe.model, embedding=embedding),
     )
     partition_to_store(whole)
 

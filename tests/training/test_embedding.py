@@ -86,20 +86,22 @@ class DenseRows(nn.Module):
         return self.gnn(blocks, torch.cat([x[:, :-1], self.rows[x[:, -1].long()]], 1), dropout)
 
 
-@pytest.fixture(scope="module")
-def expected():
+def learnt_by_one_process(task):
     """Losses and rows of one process that holds everything."""
     graph = make_graph()
     numbered = torch.cat([graph.features, torch.arange(graph.num_vertices).unsqueeze(1)], 1)
     world = Loopback.single()
     part = part_of(replace(graph, features=numbered), world)
     model = DenseRows(part)
-    trainer = Trainer(
-        world, model, gnn.NodeTask(part, FANOUTS), seed=5, optimizer="sgd", learning_rate=RATE, batch_size=20, epochs=3
-    )
+    trainer = Trainer(world, model, task(part), seed=5, optimizer="sgd", learning_rate=RATE, batch_size=20, epochs=3)
     losses = [trainer.train_epoch(epoch) for epoch in range(3)]
     trainer.close()
     return losses, model.rows.detach()
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return learnt_by_one_process(lambda part: gnn.NodeTask(part, FANOUTS))
 
 
 @pytest.mark.parametrize("depth", [4, 0])
@@ -116,6 +118,27 @@ def test_rows_learn_as_those_of_one_process(spmd, expected, depth, plan):
     for losses, rows in spmd(body):
         torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected[0]), rtol=1e-5, atol=0)
         torch.testing.assert_close(rows, expected[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("plan", [None, "row_wise", "replicated"])
+def test_rows_learn_from_the_whole_graph_as_those_of_one_process(spmd, plan):
+    expected = learnt_by_one_process(lambda part: gnn.FullGraphTask(part, num_layers=2))
+
+    def body(world):
+        part = part_of(make_graph(), world)
+        embedding = make_embedding(part, world, init_fn=first_rows(part), plan=plan)
+        model = gnn.build_model(SHAPE, in_features=6 + COLUMNS, out_features=part.num_outputs, seed=5)
+        task = gnn.FullGraphTask(part, embedding=embedding)
+        trainer = Trainer(world, model, task, seed=5, optimizer="sgd", learning_rate=RATE, epochs=3)
+        losses = [trainer.train_epoch(epoch) for epoch in range(3)]
+        found = losses, embedding.whole_table("vertex")[part.book.old_to_new], trainer.evaluate()
+        trainer.close()
+        return found
+
+    for losses, rows, measured in spmd(body):
+        torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected[0]), rtol=1e-5, atol=0)
+        torch.testing.assert_close(rows, expected[1], rtol=1e-5, atol=1e-5)
+        assert measured["test"]["accuracy"] > 1 / 3
 
 
 @pytest.mark.parametrize(
@@ -239,7 +262,7 @@ def test_what_cannot_be_honoured_is_refused():
     holder = nn.Sequential(embedding)
     with pytest.raises(RecipeError, match="Sequential holds embedding tables: give"):
         Trainer(world, holder, gnn.NodeTask(part, FANOUTS))
-    with pytest.raises(RecipeError, match="full-graph training does not learn"):
+    with pytest.raises(RecipeError, match=r"FullGraphTask\(..., embedding=collection\)"):
         Trainer(world, holder, gnn.FullGraphTask(part, num_layers=2))
     trainer = make_trainer(world, part, embedding)
     with pytest.raises(RecipeError, match="another one has none"):
