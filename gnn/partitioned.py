@@ -4,7 +4,6 @@ This is the layout of SALIENT++ (Kaler et al., MLSys 2023): sampling never leave
 features travel. Ids are those of the partition, in which each part is one contiguous range.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
@@ -133,7 +132,7 @@ class PartitionedGraph(GraphData):
 
         Raises:
             DataError: it has neither.
-            RecipeError: there is not one table with a row for each vertex.
+            RecipeError: there is not one table with a row for each vertex, in the order of the parts.
         """
         if embedding is not None:
             if [spec.rows for spec in embedding.specs] != [self.num_vertices]:
@@ -141,6 +140,11 @@ class PartitionedGraph(GraphData):
                 raise RecipeError(
                     f"embedding has tables of so many rows: {rows}; expected one of {self.num_vertices:,}, a row for "
                     "each vertex"
+                )
+            if embedding.row_ids is None or not torch.equal(embedding.row_ids, self.original_ids):
+                raise RecipeError(
+                    "rows of vertices stand in the order of the parts: make the collection with row_ids = "
+                    "graph.original_ids"
                 )
         elif self.num_features == 0:
             raise DataError(
@@ -152,10 +156,6 @@ class PartitionedGraph(GraphData):
         """Of a table with a row for each vertex, by ids of the partition: each row where its vertex is."""
         ranges = enumerate(pairwise(self.offsets))
         return Plan(tuple(Shard(table, rank, rows, (0, columns)) for rank, rows in ranges if rows[0] < rows[1]))
-
-    def fingerprint_of_rows(self) -> str:
-        """Digest of the user's graph and of the numbers that vertices have here, by which rows are learnt."""
-        return hashlib.sha256(self.fingerprint.encode() + self.original_ids.numpy().tobytes()).hexdigest()
 
     def labels_of(self, ids: Tensor) -> Tensor:
         """Labels of vertices, ids of the partition: DataError where the graph has none."""

@@ -73,7 +73,7 @@ class VertexTask(Task[Minibatch]):
     def __init__(self, graph: PartitionedGraph, embedding: EmbeddingModule | None) -> None:
         graph.check_inputs(embedding)
         self.graph = graph
-        self.fingerprint = graph.fingerprint if embedding is None else graph.fingerprint_of_rows()
+        self.fingerprint = graph.fingerprint
         self._embedding = embedding
 
     def attach(self, setup: Setup) -> None:
@@ -297,9 +297,8 @@ class NodeTask(GraphTask):
             number may differ between ranks. None: by `cache`.
         pipeline: how far ahead minibatches are sampled and fetched; must agree.
         embedding: rows of vertices that are learnt, whose columns x has behind those of the features: a collection of
-            one feature, a `windrow.recsys.EmbeddingCollection` say, by ids of the partition. The plan
-            `PartitionedGraph.plan_of_rows` has each row where its vertex is. It belongs to this partition: a run is
-            resumed with the same one only.
+            one feature, a `windrow.recsys.EmbeddingCollection` say, with row_ids = graph.original_ids. The plan
+            `PartitionedGraph.plan_of_rows` has each row where its vertex is.
 
     Raises:
         RecipeError: an option is out of range.

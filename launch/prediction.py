@@ -140,8 +140,6 @@ def predict(
         names = None if world.rank or hidden else _users_ids(columns, part.num_vertices, say=progress.write)
         model = gnn_of(recipe, part).to(device)
         embedding = rows_of_vertices(world, recipe, part, device)
-        if embedding is not None:
-            fingerprint = part.fingerprint_of_rows()
 
         def check(header: CheckpointHeader) -> None:
             asked = {**header.recipe, "model": recipe.decisive_settings()["model"]}

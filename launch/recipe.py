@@ -23,13 +23,19 @@ from windrow.gnn.pipeline import PipelineOptions
 from windrow.launch.rank_process import RunOptions
 from windrow.launch.recipe_file import read_recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
-from windrow.launch.settings import parse_settings, settings_to_dict
+from windrow.launch.settings import parse_settings, refuse_sections, settings_to_dict
 from windrow.recsys.tables.options import TableOptions
 
 __all__ = ["VERTEX_TABLE", "AnyRecipe", "Recipe", "load_any_recipe", "load_recipe", "make_any_recipe", "make_recipe"]
 
 VERTEX_TABLE = "vertex"
 """Name of the table of learnt rows of vertices."""
+
+NOT_OF_GRAPHS = {
+    "plan": "each row of a vertex that is learnt is where its vertex is, as the partition has it",
+    "deduplication": "a minibatch names each of its vertices once as it is",
+}
+"""Sections of a log's recipe, and why a graph's has none."""
 
 DECISIVE_SECTIONS = ("model", "sampler", "full_graph", "wire", "training", "evaluation")
 
@@ -93,6 +99,8 @@ class Recipe(PartitionJob):
             "training.accumulate": (self.training.accumulate, 1),
             "evaluation.method": (self.evaluation.method, "exact"),
             "cache.policy": (self.cache.policy, CacheOptions().policy),
+            "cache.alpha": (self.cache.alpha, CacheOptions().alpha),
+            "pipeline.depth": (self.pipeline.depth, PipelineOptions().depth),
         }
         for name, (value, only) in refused.items():
             if value != only:
@@ -156,6 +164,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 def make_recipe(values: Mapping[str, Any], *, source: str, base: Path) -> Recipe:
     """Check a recipe that is already a nested dictionary; messages name the source, paths start from the base."""
+    refuse_sections(values, NOT_OF_GRAPHS, "graph", source=source)
     recipe = parse_settings(Recipe, values, source=source, base=base)
     return dataclasses.replace(recipe, graph=recipe.graph.resolved(base.absolute()))
 

@@ -11,10 +11,17 @@ from typing import Any
 from windrow.comm.options import checked_dataclass
 from windrow.launch.rank_process import RunOptions
 from windrow.launch.recipe_file import read_recipe
-from windrow.launch.settings import parse_settings, settings_to_dict
+from windrow.launch.settings import parse_settings, refuse_sections, settings_to_dict
 from windrow.recsys.recipe_sections import RecommendationSections
 
 __all__ = ["RecommendationRecipe", "load_recommendation_recipe", "make_recommendation_recipe"]
+
+NOT_OF_LOGS = {
+    "cache": 'rows of tables learn, so that copies are part of a plan (planner = "oper" finds which rows have some)',
+    "pipeline": "lookups of the next two minibatches are always under way",
+    "full_graph": "a sample has no neighbours",
+}
+"""Sections of a graph's recipe, and why a log's has none."""
 
 DECISIVE_SECTIONS = ("interactions", "transforms", "deduplication", "tables", "wire", "model", "training", "evaluation")
 
@@ -47,4 +54,5 @@ def load_recommendation_recipe(path: Path, overrides: Sequence[str] = ()) -> Rec
 
 def make_recommendation_recipe(values: Mapping[str, Any], *, source: str, base: Path) -> RecommendationRecipe:
     """Check a recipe that is already a nested dictionary; messages name the source, paths start from the base."""
+    refuse_sections(values, NOT_OF_LOGS, "log", source=source)
     return parse_settings(RecommendationRecipe, values, source=source, base=base)

@@ -32,7 +32,16 @@ from windrow.comm.options import NONE_WORD, refusal, sections_field
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["PATHS", "parse_settings", "plain_value", "read_toml", "settings_to_dict", "with_overrides", "write_toml"]
+__all__ = [
+    "PATHS",
+    "parse_settings",
+    "plain_value",
+    "read_toml",
+    "refuse_sections",
+    "settings_to_dict",
+    "with_overrides",
+    "write_toml",
+]
 
 PATHS = re.compile(
     r"store|run\.(folder|init_from)|graph\.path|graph\.edge_list\.vertex_file|log\.(paths|vocabularies_from)|"
@@ -64,6 +73,13 @@ def parse_settings(kind: type[Settings], values: Mapping[str, Any], *, source: s
         return TypeAdapter(kind).validate_python(values, context=base.absolute())
     except ValidationError as error:
         raise refusal(error, kind, source) from None
+
+
+def refuse_sections(values: Mapping[str, Any], reasons: Mapping[str, str], data: str, *, source: str) -> None:
+    """Refuse sections that recipes of other data have: RecipeError, which gives the reason of each."""
+    for name, reason in reasons.items():
+        if name in values:
+            raise RecipeError(f"{source}: the section [{name}] has no meaning for a {data}: {reason}. Leave it out")
 
 
 def settings_to_dict(settings: "DataclassInstance") -> dict[str, Any]:

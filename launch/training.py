@@ -144,4 +144,5 @@ def rows_of_vertices(
         optimizer=recipe.tables,
         wire=recipe.wire,
         seed=recipe.run.seed,
+        row_ids=graph.original_ids,
     )

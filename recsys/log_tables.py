@@ -1,8 +1,7 @@
 """From a recipe and its prepared log to embedding tables: which there are, and where they live."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,12 +18,10 @@ from windrow.recsys.batches.transforms import Transforms
 from windrow.recsys.log.store import LogStore, plain_settings
 from windrow.recsys.recipe_sections import RecommendationSections
 from windrow.recsys.sharded.tables_of_ranks import table_specs
-from windrow.recsys.tables.import_export import load_pretrained
-from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, check_names
+from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig
 
 if TYPE_CHECKING:
     from windrow.comm.links import Links
-    from windrow.recsys.tables.table import TableBatch
 
 __all__ = [
     "check_store",
@@ -34,7 +31,6 @@ __all__ = [
     "plan_tables",
     "plan_workload",
     "sequence_tables",
-    "set_first_values",
     "survey",
     "surveyed_table_specs",
     "table_configs",
@@ -245,27 +241,3 @@ def plan_tables(
     else:
         specs = surveyed or surveyed_table_specs(recipe, store, world_size)
     return make_plan(recipe.plan, specs, world_size, plan_workload(recipe, world_size, links))
-
-
-def set_first_values(
-    pretrained: Mapping[str, Path], specs: Iterable[TableSpec], tables: "Iterable[TableBatch]"
-) -> None:
-    """Put rows that were trained elsewhere, in a file for each table, into this rank's pieces of tables.
-
-    Nobody else has to be present.
-
-    Raises:
-        RecipeError: there is no table of that name.
-        DataError: a file does not fit its table.
-    """
-    shapes = {spec.name: (spec.rows, spec.dim) for spec in specs}
-    check_names("tables.pretrained", pretrained, list(shapes))
-    for batch in tables:
-        batch.load_state(
-            replace(
-                part,
-                tensor=load_pretrained(pretrained[name], name, part.piece.rows, part.piece.columns, shape=shapes[name]),
-            )
-            for part in batch.state()
-            if (name := part.piece.name) in pretrained and part.name == "weight"
-        )

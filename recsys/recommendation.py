@@ -15,15 +15,7 @@ from windrow.recsys.batches.interactions import read_interactions
 from windrow.recsys.batches.sampling import NegativeSampler
 from windrow.recsys.evaluation import METRICS_OF
 from windrow.recsys.log.store import LogStore
-from windrow.recsys.log_tables import (
-    check_store,
-    log_table_specs,
-    log_transforms,
-    plan_tables,
-    plan_workload,
-    set_first_values,
-    table_configs,
-)
+from windrow.recsys.log_tables import check_store, log_transforms, plan_tables, plan_workload, table_configs
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.models.retrieval import RetrievalVectors, TwoTower, two_tower_tables
@@ -187,11 +179,7 @@ def _click_recommender(
         index_dedup = recipe.deduplication.index_dedup
         sequences = EmbeddingCollection(sequence_tables, index_dedup=index_dedup, **options(sequence_tables))
     model = make_click_model(recipe, store, seed=seed)
-    recommender = Recommender(bags, sequences, model.to(device))
-    set_first_values(recipe.tables.pretrained, log_table_specs(recipe, store), recommender.local_tables())
-    for collection in recommender.collections():
-        collection.refresh_copies()
-    return recommender
+    return Recommender(bags, sequences, model.to(device))
 
 
 def make_click_model(recipe: RecommendationSections, store: LogStore, *, seed: int) -> ClickModel:

@@ -82,7 +82,8 @@ def global_generators_stay_untouched() -> Iterator[None]:
 
 WORLDS = ("loopback", 1), ("loopback", 2), ("loopback", 4), ("mpi", 2), ("mpi", 4)
 MORE_WORLDS = {"comm": (("mpi", 1), ("gloo", 2), ("gloo", 4)), "training": (("gloo", 2),)}
-"""Of tests in some folders only: what stands above `World` and the trainer cannot tell them from the others."""
+"""Of tests in some folders only: what stands above `World` and the trainer cannot tell them from the others. A module
+with a WORLDS of its own runs on these instead."""
 
 SEVERAL_RANKS = re.compile(r"\bspmd\b|\bmark\.parallel\b")
 
@@ -98,6 +99,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Let a test that takes the fixture `spmd` run on every world."""
     if "spmd" in metafunc.fixturenames:
+        common = getattr(metafunc.module, "WORLDS", WORLDS)
         more = MORE_WORLDS.get(metafunc.definition.path.relative_to(REPOSITORY / "tests").parts[0], ())
         worlds = [
             pytest.param(
@@ -105,7 +107,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 id=f"{backend}-{size}",
                 marks=pytest.mark.parallel(size) if backend != "loopback" else (),
             )
-            for backend, size in (*WORLDS, *more)
+            for backend, size in (*common, *more)
         ]
         metafunc.parametrize("spmd", worlds, indirect=True)
 

@@ -32,12 +32,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from windrow.comm.errors import StoreError
 from windrow.comm.options import NonNegativeInt, PathOption, PositiveInt, checked_dataclass
 from windrow.comm.world import World
 from windrow.partition.atomic_writes import PARTIAL_PATTERN, write_atomically
-from windrow.training.shard_files import ShardReader, StateTensor, StoredTables, check_shard_files, write_shard_file
+from windrow.training.shard_files import (
+    ROW_IDS,
+    ShardReader,
+    StateTensor,
+    StoredTables,
+    check_shard_files,
+    write_shard_file,
+)
 from windrow.training.terminal import byte_size
 
 __all__ = [
@@ -436,12 +444,14 @@ def restore_tables(
     """
     with ShardReader(tables_folder(checkpoint.path), checkpoint.header.table_files) as reader:
         for batch in tables:
-            wanted = (part for part in batch.state() if part.is_value or not weights_only)
-            batch.load_state(_stored(reader, part, grown=grown) for part in wanted)
+            parts = batch.state()
+            ids = {part.piece: part.tensor for part in parts if part.name == ROW_IDS}
+            wanted = (part for part in parts if part.name != ROW_IDS and (part.is_value or not weights_only))
+            batch.load_state(_stored(reader, part, ids.get(part.piece), grown=grown) for part in wanted)
 
 
-def _stored(reader: ShardReader, part: StateTensor, *, grown: bool) -> StateTensor:
-    """A tensor with the values that the files have of it."""
+def _stored(reader: ShardReader, part: StateTensor, ids: Tensor | None, *, grown: bool) -> StateTensor:
+    """A tensor with the values that the files have of it, or of its rows' ids."""
     piece = part.piece
     start, stop = piece.rows
     if grown:
@@ -460,6 +470,8 @@ def _stored(reader: ShardReader, part: StateTensor, *, grown: bool) -> StateTens
                 "computed from cannot grow. Keep their sizes and their compression, or begin without run.init_from"
             )
         stop = max(start, min(stop, rows))
+    if ids is not None and part.axes and not reader.read(piece.name, piece.rows, piece.columns, ROW_IDS).equal(ids):
+        return replace(part, tensor=reader.read_ids(piece.name, ids, piece.columns, part.name))
     found = reader.read(piece.name, (start, stop), piece.columns, part.name)
     if "rows" in part.axes and stop < piece.rows[1]:
         found = torch.cat([found, part.tensor[stop - start :].to(found)])

@@ -44,6 +44,8 @@ class EmbeddingModule(nn.Module, ABC):
     """In which number formats rows and their gradients travel."""
     stage: str
     """Begins the names of its traffic in the meter."""
+    row_ids: Tensor | None = None
+    """int64 [rows], of one table: ids of its rows, where they stand in another order."""
     moves: int
     """How often tables have moved to another plan, so that their parameters are others: the same on all ranks."""
 

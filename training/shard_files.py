@@ -35,6 +35,7 @@ from windrow.comm.errors import StoreError
 from windrow.partition.atomic_writes import open_atomically
 
 __all__ = [
+    "ROW_IDS",
     "LocalTable",
     "ShardReader",
     "StateAxis",
@@ -45,6 +46,9 @@ __all__ = [
     "write_safetensors",
     "write_shard_file",
 ]
+
+ROW_IDS = "row_ids"
+"""Name of the ids of a table's rows, where these are not their numbers: they are written, and never read back."""
 
 StateAxis = Literal["rows", "columns"]
 _Range = tuple[int, int]
@@ -100,6 +104,7 @@ class StateTensor:
         name             axes                   shape              the part of another shard
         weight           ("rows", "columns")    [rows, columns]    its cells
         sum_of_squares   ("rows",)              [rows]             its rows: a mean over the piece's columns
+        row_ids          ("rows",)              [rows]             ids of rows that stand in another order
         step             ()                     any                the same in every piece, never cut
         kept_rows        ()                     any                likewise: rows of another table that these are
     """
@@ -209,6 +214,7 @@ def _shard_key(member: LocalTable, what: str) -> str:
 
 
 _MOST_PIECES_SHOWN = 3
+_ROWS_AT_ONCE = 1 << 16
 
 
 class _Stored(NamedTuple):
@@ -310,6 +316,37 @@ class ShardReader:
             (common, self._view(stored, what)[common.inside(stored.piece)[: len(axes)]]) for stored, common in ordered
         )
         return join_parts(wanted, parts, len(axes), like=sample)
+
+    def read_ids(self, table: str, ids: Tensor, columns: _Range, what: str) -> Tensor:
+        """One content of the rows of some ids, of a table whose rows stood in any order, as `ROW_IDS` says.
+
+        Args:
+            table: name.
+            ids: int64 [n], distinct.
+            columns: [start, stop).
+            what: as of `read`.
+
+        Returns:
+            As stored: [n, columns] or [n].
+
+        Raises:
+            StoreError: as `read`; or it is not known which row has which id.
+
+        Cost: reads the whole table, some rows at a time.
+        """
+        ordered, order = ids.sort()
+        (stop, _), sample, found = self.shape(table), self._sample(table, what), 0
+        rows = sample.new_empty((len(ids), columns[1] - columns[0])[: sample.ndim])
+        for start in range(0, stop if len(ids) else 0, _ROWS_AT_ONCE):
+            window = (start, min(start + _ROWS_AT_ONCE, stop))
+            stored = self.read(table, window, columns, ROW_IDS)
+            places = torch.searchsorted(ordered, stored).clamp(max=len(ids) - 1)
+            hits = ordered[places] == stored
+            rows[order[places[hits]]] = self.read(table, window, columns, what)[hits]
+            found += int(hits.sum())
+        if found != len(ids):
+            raise StoreError(f"{self._folder}: {len(ids) - found} of {len(ids)} rows of table {table!r} are not there")
+        return rows
 
     def _add(self, path: Path, opened: ExitStack) -> None:
         from safetensors import SafetensorError, safe_open

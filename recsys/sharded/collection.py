@@ -36,12 +36,13 @@ from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, 
 from windrow.recsys.sharded.rank_tables import RankTables
 from windrow.recsys.sharded.tables_of_ranks import TablesOfRanks, checked_groups, table_specs
 from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, without_values, write_table
-from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm
+from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm, share_forms
+from windrow.recsys.tables.import_export import write_pretrained
 from windrow.recsys.tables.make import first_values, initialise
 from windrow.recsys.tables.options import TableConfig, TableOptions, check_configs, embedding_names, init_fn_of
 from windrow.recsys.tables.table import TableBatch
 from windrow.training.embedding import EmbeddingModule, RowLookup
-from windrow.training.shard_files import StateTensor
+from windrow.training.shard_files import ROW_IDS, StateTensor
 
 if TYPE_CHECKING:
     from windrow.comm.world import World
@@ -101,6 +102,7 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         wire: WireOptions | None,
         seed: int,
         stage: str,
+        row_ids: Tensor | None = None,
     ) -> None:
         super().__init__()
         check_configs(tables, pooled=pooled)
@@ -124,6 +126,7 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         """How often `move_to` has changed the plan."""
         self._steps = 0
         self._learning_rate: float | None = None
+        self.row_ids = row_ids
         self._ahead: list[tuple[KeyedJaggedTensor, InFlightLookup[Result]]] = []
         self.access: AccessCounts | None = None
         """Counts what is looked up in training, where it is set."""
@@ -132,7 +135,7 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         self.group, self._peers = _split(self.world, self.plan)
         """Ranks that hold all tables together, among which lookups stay; all, but for `Plan.replica_groups`."""
         self._place(self.plan, seed=seed)
-        self._call_init_fns()
+        self._write_given_values()
         self.refresh_copies()
 
     def _place(self, plan: Plan, *, seed: int | None) -> None:
@@ -176,6 +179,7 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
                 peers=None if replicated else self._peers,
                 fixed=held.arrays,
                 seed=seed,
+                row_ids=self.row_ids,
             )
             for owner, replicated in ((layout.owners[self.group.rank], False), (layout.replicated, True))
         )
@@ -193,6 +197,8 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         ]
         """Copies of rows."""
         self._forms, self._compressed = list(zip(forms, ranks, strict=True)), compressed
+        # A form's numbers stand in no order of rows.
+        self._stored_ids = None if forms else self.row_ids
         self._sharded, self._replicated = sharded, copies
         self.form = MessageFormat(
             np.int64 if layout.wide_ids else np.int32,
@@ -277,22 +283,26 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         """Write the first values again; what optimisers keep becomes zero. Collective, where rows have copies."""
         for batch in self._owned():
             for found in batch.state():
-                found.tensor.zero_()
+                if found.name != ROW_IDS:
+                    found.tensor.zero_()
         for batch in self._dense_batches():
             initialise(batch, self.held.options, self.held.rows, seed=self._seed)
         for compressed in self._compressed:
             compressed.initialise(seed=self._seed)
-        self._call_init_fns()
+        self._write_given_values()
         self.refresh_copies()
 
-    def _call_init_fns(self) -> None:
+    def _write_given_values(self) -> None:
+        """Values of files and of functions in place of random ones; compressed tables have seen to theirs."""
         # Copies have nothing yet that owners should know.
         weights = {} if self.is_meta else self._weights(self._owned())
         for table in self.configs:
-            init_fn = init_fn_of(table)
-            if init_fn is not None and (pieces := weights.get(table.name)):
-                shape = (table.num_embeddings, table.embedding_dim)
-                write_table(pieces, first_values(init_fn, table.name, shape, seed=self._seed))
+            pieces, shape = weights.get(table.name, []), (table.num_embeddings, table.embedding_dim)
+            init_fn, path = init_fn_of(table), self.options.pretrained.get(table.name)
+            if path is not None:
+                write_pretrained(pieces, path, shape, self.row_ids)
+            elif init_fn is not None and pieces:
+                write_table(pieces, first_values(init_fn, table.name, shape, seed=self._seed), self.row_ids)
 
     @property
     def is_meta(self) -> bool:
@@ -488,7 +498,8 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
 
     def whole_tables(self) -> "WholeTables":
         """Tables as this rank stores them, where it stores them whole, and nobody has copies of rows."""
-        weights = {name: [] if name in self.held.copied else found for name, found in self._weights().items()}
+        scattered = self.held.copied if self._stored_ids is None else [spec.name for spec in self.specs]
+        weights = {name: [] if name in scattered else found for name, found in self._weights().items()}
         return WholeTables(self.stored_specs(), weights)
 
     def whole_table(self, name: str) -> Tensor:
@@ -510,20 +521,14 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         """
         spec = {spec.name: spec for spec in self.stored_specs()}[name]
         stage = f"{self.stage}: whole tables"
-        return gather_table(self.group, self._stored_plan(), spec, self._weights()[name], stage=stage)
+        return gather_table(
+            self.group, self._stored_plan(), spec, self._weights()[name], row_ids=self._stored_ids, stage=stage
+        )
 
     def table_forms(self) -> "list[Form]":
         """How compressed tables are computed from what is stored, also where that is not stored. Collective."""
-        stage = f"{self.stage}: forms"
-        for form, rank in self._forms:
-            if rank is None or self.group.size == 1:
-                continue
-            # Which rows are hot, say: only the rank that learns knows.
-            parts = form.state(replicated=False) if rank == self.group.rank else []
-            parts = self.group.broadcast_object(parts, root=rank, stage=stage)
-            if rank != self.group.rank:
-                for part in parts:
-                    form.load(part)
+        if self.group.size > 1:
+            share_forms(self.group, self._forms, stage=f"{self.stage}: forms")
         return [*(form for form, _ in self._forms), *self.held.arrays.values()]
 
     def _form_keys(self, prefix: str) -> dict[str, tuple["Form", StateTensor]]:
@@ -562,15 +567,13 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         del keep_vars
         if self._left_out:
             return
-        weights, plan, stage = self._weights(), self._stored_plan(), f"{self.stage}: state_dict, which every rank calls"
+        weights, plan, ids = self._weights(), self._stored_plan(), self._stored_ids
+        stage = f"{self.stage}: state_dict, which every rank calls"
         if not self.is_meta:
             self.table_forms()
         destination.update({key: part.tensor.clone() for key, (_, part) in self._form_keys(prefix).items()})
         for key, spec in self._keys(prefix).items():
-            pieces = weights[spec.name]
-            destination[key] = (
-                pieces[0].tensor if self.is_meta else gather_table(self.group, plan, spec, pieces, stage=stage)
-            )
+            destination[key] = gather_table(self.group, plan, spec, weights[spec.name], row_ids=ids, stage=stage)
 
     def _load_from_state_dict(  # noqa: PLR0917  # PyTorch's signature
         self,
@@ -594,7 +597,7 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
                 continue
             given: Tensor = state_dict[key]
             if tuple(given.shape) == (spec.rows, spec.dim):
-                write_table(weights[spec.name], given)
+                write_table(weights[spec.name], given, self._stored_ids)
             else:
                 error_msgs.append(f"size mismatch for {key}: {list(given.shape)} is given for {[spec.rows, spec.dim]}")
         of_forms = self._form_keys(prefix)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from windrow.training.shard_files import LocalTable, StateTensor, StoredTables, join_parts
+from windrow.training.shard_files import ROW_IDS, LocalTable, StateTensor, StoredTables, join_parts
 
 if TYPE_CHECKING:
     from windrow.comm.world import World
@@ -54,8 +54,8 @@ def move_state(world: "World", before: Sequence[StoredTables], after: Sequence[S
         after: what it is to store; of the same optimisers.
         stage: name of the traffic; must agree.
     """
-    held = [part for batch in before for part in batch.state()]
-    targets = [(batch, part) for batch in after for part in batch.state()]
+    held = [part for batch in before for part in batch.state() if part.name != ROW_IDS]
+    targets = [(batch, part) for batch in after for part in batch.state() if part.name != ROW_IDS]
     everyone = world.all_gather_object(
         ([_described(part) for part in held], [_described(part) for _, part in targets]), stage=stage
     )

@@ -37,6 +37,7 @@ class RankTables:
         peers: the ranks that hold what this one does, in the order of their groups; None where there is one group.
         fixed: names of tables that cannot have more rows later, in batches of their own.
         seed: of the first values; None: they are zero, for what is about to be loaded.
+        row_ids: int64 [rows], of one table that there is: ids of rows that stand in another order; None: numbers.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class RankTables:
         peers: "World | None",
         fixed: Collection[str],
         seed: int | None,
+        row_ids: Tensor | None,
     ) -> None:
         self.batches: list[TableBatch] = []
         self._pooled, self._peers = pooled, peers
@@ -68,7 +70,7 @@ class RankTables:
             through = compressed.get(members[0].name)
             batch: TableBatch
             if through is not None:
-                batch = LookupThroughForm(members, lookups, through, pooled=pooled)
+                batch = LookupThroughForm(members, lookups, through, pooled=pooled, row_ids=row_ids)
             else:
                 batch = make_table_batch(
                     options,
@@ -80,6 +82,7 @@ class RankTables:
                     by_row=peers is not None,
                     device=device,
                     seed=seed,
+                    row_ids=row_ids,
                 )
             batch.fixed = members[0].name in fixed
             batch.is_copy = peers is not None and peers.rank > 0

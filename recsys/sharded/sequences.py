@@ -54,6 +54,10 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         optimizer: how tables are stored and learn; must agree. None: row-wise Adagrad, fp32.
         wire: in which form vectors and their gradients travel; must agree. None: float32.
         seed: of the first values; must agree. They do not depend on the plan.
+        row_ids: int64 [rows] on the CPU, of a collection of one table: the ids of its rows, where they stand in another
+            order, such as those of vertices in the order of their parts. Lookups and plans name rows by where they
+            stand; first values, compressed forms, files, state dicts and checkpoints by ids, so that a run goes on with
+            rows in any order. Must agree. None: ids are the rows' numbers.
 
     Raises:
         RecipeError: tables, groups or options are not right.
@@ -77,6 +81,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         optimizer: TableOptions | None = None,
         wire: WireOptions | None = None,
         seed: int = 0,
+        row_ids: Tensor | None = None,
     ) -> None:
         del use_gather_select, use_gather_select_per_sharding
         super().__init__(
@@ -91,6 +96,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
             wire=wire,
             seed=seed,
             stage="embedding rows",
+            row_ids=_checked_ids(row_ids, tables),
         )
         dims = {table.embedding_dim for table in tables}
         if len(dims) > 1:
@@ -249,6 +255,18 @@ class _Rows(RowLookup):
 
     def drop(self) -> None:
         self._tables.lookup_of(self._ids, ()).settle()
+
+
+def _checked_ids(row_ids: Tensor | None, tables: Sequence[TableConfig]) -> Tensor | None:
+    if row_ids is None:
+        return None
+    rows = [table.num_embeddings for table in tables]
+    if rows != [len(row_ids)] or not torch.equal(row_ids.sort().values, torch.arange(len(row_ids))):
+        raise RecipeError(
+            f"row_ids are {len(row_ids):,} numbers for tables of so many rows: {', '.join(map(str, rows))}; they name "
+            "each row of one table once, from 0"
+        )
+    return row_ids
 
 
 def _landings(owner: OwnerLayout, samples: Sequence[Samples]) -> list[Landing]:

@@ -227,7 +227,9 @@ def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[Ta
     Raises:
         RecipeError: options say something of a table that is not there.
     """
-    check_names("tables", options.per_table, [table.name for table in tables])
+    names = [table.name for table in tables]
+    check_names("tables", options.per_table, names)
+    check_names("tables.pretrained", options.pretrained, names)
     held = TablesOfRanks(tables, options)
     specs = []
     compressed: dict[str, int] = {}

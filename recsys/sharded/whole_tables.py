@@ -65,7 +65,15 @@ _VALUES_AT_ONCE = 1 << 22
 """Values that travel at a time: 16 MB."""
 
 
-def gather_table(world: "World", plan: Plan, spec: TableSpec, pieces: Sequence[StateTensor], *, stage: str) -> Tensor:
+def gather_table(
+    world: "World",
+    plan: Plan,
+    spec: TableSpec,
+    pieces: Sequence[StateTensor],
+    *,
+    row_ids: Tensor | None = None,
+    stage: str,
+) -> Tensor:
     """Bring a table together on every rank. Collective.
 
     Args:
@@ -73,18 +81,20 @@ def gather_table(world: "World", plan: Plan, spec: TableSpec, pieces: Sequence[S
         plan: where the table is; must agree.
         spec: of the table; must agree.
         pieces: of its weights that this rank stores, replicated ones too.
+        row_ids: int64 [rows], the id of each row, where it is not its number; must agree.
         stage: name of the traffic; must agree.
 
     Returns:
-        [rows, dim] float32 in memory of its own, on the CPU. Each rank sends its shards size - 1 times.
+        [rows, dim] float32 in memory of its own, on the CPU, by id; of pieces on the meta device the first. Each rank
+        sends its shards size - 1 times.
     """
+    if pieces and pieces[0].tensor.is_meta:
+        return pieces[0].tensor
     whole = torch.empty(spec.rows, spec.dim, device="cpu")
     for found in pieces:
         whole[_slices(found.piece)] = found.tensor.cpu().float()
-    if world.size == 1:
-        return whole
     rows_at_once = max(_VALUES_AT_ONCE // spec.dim, 1)
-    for start in range(0, spec.rows, rows_at_once):
+    for start in range(0, spec.rows if world.size > 1 else 0, rows_at_once):
         rows = (start, start + rows_at_once)
         parts = [list(_parts(plan.shards_on(rank), spec.name, rows)) for rank in range(world.size)]
         mine = [whole[part].reshape(-1) for part in parts[world.rank]]
@@ -95,7 +105,7 @@ def gather_table(world: "World", plan: Plan, spec: TableSpec, pieces: Sequence[S
                 target = whole[part]
                 target.copy_(values[first : first + target.numel()].view(target.shape))
                 first += target.numel()
-    return whole
+    return whole if row_ids is None else whole[row_ids.argsort()]
 
 
 def without_values(spec: TableSpec) -> StateTensor:
@@ -105,10 +115,11 @@ def without_values(spec: TableSpec) -> StateTensor:
     return StateTensor(piece=whole, name="weight", tensor=tensor, axes=("rows", "columns"), replicated=False)
 
 
-def write_table(pieces: Sequence[StateTensor], whole: Tensor) -> None:
-    """Copy a whole table [rows, dim] to where this rank stores its pieces; values are converted."""
+def write_table(pieces: Sequence[StateTensor], whole: Tensor, row_ids: Tensor | None = None) -> None:
+    """Copy a whole table [rows, dim], by id, to where this rank stores its pieces; values are converted."""
     for found in pieces:
-        found.tensor.copy_(whole[_slices(found.piece)])
+        rows, columns = _slices(found.piece)
+        found.tensor.copy_(whole[rows if row_ids is None else row_ids[rows], columns])
 
 
 def _slices(piece: LocalTable) -> tuple[slice, slice]:

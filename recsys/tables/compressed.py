@@ -28,7 +28,7 @@ from windrow.training.shard_files import LocalTable, StateTensor
 if TYPE_CHECKING:
     from windrow.comm.world import World
 
-__all__ = ["CompressedTables", "LookupThroughForm", "make_form", "make_forms", "shared_bytes"]
+__all__ = ["CompressedTables", "LookupThroughForm", "make_form", "make_forms", "share_forms", "shared_bytes"]
 
 
 def make_forms(tables: Sequence[TableConfig], options: TableOptions) -> list[Form]:
@@ -215,6 +215,17 @@ class CompressedTables:
             world.meter.record_found(f"{stage}: rows of compressed tables", local=computed, cached=found, remote=0)
 
 
+def share_forms(world: "World", forms: Sequence[tuple[Form, int | None]], *, stage: str) -> None:
+    """Tell all ranks what forms know that one rank alone learns: which rows are hot, say. Collective."""
+    for form, rank in forms:
+        if rank is None:
+            continue
+        parts = form.state(replicated=False) if rank == world.rank else []
+        for part in world.broadcast_object(parts, root=rank, stage=stage):
+            if rank != world.rank:
+                form.load(part)
+
+
 class _StoredTables(DenseGradientTableBatch):
     """The stored tables of a form, and what else it has to save."""
 
@@ -255,10 +266,17 @@ class LookupThroughForm(TableBatch):
     Args:
         members, lookups, pooled: see `TableBatch`; the members are pieces of the form's tables.
         tables: where their values come from.
+        row_ids: as `TableBatch.row_ids`, of rows that are not pooled, where the stored tables are.
     """
 
     def __init__(
-        self, members: tuple[LocalTable, ...], lookups: tuple[int, ...], tables: CompressedTables, *, pooled: bool
+        self,
+        members: tuple[LocalTable, ...],
+        lookups: tuple[int, ...],
+        tables: CompressedTables,
+        *,
+        pooled: bool,
+        row_ids: Tensor | None = None,
     ) -> None:
         super().__init__(members, lookups, pooled=pooled)
         # In a tuple, since the stored tables are modules of someone else.
@@ -266,6 +284,7 @@ class LookupThroughForm(TableBatch):
         names = [table.name for table in tables.form.tables]
         pieces = [Segment(names.index(piece.name), piece.rows[0], piece.columns) for piece in members]
         self._segments = [pieces[member] for member in lookups]
+        self.row_ids = None if row_ids is None else row_ids.to(next(tables.batch.parameters()).device)
 
     def forward(self, values: Tensor, offsets: Tensor, per_sample_weights: Tensor | None = None) -> Tensor:
         """See `TableBatch.forward`."""
@@ -280,8 +299,11 @@ class LookupThroughForm(TableBatch):
         bounds = segment_bounds(offsets, len(self._segments))
         found = []
         for segment, start, stop in zip(self._segments, bounds, bounds[1:], strict=False):
-            each = torch.arange(stop - start + 1, device=values.device)
-            found.append(tables.form.pool([segment], values[start:stop], each, None, stored))
+            each, ids, looked_up = torch.arange(stop - start + 1, device=values.device), values[start:stop], segment
+            if self.row_ids is not None:
+                ids = self.row_ids[segment.first_row + ids.long()]
+                looked_up = segment._replace(first_row=0)
+            found.append(tables.form.pool([looked_up], ids, each, None, stored))
         return torch.cat(found)
 
     def step(self) -> None:

@@ -30,6 +30,7 @@ def make_table_batch(
     by_row: bool = False,
     device: torch.device | None = None,
     seed: int | None = 0,
+    row_ids: Tensor | None = None,
 ) -> TableBatch:
     """Make the storage of some shards of tables, with their first values.
 
@@ -44,6 +45,7 @@ def make_table_batch(
         by_row: whether some ranks hold the same shards: gradients are then of the rows that were looked up alone.
         device: where to store them; None for the CPU.
         seed: the run's seed. Equal seeds give equal values, however the tables are cut. None: values are zero.
+        row_ids: see `TableBatch.row_ids`.
 
     Returns:
         Values are uniform in [-initial_scale, initial_scale), for None sqrt(1 / rows) as in DLRM (Naumov et al.,
@@ -80,6 +82,7 @@ def make_table_batch(
             by_row=range(len(members)) if by_row else (),
             device=device,
         )
+    batch.row_ids = row_ids
     if seed is not None:
         initialise(batch, options, table_rows, seed=seed)
     return batch

@@ -283,8 +283,8 @@ class TableOptions:
     initial_scale: PositiveFloat | None = None
     """First values are uniform in [-initial_scale, initial_scale); "none" for sqrt(1 / rows), as in DLRM."""
     pretrained: Mapping[str, PathOption] = field(default_factory=dict)
-    """First values by table, instead of random ones: .npy or .safetensors files of [rows, dim], row k for id k. Each
-    rank reads its own part."""
+    """First values by table, instead of others: .npy or .safetensors files of [rows, dim], row k for id k. Each rank
+    reads its own part."""
     weight_decay: NonNegativeFloat = 0.0
     """What each value, times itself, adds to its gradient in every step (an L2 penalty, as PyTorch's optimisers have
     it). It moves every row in every step, so it has the costs of adam."""
@@ -400,7 +400,9 @@ class TableOptions:
     def only(self, tables: Iterable[str]) -> "TableOptions":
         """The same without what is said of other tables than these."""
         kept = set(tables)
-        return replace(self, per_table={name: found for name, found in self.per_table.items() if name in kept})
+        per_table = {name: found for name, found in self.per_table.items() if name in kept}
+        pretrained = {name: path for name, path in self.pretrained.items() if name in kept}
+        return replace(self, per_table=per_table, pretrained=pretrained)
 
     @property
     def keeps_hot_rows(self) -> bool:

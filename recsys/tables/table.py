@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from windrow.comm.random import Stream, stream_key
-from windrow.training.shard_files import LocalTable, StateAxis, StateTensor
+from windrow.training.shard_files import ROW_IDS, LocalTable, StateAxis, StateTensor
 
 __all__ = ["TableBatch", "fill_slices", "table_key"]
 
@@ -52,6 +52,8 @@ class TableBatch(nn.Module, ABC):
         """Whether a rank of another group of ranks saves what is here: see `StateTensor.is_copy`."""
         self.fixed = False
         """Whether members can have no more rows than before: see `StateTensor.fixed`."""
+        self.row_ids: Tensor | None = None
+        """int64 [rows of the table], on the CPU: ids of rows that stand in another order than that of their ids."""
         self.output_dim = sum(dims) if pooled else dims[0]
 
     @abstractmethod
@@ -101,14 +103,20 @@ class TableBatch(nn.Module, ABC):
         return any(gradient.is_sparse or bool(gradient.any()) for gradient in found)
 
     def initialise(self, *, seed: int, scales: Sequence[float]) -> None:
-        """Write first values that depend on seed, table, row and column alone, not on how tables are cut.
+        """Write first values that depend on seed, table, id and column alone, not on how tables are cut.
 
         Args:
             seed: the run's seed.
             scales: for each member half the width of its first values' interval around 0: uniform in [-scale, scale).
         """
         for number, (member, scale) in enumerate(zip(self.members, scales, strict=True)):
-            fill_slices(self._stored(number)["weight"], member, scale, seed)
+            fill_slices(self._stored(number)["weight"], member, scale, seed, self._ids_of(member))
+
+    def _ids_of(self, member: LocalTable) -> Tensor | None:
+        # Copies of rows stand behind the table.
+        if self.row_ids is None or member.rows[0] >= len(self.row_ids):
+            return None
+        return self.row_ids[slice(*member.rows)]
 
     def state(self) -> list[StateTensor]:
         """Everything that is learnt: views of values and of what the optimiser keeps."""
@@ -124,7 +132,8 @@ class TableBatch(nn.Module, ABC):
                 fixed=self.fixed,
             )
             for number, member in enumerate(self.members)
-            for name, tensor in self._stored(number).items()
+            for name, tensor in (*self._stored(number).items(), (ROW_IDS, self._ids_of(member)))
+            if tensor is not None
         ]
 
     def load_state(self, tensors: Iterable[StateTensor]) -> None:
@@ -148,18 +157,18 @@ _CHUNK_VALUES = 1 << 20
 """Values made at a time where they must be converted or sent to another device: 4 MB, so they stay in a cache."""
 
 
-def fill_slices(weight: Tensor, place: LocalTable, scale: float, seed: int) -> None:
-    """First values of a shard; rounded from float32 where `weight` is shorter."""
+def fill_slices(weight: Tensor, place: LocalTable, scale: float, seed: int, row_ids: Tensor | None = None) -> None:
+    """First values of a shard, by the ids of its rows where these are not their numbers; rounded where it is short."""
     from windrow.recsys.tables.table_kernels import fill_uniform
 
     key = np.uint64(table_key(place.name, seed))
-    first_row, first_column = place.rows[0], place.columns[0]
-    if weight.device.type == "cpu" and weight.dtype == torch.float32:
-        fill_uniform(weight.numpy(), key, first_row, first_column, np.float32(scale))
-        return
+    in_place = weight.device.type == "cpu" and weight.dtype == torch.float32
     rows_at_once = max(_CHUNK_VALUES // max(weight.shape[1], 1), 1)
     for start in range(0, len(weight), rows_at_once):
         part = weight[start : start + rows_at_once]
-        values = np.empty(part.shape, dtype=np.float32)
-        fill_uniform(values, key, first_row + start, first_column, np.float32(scale))
-        part.copy_(torch.from_numpy(values))
+        first = place.rows[0] + start
+        ids = np.arange(first, first + len(part)) if row_ids is None else row_ids[start : start + len(part)].numpy()
+        values = part.numpy() if in_place else np.empty(part.shape, dtype=np.float32)
+        fill_uniform(values, key, ids, place.columns[0], np.float32(scale))
+        if not in_place:
+            part.copy_(torch.from_numpy(values))

@@ -22,6 +22,7 @@ from windrow.comm.rows_kernels import AHEAD, CACHE_LINE_BYTES, as_float16
 __all__ = ["add_to_rows", "distinct", "fill_uniform", "learn", "sum_rows"]
 
 Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.integer]
 Offsets = npt.NDArray[np.int64]
@@ -286,20 +287,20 @@ _STEP = np.float32(2.0**-23)
 
 
 @numba.njit(nogil=True, cache=True)
-def fill_uniform(values: Floats, key: np.uint64, first_row: int, first_column: int, scale: np.float32) -> None:
+def fill_uniform(values: Floats, key: np.uint64, ids: Ids, first_column: int, scale: np.float32) -> None:
     """Fill a shard of a table with uniform numbers, each a function of key, row and column alone.
 
     Args:
         values: [rows, columns] float32, written.
         key: of seed and table.
-        first_row: of the shard in the whole table.
+        ids: [rows] of each row in the whole table.
         first_column: of the shard in the whole table.
         scale: numbers are in [-scale, scale), multiples of scale / 2**23.
     """
     rows, columns = values.shape
     for row in range(rows):
         # SplitMix64 from a start of the row's own: one number of 64 bits for two neighbouring columns.
-        start = hash_id(key, np.uint64(first_row + row))
+        start = hash_id(key, np.uint64(ids[row]))
         for column in range(columns):
             place = np.uint64(first_column + column)
             number = mix64(start + (place >> _ONE) * _GOLDEN) >> ((place & _ONE) * _BITS_HALF)

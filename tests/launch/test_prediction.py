@@ -310,7 +310,7 @@ def test_rows_of_vertices_are_learnt_where_there_are_no_features(
     monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
     run, out = shared_tmp_path / "run", shared_tmp_path / "p.parquet"
     if launched_rank() == 0:
-        store_graph(shared_tmp_path, dataclasses.replace(make_graph(), features=None), ranks)
+        store_graph(shared_tmp_path, dataclasses.replace(make_graph(), features=None), *{1, ranks})
     with connect() as world:
         world.barrier(stage="store")
     tables = {"dim": 4, "initial_scale": 1.0, "learning_rate": 0.1}
@@ -321,6 +321,11 @@ def test_rows_of_vertices_are_learnt_where_there_are_no_features(
     assert found.figures == pytest.approx({"validation": record.validation, "test": record.test})
     assert (found.rows, result.test) == (NUM_VERTICES, record.test)
     assert main(["evaluate", str(run)]) == 0
+    if launched_rank() == 0:
+        # Rows are those of the user's vertices, wherever the partition has them.
+        one = make(shared_tmp_path, model={"embedding": True}, tables=tables, run={"backend": "loopback"})
+        predicted(one, run, shared_tmp_path / "one.parquet")
+        torch.testing.assert_close(table(shared_tmp_path / "one.parquet"), table(out), rtol=1e-4, atol=1e-5)
     if ranks == 1:  # An error ends a job of several.
         with pytest.raises(RecipeError, match="none of others: leave out --graph"):
             predicted(recipe, run, out, store=recipe.store)

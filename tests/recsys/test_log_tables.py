@@ -16,14 +16,7 @@ from windrow.launch.recommendation_recipe import RecommendationRecipe, make_reco
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
-from windrow.recsys.log_tables import (
-    check_store,
-    log_table_specs,
-    plan_tables,
-    sequence_tables,
-    set_first_values,
-    table_configs,
-)
+from windrow.recsys.log_tables import check_store, log_table_specs, plan_tables, sequence_tables, table_configs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.tables_of_ranks import table_specs
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
@@ -145,8 +138,8 @@ def test_pretrained_rows_come_to_whoever_holds_them(tmp_path: Path, planner: Any
 
     def body(world: World) -> list[tuple[str, bool]]:
         plan = plan_with_planner(planner, SPECS, world.size)
-        bags = EmbeddingBagCollection(TABLES, world=world, plan=plan, optimizer=TableOptions(dim=8))
-        set_first_values({"item": tmp_path / "item.npy"}, SPECS, bags.local_tables())
+        options = TableOptions(dim=8, pretrained={"item": tmp_path / "item.npy"})
+        bags = EmbeddingBagCollection(TABLES, world=world, plan=plan, optimizer=options)
         return [
             (
                 part.piece.name,
@@ -163,8 +156,7 @@ def test_pretrained_rows_come_to_whoever_holds_them(tmp_path: Path, planner: Any
 
 def test_pretrained_rows_that_fit_no_table_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"tables.pretrained.itm: there is no such table. Did you mean 'item'"):
-        set_first_values({"itm": tmp_path / "item.npy"}, SPECS, [])
+        EmbeddingBagCollection(TABLES, optimizer=TableOptions(dim=8, pretrained={"itm": tmp_path / "item.npy"}))
     np.save(tmp_path / "item.npy", np.zeros((9, 8), dtype=np.float32))
-    bags = EmbeddingBagCollection(TABLES, optimizer=TableOptions(dim=8))
     with pytest.raises(DataError, match=r"item.npy"):
-        set_first_values({"item": tmp_path / "item.npy"}, SPECS, bags.local_tables())
+        EmbeddingBagCollection(TABLES, optimizer=TableOptions(dim=8, pretrained={"item": tmp_path / "item.npy"}))

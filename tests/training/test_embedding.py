@@ -33,10 +33,9 @@ def part_of(graph, world, *, in_order=False):
     return gnn.PartitionedGraph.from_graph(graph, book, world.rank)
 
 
-def first_rows(part):
-    """What writes first values that do not depend on the partition."""
-    drawn = torch.randn(part.num_vertices, COLUMNS, generator=torch.Generator().manual_seed(2))
-    return lambda table: table.copy_(drawn[part.original_ids])
+def first_rows(table):
+    """Writes first values, by the user's ids."""
+    table.copy_(torch.randn(table.shape, generator=torch.Generator().manual_seed(2)))
 
 
 def make_embedding(part, world, *, init_fn=None, plan=None, **options):
@@ -46,6 +45,7 @@ def make_embedding(part, world, *, init_fn=None, plan=None, **options):
         world=world,
         plan=plan or part.plan_of_rows("vertex", COLUMNS),
         optimizer=recsys.TableOptions(**{"optimizer": "sgd", "learning_rate": RATE, **options}),
+        row_ids=part.original_ids,
     )
 
 
@@ -79,7 +79,7 @@ class DenseRows(nn.Module):
     def __init__(self, part):
         super().__init__()
         self.rows = nn.Parameter(torch.empty(part.num_vertices, COLUMNS))
-        first_rows(part)(self.rows.data)
+        first_rows(self.rows.data)
         self.gnn = gnn.build_model(SHAPE, in_features=6 + COLUMNS, out_features=part.num_outputs, seed=5)
 
     def forward(self, blocks, x, dropout=None):
@@ -109,11 +109,11 @@ def expected():
 def test_rows_learn_as_those_of_one_process(spmd, expected, depth, plan):
     def body(world):
         part = part_of(make_graph(), world)
-        embedding = make_embedding(part, world, init_fn=first_rows(part), plan=plan)
+        embedding = make_embedding(part, world, init_fn=first_rows, plan=plan)
         trainer = make_trainer(world, part, embedding, pipeline=PipelineOptions(depth=depth))
         losses = [trainer.train_epoch(epoch) for epoch in range(3)]
         trainer.close()
-        return losses, embedding.whole_table("vertex")[part.book.old_to_new]
+        return losses, embedding.whole_table("vertex")
 
     for losses, rows in spmd(body):
         torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected[0]), rtol=1e-5, atol=0)
@@ -126,12 +126,12 @@ def test_rows_learn_from_the_whole_graph_as_those_of_one_process(spmd, plan):
 
     def body(world):
         part = part_of(make_graph(), world)
-        embedding = make_embedding(part, world, init_fn=first_rows(part), plan=plan)
+        embedding = make_embedding(part, world, init_fn=first_rows, plan=plan)
         model = gnn.build_model(SHAPE, in_features=6 + COLUMNS, out_features=part.num_outputs, seed=5)
         task = gnn.FullGraphTask(part, embedding=embedding)
         trainer = Trainer(world, model, task, seed=5, optimizer="sgd", learning_rate=RATE, epochs=3)
         losses = [trainer.train_epoch(epoch) for epoch in range(3)]
-        found = losses, embedding.whole_table("vertex")[part.book.old_to_new], trainer.evaluate()
+        found = losses, embedding.whole_table("vertex"), trainer.evaluate()
         trainer.close()
         return found
 
@@ -148,7 +148,7 @@ def test_rows_learn_from_the_whole_graph_as_those_of_one_process(spmd, plan):
 )
 def test_rows_of_every_form_learn_alike_on_any_number_of_ranks(spmd, form, plan):
     def losses_of(world):
-        part = part_of(make_graph(), world, in_order=True)
+        part = part_of(make_graph(), world)
         embedding = make_embedding(part, world, plan=plan, initial_scale=0.5, **FORMS[form])
         trainer = make_trainer(world, part, embedding)
         losses = [trainer.train_epoch(epoch) for epoch in range(3)]
@@ -169,7 +169,7 @@ def test_inference_from_all_neighbours_is_the_same_by_layers_and_by_minibatches(
         found = []
         for method in ("exact", "sampled"):
             evaluation = gnn.EvaluationOptions(method=method, fanouts=(-1, -1), batch_size=32)
-            embedding = make_embedding(part, world, init_fn=first_rows(part), optimizer="rowwise_adagrad")
+            embedding = make_embedding(part, world, init_fn=first_rows, optimizer="rowwise_adagrad")
             trainer = make_trainer(world, part, embedding, evaluation=evaluation)
             trainer.train_epoch(0)
             found.append((trainer.predict(), trainer.evaluate()))
@@ -218,33 +218,34 @@ def test_links_are_learnt_from_rows_alone(spmd):
         assert before != after
 
 
-def test_a_run_goes_on_bit_for_bit_in_the_same_partition_alone(shared_tmp_path):
+@pytest.mark.parametrize("form", ["dense", "robe"])
+def test_a_run_goes_on_bit_for_bit_and_in_any_partition(shared_tmp_path, form):
     class StopAfterOne(Callback):
         def on_epoch(self, trainer, record):
             trainer.should_stop = True
 
-    def fit(world, name, *, part=None, callbacks=(), **options):
-        part = part or part_of(make_graph(), world)
-        embedding = make_embedding(part, world, optimizer="rowwise_adagrad")
+    def fit(world, name, *, in_order=False, callbacks=(), **options):
+        part = part_of(make_graph(), world, in_order=in_order)
+        more = FORMS["robe"] if form == "robe" else {}
+        embedding = make_embedding(part, world, **{"optimizer": "rowwise_adagrad", **more})
         trainer = make_trainer(world, part, embedding, training={"callbacks": callbacks})
         trainer.fit(run_folder=shared_tmp_path / name, **options)
         return embedding.whole_table("vertex")
 
     def body(world):
         whole = fit(world, "whole")
-        halves = fit(world, "halves", callbacks=[StopAfterOne()])
-        assert not torch.equal(halves, whole)
-        assert torch.equal(fit(world, "halves", resume=True), whole)
+        halves = [fit(world, name, callbacks=[StopAfterOne()]) for name in ("same", "other")]
+        assert not torch.equal(halves[0], whole)
+        assert torch.equal(fit(world, "same", resume=True), whole)
+        return whole
 
-    Loopback.run(2, body)
-    with pytest.raises(StoreError, match="belongs to another graph"):
-        Loopback.run(
-            2, lambda world: fit(world, "halves", resume=True, part=part_of(make_graph(), world, in_order=True))
-        )
+    whole = Loopback.run(2, body)[0]
+    for rows in Loopback.run(3, lambda world: fit(world, "other", resume=True, in_order=True)):
+        torch.testing.assert_close(rows, whole, rtol=1e-4, atol=1e-5)
 
     def load(world):
-        part = part_of(make_graph(), world, in_order=True)
-        make_trainer(world, part, make_embedding(part, world)).load_weights(shared_tmp_path / "halves")
+        part = part_of(replace(make_graph(), labels=make_graph().labels.flip(0)), world)
+        make_trainer(world, part, make_embedding(part, world)).load_weights(shared_tmp_path / "same")
 
     with pytest.raises(StoreError, match="on another graph, whose ids name other rows: name its own store"):
         Loopback.run(2, load)
@@ -256,6 +257,10 @@ def test_what_cannot_be_honoured_is_refused():
     embedding = make_embedding(part, world)
     with pytest.raises(RecipeError, match="vertex 7; expected one of 120"):
         gnn.NodeTask(part, embedding=recsys.EmbeddingCollection([recsys.EmbeddingConfig(7, COLUMNS, "vertex")]))
+    with pytest.raises(RecipeError, match=r"row_ids = graph\.original_ids"):
+        gnn.NodeTask(part, embedding=recsys.EmbeddingCollection([recsys.EmbeddingConfig(120, COLUMNS, "vertex")]))
+    with pytest.raises(RecipeError, match=r"row_ids are 119 numbers .* rows: 120; they name each row"):
+        recsys.EmbeddingCollection([recsys.EmbeddingConfig(120, COLUMNS, "vertex")], row_ids=torch.arange(119))
     model = gnn.build_model(SHAPE, in_features=6 + COLUMNS, out_features=part.num_outputs, seed=5)
     with pytest.raises(RecipeError, match="made for 'fp32' and 'fp32'"):
         Trainer(world, model, gnn.NodeTask(part, FANOUTS, embedding=embedding), wire=WireOptions(vectors="bf16"))
@@ -281,12 +286,12 @@ def test_what_cannot_be_honoured_is_refused():
 def test_a_lookup_is_given_up(spmd):
     def body(world):
         part = part_of(make_graph(), world)
-        embedding = make_embedding(part, world, init_fn=first_rows(part))
+        embedding = make_embedding(part, world, init_fn=first_rows)
         given_up = embedding.start_rows(torch.arange(3))
         kept = embedding.start_rows(torch.arange(world.rank, 9))
         given_up.drop()
         with torch.no_grad():
-            return kept.finish(), embedding.whole_table("vertex")[world.rank : 9]
+            return kept.finish(), embedding.whole_table("vertex")[part.original_ids[world.rank : 9]]
 
     for found, rows in spmd(body):
         assert torch.equal(found, rows)

@@ -150,11 +150,13 @@ def test_any_rectangle_equals_a_slice_of_the_whole(
     numbers = torch.arange(1.0, rows * dim + 1).reshape(rows, dim)
     whole = {"weight": numbers.sqrt().to(dtype), "first_moment": numbers.pow(0.3)}
     by_row = torch.arange(1.0, rows + 1).pow(1 / 3)
+    ids = torch.tensor(data.draw(st.permutations(range(rows))))
     held: list[list] = [[] for _ in range(ranks)]
     for bounds in cut(data, rows):
         for columns in cut(data, dim):
             contents = {what: tensor[slice(*bounds), slice(*columns)] for what, tensor in whole.items()}
             contents |= {"sum_of_squares": by_row[slice(*bounds)], "step": torch.tensor(12.0)}
+            contents["row_ids"] = ids[slice(*bounds)]
             held[data.draw(st.integers(0, ranks - 1))] += tensors_of(member(bounds, columns), contents)
     for rank, members in enumerate(held):
         write_shard_file(folder / str(rank), members)
@@ -162,7 +164,15 @@ def test_any_rectangle_equals_a_slice_of_the_whole(
         assert reader.tables == ["item"]
         assert reader.shape("item") == (rows, dim)
         assert reader.dtype("item") == dtype
-        assert set(reader.contents("item")) == {*whole, "sum_of_squares", "step"}
+        assert set(reader.contents("item")) == {*whole, "sum_of_squares", "row_ids", "step"}
+        some = torch.tensor(data.draw(st.permutations(range(rows))))[: data.draw(st.integers(0, rows))]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("windrow.training.shard_files._ROWS_AT_ONCE", 7)
+            for what, tensor in {**whole, "sum_of_squares": by_row}.items():
+                found = reader.read_ids("item", some, (0, dim), what)
+                assert torch.equal(found, tensor[ids.argsort()[some]])
+            with pytest.raises(StoreError, match="1 of 1 rows of table 'item' are not there"):
+                reader.read_ids("item", torch.tensor([rows]), (0, dim), "weight")
         for _ in range(3):
             bounds, columns = some_range(data, rows), some_range(data, dim)
             for what, tensor in whole.items():

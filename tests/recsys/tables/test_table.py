@@ -411,7 +411,7 @@ def test_half_precision_starts_rounded(monkeypatch):
 
 def test_first_values_equal_plain_integers():
     values = np.zeros((7, 12), dtype=np.float32)
-    fill_uniform(values[:, 1:10], np.uint64(123456789), 1000, 3, np.float32(0.25))
+    fill_uniform(values[:, 1:10], np.uint64(123456789), np.arange(1000, 1007), 3, np.float32(0.25))
     for row in range(7):
         start = int(hash_ids(123456789, np.array([1000 + row]))[0])
         for column in range(3, 12):
