@@ -21,7 +21,6 @@ says little.
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -117,8 +116,8 @@ def read_data(folder: Path, *, short: bool) -> tuple[Sessions, dict[str, NextIte
     return sessions, {"validation": validation, "test": NextItemSamples(histories, targets)}, num_items
 
 
-def work(task: Mapping[str, Any]) -> object:
-    """Train once, with early stopping."""
+def work(task: Mapping[str, Any], first_rows: Path | None = None) -> dict[str, Any]:
+    """Train once, with early stopping; the table starts from the rows of a file, where there is one."""
     from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 
     keep_freed_memory()
@@ -147,7 +146,12 @@ def work(task: Mapping[str, Any]) -> object:
         next_item_tables(num_items, DIM),
         world=world,
         groups=[[ITEM]] if deduplicated else (),
-        optimizer=TableOptions(dim=DIM, learning_rate=TABLE_LEARNING_RATE, initial_scale=INITIAL_SCALE),
+        optimizer=TableOptions(
+            dim=DIM,
+            learning_rate=TABLE_LEARNING_RATE,
+            initial_scale=INITIAL_SCALE,
+            pretrained={ITEM: first_rows} if first_rows else {},
+        ),
         seed=seed,
     )
     model = NextItem(
@@ -176,12 +180,13 @@ def work(task: Mapping[str, Any]) -> object:
         return evaluator.evaluate()[split]
 
     stopping = EarlyStopping(patience=PATIENCE)
-    seconds, losses, best = [], [], None
+    seconds, losses, recalls, best = [], [], [], None
     for epoch in range(EPOCHS_SHORT if short else EPOCHS):
         start = time.perf_counter()
         losses.append(trainer.train_epoch(epoch))
         seconds.append(time.perf_counter() - start)
         found = measure("validation")
+        recalls.append(found["recall@20"])
         print(f"{variant} {seed}: epoch {epoch + 1} {seconds[-1]:.1f} s {found}", file=sys.stderr, flush=True)
         if stopping.update(epoch, found["recall@20"]):
             learnt = [
@@ -201,6 +206,7 @@ def work(task: Mapping[str, Any]) -> object:
     return {
         **found,
         "validation": stopping.best_value,
+        "validations": recalls,
         "best_epoch": stopping.best_epoch + 1,
         "first_loss": losses[0],
         "epoch_s": seconds,
@@ -222,7 +228,7 @@ def differences(
 
 
 def measure(program: Program) -> Findings:
-    """Train every variant from every seed, two at a time; in full only once, to compare."""
+    """Train every variant from every seed, one on each core at a time; in full only once, to compare."""
     folder = program.options.data.resolve()
     if not (folder / DIGINETICA).is_file():
         raise MissingDataError(
@@ -232,13 +238,10 @@ def measure(program: Program) -> Findings:
     compared = (SHUFFLED, CLUSTERED, SHUFFLED_HALVED, CLUSTERED_HALVED)
     wanted = [(variant, seed) for seed in seeds for variant in compared] + [(IN_FULL, 0)]
 
-    def run(key: tuple[str, int]) -> dict[str, Any]:
-        task = {"variant": key[0], "seed": key[1], "short": program.short, "data": str(folder)}
-        found: dict[str, Any] = program.in_process(task, threads=1)
-        return found
-
-    with ThreadPoolExecutor(2) as two:
-        runs = dict(zip(wanted, two.map(run, wanted), strict=True))
+    tasks = [
+        {"variant": variant, "seed": seed, "short": program.short, "data": str(folder)} for variant, seed in wanted
+    ]
+    runs = dict(zip(wanted, program.in_processes(tasks, threads=1), strict=True))
     rows = [
         {
             "variant": variant,

@@ -7,6 +7,7 @@ made, not before.
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.evaluation import ClickEvaluator, RecommendationEvaluationOptions
+from windrow.recsys.log.co_occurrences import CoOccurrences, co_occurrences
 from windrow.recsys.log.options import FeatureOptions, LogSplitOptions
 from windrow.recsys.log.prepare import prepare, prepare_rows
 from windrow.recsys.log.store import LogStore
@@ -29,6 +30,7 @@ __all__ = [
     "ClickEvaluator",
     "ClickModel",
     "ClickTask",
+    "CoOccurrences",
     "EmbeddingBagCollection",
     "EmbeddingBagConfig",
     "EmbeddingCollection",
@@ -48,6 +50,7 @@ __all__ = [
     "TrainingOptions",
     "build_model",
     "choose_forms",
+    "co_occurrences",
     "export",
     "load",
     "prepare",

@@ -4,6 +4,7 @@ import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,9 +34,8 @@ def run_example(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 def test_every_example_is_tested_and_short(repository: Path) -> None:
     examples = sorted((repository / "examples").glob("*.py"))
-    tested = ["compare_partitioners", "compare_runs", "daily_run", "next_item", "own_click_model", "own_graph"]
-    tested.append("train_from_recipe")
-    assert [path.stem for path in examples] == tested
+    tested = ["compare_partitioners", "compare_runs", "daily_run", "graph_of_log", "next_item", "own_click_model"]
+    assert [path.stem for path in examples] == [*tested, "own_graph", "train_from_recipe"]
     assert max(len(path.read_text().splitlines()) for path in examples) < 100
 
 
@@ -71,6 +71,29 @@ def test_daily_run(run_example: RunExample, shared_tmp_path: Path, ranks: int) -
     assert len(days) == 2
     assert min(map(min, areas)) > 0.7
     assert lines[-1].startswith("customer 7 clicks on lamp 3 with probability 0.")
+
+
+@ON_ONE_AND_TWO_RANKS
+def test_graph_of_log(
+    run_example: RunExample,
+    prepare_clicks: Callable[[Path], None],
+    click_recipe: Callable[..., Any],
+    shared_tmp_path: Path,
+    ranks: int,
+) -> None:
+    recipe = shared_tmp_path / "clicks.toml"
+    if launched_rank() == 0:
+        prepare_clicks(shared_tmp_path)
+        write_toml(recipe, click_recipe(shared_tmp_path, training={"epochs": 2}).settings())
+    meet(ranks)
+    lines = run_example("graph_of_log.py", str(recipe), "--folder", str(shared_tmp_path / "out"), "--epochs", "2")
+    rows = np.load(shared_tmp_path / "out" / "item.npy")
+    assert rows.shape == (14, 8)
+    assert np.abs(rows).max() < 0.1
+    if launched_rank() == 0:
+        said = [line.split() for line in lines if line.startswith("first rows ")]
+        assert [words[2] for words in said] == ["random:", "from_graph:"]
+        assert min(float(words[-1]) for words in said) > 0.7
 
 
 @ON_ONE_AND_TWO_RANKS
