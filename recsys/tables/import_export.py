@@ -11,7 +11,7 @@ from torch import Tensor
 from windrow.comm.errors import DataError, nearest_name
 from windrow.comm.numpy_files import map_array
 from windrow.partition.atomic_writes import open_atomically
-from windrow.training.shard_files import ShardReader, StateTensor, write_safetensors
+from windrow.training.shard_files import ROW_IDS, ShardReader, StateTensor, write_safetensors
 
 __all__ = ["export_safetensors", "export_torchrec", "load_pretrained", "write_pretrained"]
 
@@ -140,10 +140,12 @@ def _check(
 
 
 CHUNK_BYTES = 1 << 24
+CHUNK_BYTES_BY_ID = 1 << 30
+"""Of a table whose rows stand in another order than that of their ids: all of it is read for each chunk."""
 
 
 def export_safetensors(reader: ShardReader, path: Path, *, tables: Iterable[str] | None = None) -> str:
-    """Write one safetensors file with every table, whole: its name -> [rows, dim], in the precision it was trained in.
+    """Write one safetensors file with every table, whole: its name -> [rows, dim], by id, in the precision of training.
 
     Args:
         reader: of the ranks' files.
@@ -157,7 +159,7 @@ def export_safetensors(reader: ShardReader, path: Path, *, tables: Iterable[str]
         StoreError: a table is not all there.
         OSError: the disk is full or not writable; an old file is as it was.
 
-    Memory: a few pieces of 16 MiB; rows are copied from file to file.
+    Memory: a few pieces of 16 MiB, or of 1 GiB of rows that stand in another order; they are copied from file to file.
     """
     names = list(reader.tables if tables is None else tables)
     layout = {name: (reader.dtype(name), reader.shape(name)) for name in names}
@@ -196,6 +198,12 @@ def export_torchrec(
 
 def _row_chunks(reader: ShardReader, table: str) -> Iterator[Tensor]:
     rows, dim = reader.shape(table)
-    step = max(CHUNK_BYTES // (dim * reader.dtype(table).itemsize), 1)
+    by_id = ROW_IDS in reader.contents(table)
+    step = max((CHUNK_BYTES_BY_ID if by_id else CHUNK_BYTES) // (dim * reader.dtype(table).itemsize), 1)
     for start in range(0, rows, step):
-        yield reader.read(table, (start, min(start + step, rows)), (0, dim))
+        window = (start, min(start + step, rows))
+        yield (
+            reader.read_ids(table, torch.arange(*window), (0, dim), "weight")
+            if by_id
+            else reader.read(table, window, (0, dim))
+        )

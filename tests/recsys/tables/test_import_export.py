@@ -46,6 +46,20 @@ def test_safetensors(tmp_path: Path, names: list[str], monkeypatch: pytest.Monke
     assert not (tmp_path / "x.safetensors").exists()
 
 
+def test_rows_in_another_order_are_written_by_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "CHUNK_BYTES_BY_ID", 60)
+    ids = torch.tensor([3, 9, 0, 7, 1, 2, 8, 4, 6, 5])
+    for number, rows in enumerate([(0, 7), (7, 10)]):
+        piece = LocalTable(name="item", rows=rows, columns=(0, 5))
+        weight = TABLES["item"][ids[slice(*rows)]]
+        found = StateTensor(piece=piece, name="weight", tensor=weight, axes=("rows", "columns"), replicated=False)
+        numbers = replace(found, name="row_ids", tensor=ids[slice(*rows)], axes=("rows",))
+        write_shard_file(tmp_path / str(number), [found, numbers])
+    with ShardReader(tmp_path, ["0", "1"]) as reader:
+        export_safetensors(reader, tmp_path / "tables.safetensors")
+    assert torch.equal(load_file(tmp_path / "tables.safetensors")["item"], TABLES["item"])
+
+
 def test_torchrec_loads_it(tmp_path: Path, names: list[str]) -> None:
     from torchrec.modules.embedding_configs import EmbeddingBagConfig
     from torchrec.modules.embedding_modules import EmbeddingBagCollection
