@@ -57,6 +57,8 @@ __all__ = ["Codes", "k_means"]
 ROWS_OF_AN_ENTRY = 256
 """Rows that k-means looks at, for each entry, at most."""
 ROUNDS = 10
+DISTANCES, DISTANCES_GPU = 1 << 16, 1 << 24
+"""From vectors to centres, at a time: those of a CPU stay in a cache, which makes ten times as fast as in memory."""
 ROWS_AT_ONCE = 1 << 14
 
 
@@ -229,4 +231,7 @@ def k_means(vectors: Tensor, clusters: int) -> Tensor:
 
 def _closest(vectors: Tensor, centres: Tensor) -> Tensor:
     """[n] the centre closest to each vector."""
-    return (centres.square().sum(1) - 2 * vectors @ centres.T).argmin(1)
+    halves, columns = centres.square().sum(1) / 2, centres.T.contiguous()
+    rows_at_once = max((DISTANCES if vectors.device.type == "cpu" else DISTANCES_GPU) // len(centres), 1)
+    parts = [torch.addmm(halves, some, columns, alpha=-1).argmin(1) for some in vectors.split(rows_at_once)]
+    return torch.cat(parts) if parts else halves.new_empty(0, dtype=torch.int64)
