@@ -15,7 +15,7 @@ and count. Codes that are learnt, and counts of hot rows, come on top ("MB besid
 
 The learning rate of tables is the recipe's, tuned for dense ones, a third or three times of it: that of the best
 validation metric with the first seed, for dense tables too. Test metric at the best validation epoch. One thread
-computes, and seconds are the processor's: a form is trained on each core at a time.
+computes, and seconds are the processor's: a form is trained on each core at a time, and they share its memory.
 
     frappe     86,582 samples of ten fields, AUC (examples/frappe.toml)
     clicks     200,000 generated samples of 31 features, whose labels a planted model draws, AUC

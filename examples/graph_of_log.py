@@ -48,14 +48,18 @@ def vectors_of_graph(
 def first_rows(world: World, recipe: RecommendationRecipe, folder: Path, epochs: int) -> dict[str, Path]:
     """Files of first rows for the recipe's tables, from the graph of its log. Collective."""
     found = recsys.co_occurrences(recsys.LogStore.open(recipe.store))
-    size = {"dim": recipe.tables.dim, "epochs": epochs, "seed": recipe.run.seed}
+    dims = {recipe.tables.of(table).dim for table in found.vertices}
+    if len(dims) > 1:
+        raise SystemExit(f"tables have {sorted(dims)} columns, and the vectors of one graph have one length")
+    size = {"dim": dims.pop(), "epochs": epochs, "seed": recipe.run.seed}
     vectors = vectors_of_graph(world, found.pairs, found.num_vertices, folder=folder / "graph", **size)
-    # As large as the rows that the tables would start from.
-    vectors *= (recipe.tables.initial_scale or 0.01) / np.sqrt(3 * np.mean(np.square(vectors)))
     files = {table: folder / f"{table}.npy" for table in found.vertices}
     if world.rank == 0:
         for table, (start, stop) in found.vertices.items():
-            np.save(files[table], vectors[start:stop])
+            rows = vectors[start:stop]
+            # As large as the rows that the table would start from.
+            scale = recipe.tables.of(table).initial_scale or (stop - start) ** -0.5
+            np.save(files[table], rows * scale / np.sqrt(3 * np.mean(np.square(rows))))
     world.barrier(stage="vectors")
     return files
 
@@ -66,7 +70,8 @@ def main(path: Path, folder: Path, epochs: int) -> None:
     with wr.connect() as world:
         if world.rank == 0:
             folder.mkdir(parents=True)
-            prepare_log(recipe.store, recipe.log, recipe.split, overwrite=True)
+            if not recipe.store.exists():
+                prepare_log(recipe.store, recipe.log, recipe.split)
         world.barrier(stage="prepare")
         files = first_rows(world, recipe, folder, epochs)
     from_graph = replace(recipe, tables=replace(recipe.tables, pretrained=files))

@@ -90,6 +90,7 @@ def explain_full_graph(
     *,
     links: Links | None = None,
     learnt_columns: int = 0,
+    summed_numbers: int = 0,
 ) -> FullGraphExplanation:
     """Work out what travels, for all parts of a graph in this one process.
 
@@ -99,6 +100,7 @@ def explain_full_graph(
         options: likewise; each format of messages is shown, whichever these name.
         links: of a network with one rank for each part; None where it is not known.
         learnt_columns: of rows of vertices that are learnt, behind the features.
+        summed_numbers: what these are computed from on every rank, so that its gradients are summed with the model's.
 
     Raises:
         RecipeError: its method slices features, whose bytes are another sum.
@@ -131,7 +133,7 @@ def explain_full_graph(
             )
         )
         pairs.append(of_layer)
-    weights = sum(weight.numel() for weight in built.parameters())
+    weights = summed_numbers + sum(weight.numel() for weight in built.parameters())
     gradient_bytes = NUMBER_BYTES * weights
     choice = ""
     if options.method == "auto" and links is not None:

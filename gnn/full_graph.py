@@ -221,8 +221,9 @@ class FullGraphTask(VertexTask[None]):
         halo = partial(Halo, world, block, sources[block.num_dst :], graph.offsets, device=device)
         whole = halo(cover=False)
         fewest = halo(cover=True) if self._options.partial_sums else whole
+        owners = crc32(graph.original_ids.numpy().tobytes(), crc32(repr(graph.offsets).encode()))
         self._sent_rows, self._whole_rows = (sum(each.send_counts) for each in (fewest, whole))
-        self.bits = self._make_bits(block, num_layers)
+        self.bits = self._make_bits(block, num_layers, owners)
         """Of their messages; None where these travel in the formats of the wire."""
         formats: Sequence[Mapping[Way, Codec]] = (
             self.bits.codecs
@@ -260,7 +261,6 @@ class FullGraphTask(VertexTask[None]):
         exact = exchanges(HaloExchange, "evaluation, ", [{}] * num_layers)
         self._exact_blocks = [replace(block, exchange=exchange) for exchange in exact]
         holding = [exchange for exchange in self.exchanges if isinstance(exchange, HoldingExchange)]
-        owners = crc32(graph.original_ids.numpy().tobytes(), crc32(repr(graph.offsets).encode()))
         self._held = HeldRows(holding, rank=world.rank, partition=owners, device=device) if holding else None
 
     def _load_features(self, codec: Codec) -> FullGraphOptions:
@@ -313,7 +313,7 @@ class FullGraphTask(VertexTask[None]):
     def _known_links(self) -> Links:
         return self._links or described_links(NetworkDescription(nodes=self.setup.world.size))
 
-    def _make_bits(self, block: Block, num_layers: int) -> MessageBits | None:
+    def _make_bits(self, block: Block, num_layers: int, partition: int) -> MessageBits | None:
         options, setup = self._options, self.setup
         messages, wire = options.messages, setup.wire
         if messages == "wire":
@@ -353,6 +353,7 @@ class FullGraphTask(VertexTask[None]):
                 "gradients": inverse if symmetric else ones,
             },
             seed=setup.seed,
+            partition=partition,
         )
 
     def global_batch_size(self, epoch: int, step: int) -> int:
@@ -413,7 +414,8 @@ class FullGraphTask(VertexTask[None]):
         """Of this part's vertices: features, and rows that are learnt behind them. Collective."""
         if self._embedding is None:
             return self._features
-        learnt = self._embedding.start_rows(torch.arange(*self.graph.own_range)).finish().to(self.setup.device)
+        with self.setup.stopwatch.measure("lookup"):
+            learnt = self._embedding.start_rows(torch.arange(*self.graph.own_range)).finish().to(self.setup.device)
         return torch.cat([self._features, learnt], 1) if self._features.shape[1] else learnt
 
     def update(self) -> None:
@@ -436,8 +438,8 @@ class FullGraphTask(VertexTask[None]):
         super().load_state(state)
         held = {name.removeprefix(HELD): state[name] for name in state if name.startswith(HELD)}
         if self.bits is not None:
-            bits = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-            self.bits.load_state({name: value for name, value in bits.items() if not name.startswith(HELD)})
+            mine = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+            self.bits.load_state({name: value for name, value in mine.items() if not name.startswith(HELD)})
         if self._held is not None:
             self._held.make_room(held)
 

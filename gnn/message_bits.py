@@ -62,6 +62,7 @@ class MessageBits:
         every_epochs: epochs between two assignments.
         own_weights: what the square of an error counts in a sum of a vertex, and in its gradient: [own vertices] each.
         seed: the run's.
+        partition: digest of who owns which vertex: widths of another partition are those of other rows.
     """
 
     def __init__(
@@ -77,8 +78,10 @@ class MessageBits:
         every_epochs: int,
         own_weights: Mapping[Way, Tensor],
         seed: int,
+        partition: int,
     ) -> None:
         self._world = world
+        self._partition = partition
         self._is_random = messages == "random"
         self._assigns = messages in ("adaptive", "random")
         self._links = links
@@ -110,11 +113,10 @@ class MessageBits:
             self._assign(epoch, exchanges)
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on with these widths; where they are those of another number of ranks, with `FIRST_BITS`."""
-        self.state = dict(state)
-        ranks = {int(name.split()[-1]) for name in state}
-        if len(ranks) != self._world.size:
+        """Go on with these widths; where they are those of another partition, with `FIRST_BITS`."""
+        if int(state.get("partition", torch.tensor(-1))) != self._partition:
             return
+        self.state = dict(state)
         for layer, codecs in enumerate(self.codecs):
             for way, codec in codecs.items():
                 name = f"{layer} {way} {self._world.rank}"
@@ -148,7 +150,8 @@ class MessageBits:
             name = f"{layer} {way} {self._world.rank}"
             assigned[f"counts {name}"] = torch.tensor([*send_counts, *receive_counts])
             assigned[f"bits {name}"] = torch.cat([*sent, told])
-        self.state = dict(ChainMap(*self._world.all_gather_object(assigned, stage="halo: bits of rows")))
+        everyones = self._world.all_gather_object(assigned, stage="halo: bits of rows")
+        self.state = {**ChainMap(*everyones), "partition": torch.tensor(self._partition)}
 
     def _solve(self, groups: GroupsOfChannels, width: int, key: int) -> BitsOfChannels:
         if self._is_random:

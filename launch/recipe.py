@@ -37,6 +37,16 @@ NOT_OF_GRAPHS = {
 }
 """Sections of a log's recipe, and why a graph's has none."""
 
+OF_SAMPLES: Mapping[str, tuple[str, ...]] = {
+    "sampler": ("order", "storage"),
+    "cache": (),
+    "pipeline": (),
+    "training": ("accumulate",),
+    "evaluation": ("method", "fanouts", "batch_size"),
+}
+"""Settings that full-graph training has no use for; none named: all of the section. Every recipe has fanouts and a
+batch size, which are left alone."""
+
 DECISIVE_SECTIONS = ("model", "sampler", "full_graph", "wire", "training", "evaluation")
 
 
@@ -94,20 +104,15 @@ class Recipe(PartitionJob):
 
     def _check_full_graph(self) -> None:
         """Refuse what has no meaning without sampling."""
-        refused = {
-            "sampler.storage": (self.sampler.storage, "fp32"),
-            "training.accumulate": (self.training.accumulate, 1),
-            "evaluation.method": (self.evaluation.method, "exact"),
-            "cache.policy": (self.cache.policy, CacheOptions().policy),
-            "cache.alpha": (self.cache.alpha, CacheOptions().alpha),
-            "pipeline.depth": (self.pipeline.depth, PipelineOptions().depth),
-        }
-        for name, (value, only) in refused.items():
-            if value != only:
-                raise RecipeError(
-                    f"{name} = {value!r} with full_graph.enabled = true, where every step takes all vertices and "
-                    f"nothing is sampled: leave it out ({only!r})"
-                )
+        for section, names in OF_SAMPLES.items():
+            given = getattr(self, section)
+            for field_ in dataclasses.fields(given):
+                value, only = getattr(given, field_.name), field_.default
+                if value != only and field_.name in (names or {field_.name}):
+                    raise RecipeError(
+                        f"{section}.{field_.name} = {value!r} with full_graph.enabled = true, where every step takes "
+                        f"all vertices and nothing is sampled: leave it out ({only!r})"
+                    )
 
     def _check_fanouts(self, section: str, fanouts: Sequence[int]) -> None:
         if len(fanouts) != self.model.num_layers:

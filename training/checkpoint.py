@@ -470,6 +470,11 @@ def _stored(reader: ShardReader, part: StateTensor, ids: Tensor | None, *, grown
                 "computed from cannot grow. Keep their sizes and their compression, or begin without run.init_from"
             )
         stop = max(start, min(stop, rows))
+    if part.axes and (ids is not None) != (ROW_IDS in reader.contents(piece.name)):
+        raise StoreError(
+            f"table {piece.name!r} has {'no ' * (ids is not None)}row_ids in the checkpoint and "
+            f"{'no ' * (ids is None)}row_ids here: make the collection as it was made for that run"
+        )
     if ids is not None and part.axes and not reader.read(piece.name, piece.rows, piece.columns, ROW_IDS).equal(ids):
         return replace(part, tensor=reader.read_ids(piece.name, ids, piece.columns, part.name))
     found = reader.read(piece.name, (start, stop), piece.columns, part.name)

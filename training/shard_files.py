@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 ROW_IDS = "row_ids"
-"""Name of the ids of a table's rows, where these are not their numbers: they are written, and never read back."""
+"""Name of the ids of a table's rows, where these are not their numbers: read to find rows, and never written over."""
 
 StateAxis = Literal["rows", "columns"]
 _Range = tuple[int, int]

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import count
@@ -139,7 +140,7 @@ class Program:
     def in_processes(
         self, tasks: Sequence[Mapping[str, Any]], *, threads: int, deadline_s: float = DEFAULT_DEADLINE_S
     ) -> list[Any]:
-        """Do as `in_process` for each task, as many at a time as have a core for each thread: not to time them.
+        """Do as `in_process` for each task, as many at a time as have a core for each thread: each slows the others.
 
         Returns and raises as `on_ranks`, in the order of the tasks. The first that fails ends those that run.
         """
@@ -156,7 +157,8 @@ class Program:
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for process in family(os.getpid()) - {os.getpid()}:
-                    os.kill(process, signal.SIGTERM)
+                    with suppress(ProcessLookupError):  # It has just ended.
+                        os.kill(process, signal.SIGTERM)
                 raise
         return [one.result() for one in waited]
 

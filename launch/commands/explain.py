@@ -175,8 +175,17 @@ def _explain_full_graph(
     from windrow.gnn.explain_full_graph import describe_full_graph, explain_full_graph
 
     _refuse_options(arguments, OF_CACHES, "full-graph training")
-    learnt = recipe.vertex_table.dim * recipe.model.embedding
-    found = explain_full_graph(graph, recipe.model, recipe.full_graph, links=links, learnt_columns=learnt)
+    columns, numbers = recipe.vertex_table.dim * recipe.model.embedding, 0
+    if columns:
+        from windrow.launch.recipe import VERTEX_TABLE
+        from windrow.recsys.tables.compressed import make_forms
+        from windrow.recsys.tables.options import EmbeddingConfig
+
+        forms = make_forms([EmbeddingConfig(graph.num_vertices, columns, VERTEX_TABLE)], recipe.tables)
+        numbers = sum(stored.num_cells for form in forms for stored in form.stored)
+    found = explain_full_graph(
+        graph, recipe.model, recipe.full_graph, links=links, learnt_columns=columns, summed_numbers=numbers
+    )
     print(f"{recipe.name}: {describe_full_graph(found, recipe.full_graph, recipe.wire, network=network)}")
     write_json(arguments.json, asdict(found))
     return 0

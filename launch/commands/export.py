@@ -78,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not files:
         raise StoreError(f"{checkpoint.path} has no embedding tables: give the folder of a recommendation run")
     with ShardReader(tables_folder(checkpoint.path), files) as reader:
-        tables = arguments.tables or reader.tables
+        # Full-graph training may hold rows of others beside tables.
+        tables = arguments.tables or [table for table in reader.tables if "weight" in reader.contents(table)]
         with writing(arguments.out, "--out"):
             if arguments.format == "safetensors":
                 export_safetensors(reader, arguments.out, tables=tables)

@@ -16,11 +16,14 @@ from windrow.comm.errors import RecipeError, nearest_name
 from windrow.recsys.batches.arrow_columns import Lists, filled_in, one_chunk, runs_of_column
 from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.log.store import LABEL_COLUMN, LogStore
-from windrow.recsys.log.vocabulary import FIRST_VALUE_ROW
+from windrow.recsys.log.vocabulary import FIRST_VALUE_ROW, MISSING_ROW
 
 __all__ = ["CoOccurrences", "co_occurrences"]
 
 IntArray = npt.NDArray[np.int64]
+
+FIRST_ROWS = {"vocabulary": FIRST_VALUE_ROW, "hash": MISSING_ROW + 1, "rows": 0}
+"""Of rows that stand for values of the log, by the rule that made them."""
 
 
 class CoOccurrences(NamedTuple):
@@ -28,7 +31,7 @@ class CoOccurrences(NamedTuple):
 
     Attributes:
         pairs: int64 [2, n], two vertices each, every pair once, the lower number first.
-        counts: int64 [n], samples in which they do.
+        counts: int64 [n], how often they do: an id twice in a sample's list counts twice.
         vertices: for each table the [start, stop) of its rows among the vertices.
     """
 
@@ -84,10 +87,7 @@ def co_occurrences(store: LogStore, features: Sequence[str] = (), *, positive: b
                 labels = np.stack(columns[LABEL_COLUMN].to_numpy(zero_copy_only=False))
                 samples = np.flatnonzero((labels.reshape(len(labels), -1) > 0).any(axis=1))
                 lists = [of_feature.select(samples) for of_feature in lists]
-            first = [
-                vertices[feature.table][0] + (FIRST_VALUE_ROW if feature.ids == "vocabulary" else 0)
-                for feature in chosen
-            ]
+            first = [vertices[feature.table][0] + FIRST_ROWS[feature.ids] for feature in chosen]
             found = [
                 _pairs(lists[a], lists[b], first[a], first[b], stops[-1]) for a, b in combinations(range(len(lists)), 2)
             ]

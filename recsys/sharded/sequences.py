@@ -261,10 +261,11 @@ def _checked_ids(row_ids: Tensor | None, tables: Sequence[TableConfig]) -> Tenso
     if row_ids is None:
         return None
     rows = [table.num_embeddings for table in tables]
-    if rows != [len(row_ids)] or not torch.equal(row_ids.sort().values, torch.arange(len(row_ids))):
+    is_right = rows == [len(row_ids)] and row_ids.dtype == torch.int64
+    if not is_right or not row_ids.sort().values.equal(torch.arange(len(row_ids))):
         raise RecipeError(
-            f"row_ids are {len(row_ids):,} numbers for tables of so many rows: {', '.join(map(str, rows))}; they name "
-            "each row of one table once, from 0"
+            f"row_ids are {len(row_ids):,} numbers of {row_ids.dtype}, {len(row_ids.unique()):,} different ones, for "
+            f"tables of so many rows: {', '.join(map(str, rows))}. They name each row of one table once, in int64"
         )
     return row_ids
 

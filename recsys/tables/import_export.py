@@ -189,9 +189,8 @@ def export_torchrec(
     names = list(reader.tables if tables is None else tables)
     state = {}
     for name in names:
-        rows, dim = reader.shape(name)
         kind = "embeddings" if name in sequences else "embedding_bags"
-        state[f"{kind}.{name}.weight"] = reader.read(name, (0, rows), (0, dim))
+        state[f"{kind}.{name}.weight"] = torch.cat([torch.empty(0, reader.shape(name)[1]), *_row_chunks(reader, name)])
     with open_atomically(path) as file:
         torch.save(state, file)
 

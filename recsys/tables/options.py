@@ -284,7 +284,7 @@ class TableOptions:
     """First values are uniform in [-initial_scale, initial_scale); "none" for sqrt(1 / rows), as in DLRM."""
     pretrained: Mapping[str, PathOption] = field(default_factory=dict)
     """First values by table, instead of others: .npy or .safetensors files of [rows, dim], row k for id k. Each rank
-    reads its own part."""
+    reads its own part; of rows that stand in another order than that of their ids, all."""
     weight_decay: NonNegativeFloat = 0.0
     """What each value, times itself, adds to its gradient in every step (an L2 penalty, as PyTorch's optimisers have
     it). It moves every row in every step, so it has the costs of adam."""

@@ -53,7 +53,8 @@ class TableBatch(nn.Module, ABC):
         self.fixed = False
         """Whether members can have no more rows than before: see `StateTensor.fixed`."""
         self.row_ids: Tensor | None = None
-        """int64 [rows of the table], on the CPU: ids of rows that stand in another order than that of their ids."""
+        """int64 [rows of the table]: ids of rows that stand in another order than that of their ids. On the CPU, or
+        where a form computes."""
         self.output_dim = sum(dims) if pooled else dims[0]
 
     @abstractmethod

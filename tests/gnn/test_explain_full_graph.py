@@ -61,7 +61,7 @@ def check_bytes(graph, shape, options, *, learnt_columns=0):
         if learnt_columns:
             config = EmbeddingConfig(part.num_vertices, learnt_columns, "vertex")
             plan = part.plan_of_rows("vertex", learnt_columns)
-            embedding = EmbeddingCollection([config], world=world, plan=plan, wire=wire)
+            embedding = EmbeddingCollection([config], world=world, plan=plan, wire=wire, row_ids=part.original_ids)
         columns = graph.features.shape[1] + learnt_columns
         model = build_model(shape, in_features=columns, out_features=3, seed=2)
         task = FullGraphTask(part, messages, embedding=embedding)

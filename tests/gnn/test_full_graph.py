@@ -52,8 +52,8 @@ WEIGHTED = dataclasses.replace(
 )
 
 
-def make_part(world, graph):
-    assignment = torch.arange(NUM_VERTICES) * 7 % world.size
+def make_part(world, graph, *, step=7):
+    assignment = torch.arange(NUM_VERTICES) * step % (3 * world.size) % world.size
     book = PartitionBook.from_assignment(assignment.numpy(), world.size)
     return PartitionedGraph.from_graph(graph, book, world.rank)
 
@@ -412,7 +412,8 @@ def test_a_resumed_run_ends_like_one_that_was_never_killed(spmd, messages):
         assert losses == expected
 
 
-def test_widths_of_another_number_of_ranks_are_left_out():
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_widths_of_another_partition_are_left_out(ranks):
     options = FullGraphOptions(messages="adaptive", assign_every_epochs=1)
 
     def body(world):
@@ -421,10 +422,10 @@ def test_widths_of_another_number_of_ranks_are_left_out():
             trainer.train_epoch(0)
             return trainer.state_dict()
 
-    state = Loopback.run(4, body)[0]
+    state = Loopback.run(ranks, body)[0]
 
     def other(world):
-        task = FullGraphTask(make_part(world, UNDIRECTED), options)
+        task = FullGraphTask(make_part(world, UNDIRECTED, step=4), options)
         with Trainer(world, make_model("gcn", UNDIRECTED), task, learning_rate=0.01, seed=0) as trainer:
             trainer.load_state_dict(copy.deepcopy(state))
             trainer.train_epoch(1)

@@ -29,6 +29,7 @@ def log(tmp_path_factory):
         "other": draw.integers(0, 6, SAMPLES),
     }
     columns["user"][0] = "once"
+    columns["place"] = [None if number % 5 == 0 else f"p{number % 7}" for number in range(SAMPLES)]
     parquet.write_table(pa.table(columns), folder / "log.parquet")
     values = {
         "name": "log",
@@ -40,6 +41,7 @@ def log(tmp_path_factory):
                 "user": {"min_count": 2},
                 "item": {"ids": "rows", "rows": 6},
                 "cart": {"ids": "rows", "rows": 5, "multi_hot": True},
+                "place": {"ids": "hash", "rows": 1000},
                 "other": {"ids": "rows", "rows": 6, "table": "item"},
             },
         },
@@ -50,11 +52,10 @@ def log(tmp_path_factory):
 
 
 @pytest.mark.parametrize("positive", [True, False])
-@pytest.mark.parametrize("features", [(), ("user", "cart"), ("item", "other", "cart")])
+@pytest.mark.parametrize("features", [("user", "item", "cart", "other"), ("user", "cart"), ("item", "other", "cart")])
 def test_pairs_are_those_of_the_samples(log, features, positive):
     store, columns = log
     found = co_occurrences(store, features, positive=positive)
-    names = features or ("user", "item", "cart", "other")
     rows_of_users = dict(zip(*store.vocabulary("user").select(["value", "id"]).to_pydict().values(), strict=True))
     table_of = {"other": "item"}
     expected = Counter()
@@ -62,7 +63,7 @@ def test_pairs_are_those_of_the_samples(log, features, positive):
         if positive and not columns["label"][number]:
             continue
         vertices = []
-        for name in names:
+        for name in features:
             value = columns[name][number]
             ids = value if name == "cart" else [value]
             if name == "user":
@@ -74,6 +75,14 @@ def test_pairs_are_those_of_the_samples(log, features, positive):
     assert dict(zip(pairs, found.counts.tolist(), strict=True)) == dict(expected)
     assert len(set(pairs)) == len(pairs)
     assert found.num_vertices == sum(rows for table, rows in store.table_rows().items() if table in found.vertices)
+
+
+def test_values_that_are_missing_occur_with_nothing(log):
+    store, columns = log
+    found = co_occurrences(store, ("place", "item"), positive=False)
+    assert found.pairs[0].min() > found.vertices["place"][0]
+    assert found.counts.sum() == sum(place is not None for place in columns["place"])
+    assert set(co_occurrences(store).vertices) == {"user", "item", "cart", "place"}
 
 
 def test_what_is_refused(log):
