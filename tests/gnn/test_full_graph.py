@@ -52,8 +52,9 @@ WEIGHTED = dataclasses.replace(
 )
 
 
-def make_part(world, graph, *, step=7):
-    assignment = torch.arange(NUM_VERTICES) * step % (3 * world.size) % world.size
+def make_part(world, graph, *, run=NUM_VERTICES):
+    ids = torch.arange(NUM_VERTICES)
+    assignment = (ids * 7 + ids // run) % world.size
     book = PartitionBook.from_assignment(assignment.numpy(), world.size)
     return PartitionedGraph.from_graph(graph, book, world.rank)
 
@@ -425,7 +426,7 @@ def test_widths_of_another_partition_are_left_out(ranks):
     state = Loopback.run(ranks, body)[0]
 
     def other(world):
-        task = FullGraphTask(make_part(world, UNDIRECTED, step=4), options)
+        task = FullGraphTask(make_part(world, UNDIRECTED, run=4), options)
         with Trainer(world, make_model("gcn", UNDIRECTED), task, learning_rate=0.01, seed=0) as trainer:
             trainer.load_state_dict(copy.deepcopy(state))
             trainer.train_epoch(1)
