@@ -64,8 +64,8 @@ class FullGraphOptions:
     """How rows travel between parts in full-graph training; the number formats are those of [wire]."""
 
     enabled: bool = False
-    """Learn from the whole graph in every step, without sampling: sampler.fanouts and training.batch_size count for
-    nothing then, and other settings of samples, caches and pipelines are refused."""
+    """Learn from the whole graph in every step, without sampling: how minibatches are made (sampler.fanouts,
+    sampler.order, training.batch_size) counts for nothing then; settings of caches and pipelines are refused."""
     overlap: bool = True
     """Add up over own sources while messages travel; false: afterwards, as a baseline."""
     partial_sums: bool = True

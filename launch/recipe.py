@@ -38,14 +38,14 @@ NOT_OF_GRAPHS = {
 """Sections of a log's recipe, and why a graph's has none."""
 
 OF_SAMPLES: Mapping[str, tuple[str, ...]] = {
-    "sampler": ("order", "storage"),
+    "sampler": ("storage",),
     "cache": (),
     "pipeline": (),
     "training": ("accumulate",),
     "evaluation": ("method", "fanouts", "batch_size"),
 }
-"""Settings that full-graph training has no use for; none named: all of the section. Every recipe has fanouts and a
-batch size, which are left alone."""
+"""Settings that full-graph training has no use for; none named: all of the section. How minibatches
+are made (fanouts, order, batch size) is left alone: recipes say it of when they sample."""
 
 DECISIVE_SECTIONS = ("model", "sampler", "full_graph", "wire", "training", "evaluation")
 

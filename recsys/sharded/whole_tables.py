@@ -50,8 +50,9 @@ class WholeTables(Mapping[str, WholeTable]):
             if found.tensor.shape == (spec.rows, spec.dim):
                 return WholeTable(found.tensor)
         raise RecipeError(
-            f"table {name!r} is not whole and in the order of its ids on this rank, or has copies of rows, and so no "
-            "weight here: state_dict() brings it together on every rank, and local_tables() gives what this one stores"
+            f"table {name!r} is not whole on this rank, or not in the order of ids, or ranks have copies of its rows, "
+            "so it has no weight here: state_dict() brings it together on every rank, and local_tables() gives what is "
+            "stored here"
         )
 
     def __iter__(self) -> Iterator[str]:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windrow.caching.selection import CacheOptions
 from windrow.comm.launcher import launched_rank
 from windrow.gnn.full_graph import FullGraphOptions
 from windrow.gnn.partitioning import partition_to_store
@@ -296,7 +297,8 @@ def test_one_rank(
         "step"
     ]
     assert {row["fixed ms"] for row in alone["stages"]} == {None}
-    whole = profiled(replace(graph, name="whole"), tmp_path, "--set", "full_graph.enabled=true")
+    without_cache = replace(graph, name="whole", cache=CacheOptions())
+    whole = profiled(without_cache, tmp_path, "--set", "full_graph.enabled=true")
     check(whole, OF_WHOLE_GRAPHS, 1)
     assert whole["about"].startswith("whole: means of 3 steps of the whole graph; ")
     prepare_clicks(tmp_path)
@@ -316,7 +318,8 @@ def test_two_ranks(
         partition_to_store(graph)
         prepare_clicks(shared_tmp_path)
     MPI.COMM_WORLD.Barrier()
-    whole = replace(graph, name="whole", full_graph=FullGraphOptions(enabled=True, messages="adaptive"))
+    options = FullGraphOptions(enabled=True, messages="adaptive")
+    whole = replace(graph, name="whole", cache=CacheOptions(), full_graph=options)
     with_bits = [*OF_WHOLE_GRAPHS[:-1], "assign bits", "rest"]
     recipes = ((graph, OF_GRAPHS), (whole, with_bits), (click_recipe(shared_tmp_path), OF_LOGS))
     for recipe, stages in recipes:
