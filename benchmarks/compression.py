@@ -89,13 +89,12 @@ LOSS = 0.003
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 CLICKS = {"training.epochs": 2, "training.batch_size": 1024, "training.schedule.kind": "linear", "model.dropout": 0.2}
 """As in `make demo`."""
+GOWALLA = ("interactions.validation_fraction=0.1", "training.epochs=3", "evaluation.every_epochs=3")
+"""A tenth chooses the rate; all is measured once, at the end."""
 
 
 SERVED_BITS = (8, 4)
 """Of dense tables, after training."""
-
-
-GOWALLA = ("interactions.validation_fraction=0.1", "training.epochs=3", "evaluation.every_epochs=3")
 
 
 class Job(NamedTuple):

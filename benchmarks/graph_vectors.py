@@ -24,7 +24,7 @@ from benchmarks.harness.compare import mean_and_standard_error
 from benchmarks.harness.data_sets import DIGINETICA, data_option
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table
-from examples.graph_of_log import first_rows, vectors_of_graph
+from examples.graph_of_log import as_large_as, first_rows, vectors_of_graph
 from windrow.comm.loopback import Loopback
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 from windrow.launch.training import train
@@ -64,7 +64,7 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
             size = {"dim": recd_quality.DIM, "epochs": 1 if short else GRAPH_EPOCHS, "seed": seed}
             vectors = vectors_of_graph(Loopback.single(), pairs, num_items, folder=folder / "graph", **size)
             path = folder / "item.npy"
-            np.save(path, vectors * recd_quality.INITIAL_SCALE / np.sqrt(3 * np.mean(np.square(vectors))))
+            np.save(path, as_large_as(vectors, recd_quality.INITIAL_SCALE))
         found = recd_quality.work({**task, "variant": recd_quality.SHUFFLED}, path)
         return {"metric": found["recall@20"], "epochs": found["validations"]}
 

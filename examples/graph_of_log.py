@@ -45,6 +45,11 @@ def vectors_of_graph(
     return vectors
 
 
+def as_large_as(rows: NDArray[np.float32], scale: float) -> NDArray[np.float32]:
+    """The same, as large on the whole as uniform numbers in [-scale, scale)."""
+    return rows * np.float32(scale / np.sqrt(3 * np.mean(np.square(rows))))
+
+
 def first_rows(world: World, recipe: RecommendationRecipe, folder: Path, epochs: int) -> dict[str, Path]:
     """Files of first rows for the recipe's tables, from the graph of its log. Collective."""
     found = recsys.co_occurrences(recsys.LogStore.open(recipe.store))
@@ -56,10 +61,9 @@ def first_rows(world: World, recipe: RecommendationRecipe, folder: Path, epochs:
     files = {table: folder / f"{table}.npy" for table in found.vertices}
     if world.rank == 0:
         for table, (start, stop) in found.vertices.items():
-            rows = vectors[start:stop]
-            # As large as the rows that the table would start from.
+            # What the table would start from.
             scale = recipe.tables.of(table).initial_scale or (stop - start) ** -0.5
-            np.save(files[table], rows * scale / np.sqrt(3 * np.mean(np.square(rows))))
+            np.save(files[table], as_large_as(vectors[start:stop], scale))
     world.barrier(stage="vectors")
     return files
 

@@ -438,8 +438,13 @@ class FullGraphTask(VertexTask[None]):
         super().load_state(state)
         held = {name.removeprefix(HELD): state[name] for name in state if name.startswith(HELD)}
         if self.bits is not None:
-            mine = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-            self.bits.load_state({name: value for name, value in mine.items() if not name.startswith(HELD)})
+            self.bits.load_state(
+                {
+                    name: found
+                    for name, found in state.items()
+                    if isinstance(found, Tensor) and not name.startswith(HELD)
+                }
+            )
         if self._held is not None:
             self._held.make_room(held)
 

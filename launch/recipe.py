@@ -37,15 +37,15 @@ NOT_OF_GRAPHS = {
 }
 """Sections of a log's recipe, and why a graph's has none."""
 
-OF_SAMPLES: Mapping[str, tuple[str, ...]] = {
+OF_SAMPLES = {
     "sampler": ("storage",),
-    "cache": (),
-    "pipeline": (),
+    "cache": tuple(each.name for each in dataclasses.fields(CacheOptions)),
+    "pipeline": tuple(each.name for each in dataclasses.fields(PipelineOptions)),
     "training": ("accumulate",),
     "evaluation": ("method", "fanouts", "batch_size"),
 }
-"""Settings that full-graph training has no use for; none named: all of the section. How minibatches
-are made (fanouts, order, batch size) is left alone: recipes say it of when they sample."""
+"""Settings that full-graph training has no use for. How minibatches are made (fanouts, order, batch size) is not among
+them: recipes say it of when they sample."""
 
 DECISIVE_SECTIONS = ("model", "sampler", "full_graph", "wire", "training", "evaluation")
 
@@ -106,11 +106,12 @@ class Recipe(PartitionJob):
         """Refuse what has no meaning without sampling."""
         for section, names in OF_SAMPLES.items():
             given = getattr(self, section)
-            for field_ in dataclasses.fields(given):
-                value, only = getattr(given, field_.name), field_.default
-                if value != only and field_.name in (names or {field_.name}):
+            defaults = type(given)()
+            for name in names:
+                value, only = getattr(given, name), getattr(defaults, name)
+                if value != only:
                     raise RecipeError(
-                        f"{section}.{field_.name} = {value!r} with full_graph.enabled = true, where every step takes "
+                        f"{section}.{name} = {value!r} with full_graph.enabled = true, where every step takes "
                         f"all vertices and nothing is sampled: leave it out ({only!r})"
                     )
 

@@ -40,6 +40,7 @@ from windrow.comm.world import World
 from windrow.partition.atomic_writes import PARTIAL_PATTERN, write_atomically
 from windrow.training.shard_files import (
     ROW_IDS,
+    LocalTable,
     ShardReader,
     StateTensor,
     StoredTables,
@@ -445,13 +446,30 @@ def restore_tables(
     with ShardReader(tables_folder(checkpoint.path), checkpoint.header.table_files) as reader:
         for batch in tables:
             parts = batch.state()
-            ids = {part.piece: part.tensor for part in parts if part.name == ROW_IDS}
+            ids = _ids_elsewhere(reader, parts)
             wanted = (part for part in parts if part.name != ROW_IDS and (part.is_value or not weights_only))
             batch.load_state(_stored(reader, part, ids.get(part.piece), grown=grown) for part in wanted)
 
 
+def _ids_elsewhere(reader: ShardReader, parts: Sequence[StateTensor]) -> dict[LocalTable, Tensor]:
+    """Ids of the pieces whose rows stand in another order in the files: StoreError where one of both has no ids."""
+    ids = {part.piece: part.tensor for part in parts if part.name == ROW_IDS}
+    for part in parts:
+        name = part.piece.name
+        if part.axes and name in reader.tables and (part.piece in ids) != (ROW_IDS in reader.contents(name)):
+            raise StoreError(
+                f"table {name!r} has {'no ' * (part.piece in ids)}row_ids in the checkpoint and "
+                f"{'no ' * (part.piece not in ids)}row_ids here: make the collection as it was made for that run"
+            )
+    return {
+        piece: own
+        for piece, own in ids.items()
+        if piece.name in reader.tables and not reader.read(piece.name, piece.rows, piece.columns, ROW_IDS).equal(own)
+    }
+
+
 def _stored(reader: ShardReader, part: StateTensor, ids: Tensor | None, *, grown: bool) -> StateTensor:
-    """A tensor with the values that the files have of it, or of its rows' ids."""
+    """A tensor with the values that the files have of it; of these ids, where its rows stand elsewhere."""
     piece = part.piece
     start, stop = piece.rows
     if grown:
@@ -470,12 +488,7 @@ def _stored(reader: ShardReader, part: StateTensor, ids: Tensor | None, *, grown
                 "computed from cannot grow. Keep their sizes and their compression, or begin without run.init_from"
             )
         stop = max(start, min(stop, rows))
-    if part.axes and (ids is not None) != (ROW_IDS in reader.contents(piece.name)):
-        raise StoreError(
-            f"table {piece.name!r} has {'no ' * (ids is not None)}row_ids in the checkpoint and "
-            f"{'no ' * (ids is None)}row_ids here: make the collection as it was made for that run"
-        )
-    if ids is not None and part.axes and not reader.read(piece.name, piece.rows, piece.columns, ROW_IDS).equal(ids):
+    if ids is not None and part.axes:
         return replace(part, tensor=reader.read_ids(piece.name, ids, piece.columns, part.name))
     found = reader.read(piece.name, (start, stop), piece.columns, part.name)
     if "rows" in part.axes and stop < piece.rows[1]:

@@ -43,6 +43,7 @@ __all__ = [
     "StoredTables",
     "check_shard_files",
     "join_parts",
+    "rows_of_ids",
     "write_safetensors",
     "write_shard_file",
 ]
@@ -334,16 +335,12 @@ class ShardReader:
 
         Cost: reads the whole table, some rows at a time.
         """
-        ordered, order = ids.sort()
-        (stop, _), sample, found = self.shape(table), self._sample(table, what), 0
-        rows = sample.new_empty((len(ids), columns[1] - columns[0])[: sample.ndim])
-        for start in range(0, stop if len(ids) else 0, _ROWS_AT_ONCE):
-            window = (start, min(start + _ROWS_AT_ONCE, stop))
-            stored = self.read(table, window, columns, ROW_IDS)
-            places = torch.searchsorted(ordered, stored).clamp(max=len(ids) - 1)
-            hits = ordered[places] == stored
-            rows[order[places[hits]]] = self.read(table, window, columns, what)[hits]
-            found += int(hits.sum())
+        rows, found = rows_of_ids(
+            ids,
+            self.shape(table)[0],
+            lambda window: self.read(table, window, columns, ROW_IDS),
+            lambda window: self.read(table, window, columns, what),
+        )
         if found != len(ids):
             raise StoreError(f"{self._folder}: {len(ids) - found} of {len(ids)} rows of table {table!r} are not there")
         return rows
@@ -399,6 +396,34 @@ class ShardReader:
                     "written together"
                 )
         return values[0].clone()
+
+
+def rows_of_ids(
+    ids: Tensor, num_rows: int, read_ids: Callable[[_Range], Tensor], read: Callable[[_Range], Tensor]
+) -> tuple[Tensor, int]:
+    """Pick the rows of some ids out of a table that is read some rows at a time.
+
+    Args:
+        ids: int64 [n], distinct.
+        num_rows: of the table.
+        read_ids: the ids of the rows [start, stop).
+        read: these rows.
+
+    Returns:
+        [n, ...] the rows of the ids, and how many of them were there; the others hold anything.
+    """
+    ordered, order = ids.sort()
+    like, found = read((0, 0)), 0
+    rows = like.new_empty((len(ids), *like.shape[1:]))
+    for start in range(0, num_rows if len(ids) else 0, _ROWS_AT_ONCE):
+        window = (start, min(start + _ROWS_AT_ONCE, num_rows))
+        stored = read_ids(window)
+        places = torch.searchsorted(ordered, stored).clamp(max=len(ids) - 1)
+        hits = ordered[places] == stored
+        if bool(hits.any()):
+            rows[order[places[hits]]] = read(window)[hits]
+            found += int(hits.sum())
+    return rows, found
 
 
 def join_parts(

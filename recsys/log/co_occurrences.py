@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import RecipeError, nearest_name
-from windrow.recsys.batches.arrow_columns import Lists, filled_in, one_chunk, runs_of_column
+from windrow.recsys.batches.arrow_columns import Lists, one_chunk, runs_of_column
 from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.log.store import LABEL_COLUMN, LogStore
 from windrow.recsys.log.vocabulary import FIRST_VALUE_ROW, MISSING_ROW
@@ -73,28 +73,26 @@ def co_occurrences(store: LogStore, features: Sequence[str] = (), *, positive: b
     rows = {feature.table: feature.rows for feature in chosen}
     stops = np.cumsum([0, *rows.values()]).tolist()
     vertices = dict(zip(rows, pairwise(stops), strict=True))
+    first = [vertices[feature.table][0] + FIRST_ROWS[feature.ids] for feature in chosen]
     keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for path in store.split("train").files:
         file = parquet.ParquetFile(path)
         for group in range(file.num_row_groups):
-            names = [feature.name for feature in chosen]
-            columns = filled_in(file.read_row_group(group, columns=[LABEL_COLUMN, *names]))
+            columns = file.read_row_group(group, columns=[LABEL_COLUMN, *(feature.name for feature in chosen)])
             lists: list[Lists] = []
             for feature in chosen:
-                ids = runs_of_column(one_chunk(columns, feature.name)).lists
+                ids = runs_of_column(one_chunk(columns, feature.name)).of_samples()
                 lists.append(Jagged(ids.values + vertices[feature.table][0], ids.offsets))
             if positive:
                 labels = np.stack(columns[LABEL_COLUMN].to_numpy(zero_copy_only=False))
                 samples = np.flatnonzero((labels.reshape(len(labels), -1) > 0).any(axis=1))
                 lists = [of_feature.select(samples) for of_feature in lists]
-            first = [vertices[feature.table][0] + FIRST_ROWS[feature.ids] for feature in chosen]
             found = [
                 _pairs(lists[a], lists[b], first[a], first[b], stops[-1]) for a, b in combinations(range(len(lists)), 2)
             ]
-            joined, places = np.unique(np.concatenate([keys, *found]), return_inverse=True)
             ones = np.ones(sum(map(len, found)), np.int64)
+            keys, places = np.unique(np.concatenate([keys, *found]), return_inverse=True)
             counts = np.bincount(places, np.concatenate([counts, ones])).astype(np.int64)
-            keys = joined
     return CoOccurrences(np.stack([keys // stops[-1], keys % stops[-1]]), counts, vertices)
 
 

@@ -233,5 +233,4 @@ def _closest(vectors: Tensor, centres: Tensor) -> Tensor:
     """[n] the centre closest to each vector."""
     halves, columns = centres.square().sum(1) / 2, centres.T.contiguous()
     rows_at_once = max((DISTANCES if vectors.device.type == "cpu" else DISTANCES_GPU) // len(centres), 1)
-    parts = [torch.addmm(halves, some, columns, alpha=-1).argmin(1) for some in vectors.split(rows_at_once)]
-    return torch.cat(parts) if parts else halves.new_empty(0, dtype=torch.int64)
+    return torch.cat([torch.addmm(halves, some, columns, alpha=-1).argmin(1) for some in vectors.split(rows_at_once)])

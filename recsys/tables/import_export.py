@@ -1,6 +1,7 @@
 """Rows that were trained elsewhere, read where they will live; whole tables out of a run, for others to use."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,9 @@ from torch import Tensor
 from windrow.comm.errors import DataError, nearest_name
 from windrow.comm.numpy_files import map_array
 from windrow.partition.atomic_writes import open_atomically
-from windrow.training.shard_files import ROW_IDS, ShardReader, StateTensor, write_safetensors
+from windrow.training.shard_files import ROW_IDS, ShardReader, StateTensor, rows_of_ids, write_safetensors
 
 __all__ = ["export_safetensors", "export_torchrec", "load_pretrained", "write_pretrained"]
-
-ROWS_AT_ONCE = 1 << 16
-"""Rows that are read at a time where some of them are wanted."""
 
 Range = tuple[int, int]
 
@@ -76,21 +74,9 @@ def write_pretrained(
         if row_ids is None:
             values = load_pretrained(path, piece.name, piece.rows, piece.columns, shape=shape)
         else:
-            values = _load_ids(path, piece.name, row_ids[slice(*piece.rows)], piece.columns, shape)
+            read = partial(load_pretrained, path, piece.name, columns=piece.columns, shape=shape)
+            values, _ = rows_of_ids(row_ids[slice(*piece.rows)], shape[0], lambda rows: torch.arange(*rows), read)
         found.tensor.copy_(values)
-
-
-def _load_ids(path: Path, table: str, ids: Tensor, columns: Range, shape: tuple[int, int]) -> Tensor:
-    """The rows of some ids: all of the file is read, some rows at a time."""
-    ordered, order = ids.sort()
-    rows = torch.empty(len(ids), columns[1] - columns[0])
-    for start in range(0, shape[0], ROWS_AT_ONCE):
-        window = (start, min(start + ROWS_AT_ONCE, shape[0]))
-        first, last = torch.searchsorted(ordered, torch.tensor(window)).tolist()
-        if first < last:
-            found = load_pretrained(path, table, window, columns, shape=shape)
-            rows[order[first:last]] = found[ordered[first:last] - start]
-    return rows
 
 
 def _read_npy(path: Path, table: str, rows: Range, columns: Range, shape: tuple[int, int]) -> Tensor:

@@ -6,7 +6,6 @@ import torch
 
 from windrow.comm.gradients import GradientReducer
 from windrow.recsys.sharded.sequences import EmbeddingCollection
-from windrow.recsys.tables import import_export
 from windrow.recsys.tables.options import EmbeddingConfig, TableOptions
 
 ROWS, DIM = 23, 8
@@ -67,7 +66,7 @@ def test_ids_say_what_a_row_is(spmd, plan, form):
 
 @pytest.mark.parametrize("suffix", ["npy", "init_fn"])
 def test_given_first_values_are_by_id(spmd, suffix, tmp_path, monkeypatch):
-    monkeypatch.setattr(import_export, "ROWS_AT_ONCE", 5)
+    monkeypatch.setattr("windrow.training.shard_files._ROWS_AT_ONCE", 5)
     values = torch.arange(ROWS * DIM, dtype=torch.float32).view(ROWS, DIM)
     np.save(tmp_path / "vertex.npy", values.numpy())
 
