@@ -9,7 +9,9 @@ For inclusion probabilities, a row of `states` is what a vertex tells those that
     0              probability to be a seed
     1 .. H - 1     logarithm of the probability not to be found by hop 1, 2, .., less what finds its list anyway
     H              share of the list that those that list the vertex list as well
-    H + 1 .. 2 H   probability that an entry is drawn, up to the hop at hand, by a vertex found at hop 0, 1, ..
+
+and a row of `drawn` is, for each list, which is a vertex's, or where edges have types that of one type, the probability
+that an entry is drawn, up to the hop at hand, by a vertex found at hop 0, 1, .. .
 
 `hop` counts from 1, and `certain` stands for the logarithm of 0.
 """
@@ -137,19 +139,21 @@ def pass_hop(
     degrees: Longs,
     indptr: Longs,
     indices: Ids,
+    lists: Ids | None,
     single: Marks | None,
     states: Floats,
+    drawn: Floats,
     sent: Floats,
     missed: Floats,
     redundant: Floats,
 ) -> None:
     """Add up, for each vertex, how those that list it find it in some hop up to this one.
 
-    Entries of `indices` that repeat stand together. `single` marks those that the vertex does not list itself; None
-    where it lists all. `fanouts` [H] are inf for all neighbours, `degrees` [N] at least 1. `sent` [N, H] is the
-    logarithm of the probability that an entry of a vertex's list was not drawn by hop 1, ... Written: `missed` [N], the
-    logarithm of the probability not to be found, seeds aside; `redundant` [N], the same, each term times the share of
-    its list that the finder draws.
+    Entries of `indices` that repeat stand together; `lists` [E] says whose each is, None: its vertex's. `single` marks
+    those that the vertex does not list itself; None where it lists all. `fanouts` [H] are inf for all neighbours,
+    `degrees` [N] at least 1. `sent` [N, H] is the logarithm of the probability that an entry of a vertex's list was not
+    drawn by hop 1, ... Written: `missed` [N], the logarithm of the probability not to be found, seeds aside;
+    `redundant` [N], the same, each term times the share of its list that the finder draws.
     """
     num_hops = len(fanouts)
     own = np.empty(num_hops)
@@ -165,10 +169,9 @@ def pass_hop(
         while entry < stop:
             other = indices[entry]
             comes_back = single is None or not single[entry]
-            copies = 1
+            one = entry
             entry += 1
             while entry < stop and indices[entry] == other:
-                copies += 1
                 entry += 1
             seed = states[other, 0]
             if other == vertex or (seed == 0.0 and states[other, hop - 1] == 0.0):
@@ -183,14 +186,14 @@ def pass_hop(
                     if comes_back:
                         exponent -= own[i] - overlap * own_redundant[i]
                     now_present = max(present, seed - (1.0 - seed) * math.expm1(min(0.0, exponent)))
-                drawn = states[other, num_hops + 1 + i]
-                if copies > 1:
-                    drawn = 1.0 - (1.0 - drawn) ** copies
-                found += (now_present - present) * drawn
+                missing = 1.0
+                for copy in range(one, entry):
+                    missing *= 1.0 - drawn[other if lists is None else lists[copy], i]
+                found += (now_present - present) * (1.0 - missing)
                 present = now_present
             term = certain if found >= 1.0 else math.log1p(-found)
             total += term
-            repeated += term * states[other, num_hops + hop]
+            repeated += term * drawn[other if lists is None else lists[one], hop - 1]
         missed[vertex] = total
         redundant[vertex] = repeated
 

@@ -3,8 +3,9 @@
 Edges come as a list and are stored by destination (CSC).
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +14,10 @@ from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.gnn.graph import Graph, Task, describe_numbering, first_outside
+from windrow.gnn.types import EdgeType, GraphTypes, VertexType, edge_type_text
 from windrow.gnn.vertex_data import SplitOptions, TaskOption, VertexSplit, float_features, prepare_labels, random_split
 
-__all__ = ["SelfLoops", "assemble_graph", "csc_from_edges", "edges_of"]
+__all__ = ["SelfLoops", "VertexRows", "assemble_graph", "assemble_typed_graph", "csc_from_edges", "edges_of"]
 
 SelfLoops = Literal["keep", "add", "remove"]
 """Edges from a vertex to itself: as they come, exactly one on every vertex, or none."""
@@ -138,7 +140,11 @@ def edges_of(indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _checked(
-    ids: Tensor | npt.NDArray[np.integer], side: str, num_vertices: int, describe_edge: Callable[[int], str]
+    ids: Tensor | npt.NDArray[np.integer],
+    side: str,
+    num_vertices: int,
+    describe_edge: Callable[[int], str],
+    of: str = "the graph",
 ) -> npt.NDArray[np.int64]:
     array = ids.numpy() if isinstance(ids, Tensor) else np.asarray(ids)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
@@ -150,7 +156,7 @@ def _checked(
     if position is not None:
         raise DataError(
             f"{describe_edge(position)}: {side} {array[position]} is not a vertex; "
-            f"{describe_numbering(num_vertices)}. Correct the edge, or the number of vertices."
+            f"{describe_numbering(num_vertices, of)}. Correct the edge, or the number of vertices."
         )
     return array
 
@@ -219,21 +225,165 @@ def assemble_graph(
         edge_rows=[rows.numpy() for rows in present.values()],
     )
     edge_data: dict[str, Any] = dict(zip(present, map(torch.from_numpy, edge_rows), strict=True))
+    graph = Graph(
+        indptr=indptr,
+        indices=indices,
+        features=None if features is None else float_features(features),
+        **edge_data,
+        **_label_fields(labels, split, task, random_split_options, split_seed),
+    )
+    graph.validate(training=graph.labels is not None)
+    return graph
+
+
+def _label_fields(
+    labels: Tensor | npt.NDArray[np.generic] | None,
+    split: VertexSplit | None,
+    task: TaskOption,
+    options: SplitOptions | None,
+    seed: int,
+) -> dict[str, Any]:
+    """The fields of a graph that concern labels, the split drawn where there is none."""
     known: Tensor | None = None
     meaning: Task = "single-label"
     num_classes = 0
     if labels is not None:
         known, meaning, num_classes = prepare_labels(labels, task)
-        split = split or random_split(known, random_split_options or SplitOptions(), seed=split_seed)
-    graph = Graph(
-        indptr=indptr,
-        indices=indices,
-        features=None if features is None else float_features(features),
-        labels=known,
-        task=meaning,
-        num_classes=num_classes,
-        **edge_data,
-        **(split or VertexSplit(*torch.empty((3, 0), dtype=torch.int64)))._asdict(),
-    )
+        split = split or random_split(known, options or SplitOptions(), seed=seed)
+    split = split or VertexSplit(*torch.empty((3, 0), dtype=torch.int64))
+    return {"labels": known, "task": meaning, "num_classes": num_classes, **split._asdict()}
+
+
+class VertexRows(NamedTuple):
+    """The vertices of one type."""
+
+    number: int
+    """How many there are."""
+    features: Tensor | npt.NDArray[np.generic] | None = None
+    """Numbers [number, F], F being this type's own, or None."""
+    labels: Tensor | npt.NDArray[np.generic] | None = None
+    """See `windrow.gnn.vertex_data.prepare_labels`; None for all types but one."""
+    split: VertexSplit | None = None
+    """Of those with labels, by their numbers among this type; None draws one at random."""
+
+
+Ends = tuple[Tensor | npt.NDArray[np.integer], Tensor | npt.NDArray[np.integer]]
+
+
+def assemble_typed_graph(
+    vertices: Mapping[str, VertexRows],
+    edges: Mapping[EdgeType, Ends],
+    *,
+    symmetrise: bool = True,
+    self_loops: SelfLoops = "keep",
+    deduplicate: bool = True,
+    task: TaskOption = "auto",
+    random_split_options: SplitOptions | None = None,
+    split_seed: int = 0,
+    describe_edge: Callable[[EdgeType, int], str] = lambda edge, place: f"edge {place} of {edge_type_text(edge)}",
+) -> Graph:
+    """Build a graph whose vertices and edges have types, and check it.
+
+    Args:
+        vertices: by type; the graph's numbering is one type after another.
+        edges: by type, sources and destinations, integers [E] each: numbers within the types of the ends.
+        symmetrise: of edges that join one type, add the reverse of each; of those that join two, add a type ``rev_...``
+            of their reverses, unless it is there. So messages go both ways.
+        self_loops: what happens to edges from a vertex to itself; "add" is refused: layers for types have weights for a
+            vertex's own row.
+        deduplicate: keep one of several equal edges of a type.
+        task: what the labels mean.
+        random_split_options: how a random split is drawn; None for the defaults.
+        split_seed: seed of a random split.
+        describe_edge: names edge i of a type in an error.
+
+    Returns:
+        A graph that `Graph.validate` accepts, else DataError. Feature rows have as many columns as the type with the
+        most, behind a type's own zeros.
+
+    Raises:
+        RecipeError: self-loops are to be added.
+    """
+    if self_loops == "add":
+        raise RecipeError(
+            'self_loops = "add" with types of edges: layers for them have weights for a vertex\'s own row; leave it out'
+        )
+    features, columns = _joined_features(vertices)
+    given = dict(edges)
+    if symmetrise:
+        for (source, name, destination), ends in edges.items():
+            if source != destination:
+                given.setdefault((destination, f"rev_{name}", source), ends[::-1])
+    types = GraphTypes({name: VertexType(rows.number, columns[name]) for name, rows in vertices.items()}, tuple(given))
+    lists = []
+    for edge, ends in given.items():
+        describe = partial(describe_edge, edge)
+        sources, destinations = (
+            _checked(ids, side, vertices[of].number, describe, f"type {of!r}") + types.range_of(of)[0]
+            for ids, side, of in zip(ends, ("source", "destination"), edge[::2], strict=True)
+        )
+        indptr, indices, _ = csc_from_edges(
+            sources,
+            destinations,
+            int(types.offsets[-1]),
+            symmetrise=symmetrise and edge[0] == edge[2],
+            self_loops=self_loops,
+            deduplicate=deduplicate,
+        )
+        lists.append((indptr, indices))
+    indptr, indices, edge_type = _merged(lists, int(types.offsets[-1]))
+    labelled = [name for name, rows in vertices.items() if rows.labels is not None or rows.split is not None]
+    if len(labelled) > 1:
+        raise DataError(f"the types {', '.join(labelled)} have labels or splits; leave those of the one to learn.")
+    rows, first = VertexRows(0), 0
+    for name in labelled:
+        rows, first = vertices[name], types.range_of(name)[0]
+    known = _label_fields(rows.labels, rows.split, task, random_split_options, split_seed)
+    known |= {name: known[name] + first for name in VertexSplit._fields}
+    if rows.labels is not None:
+        own = known["labels"]
+        if len(own) != rows.number:
+            raise DataError(f"there are {len(own)} labels for {rows.number} vertices of type {labelled[0]!r}.")
+        unknown = 0 if known["task"] == "multi-label" else -1
+        known["labels"] = own.new_full((int(types.offsets[-1]), *own.shape[1:]), unknown)
+        known["labels"][first : first + rows.number] = own
+    graph = Graph(indptr=indptr, indices=indices, features=features, edge_type=edge_type, types=types, **known)
     graph.validate(training=graph.labels is not None)
     return graph
+
+
+def _joined_features(vertices: Mapping[str, VertexRows]) -> tuple[Tensor | None, dict[str, int]]:
+    """Features of all types below one another, zeros behind those of narrow ones, and how many columns each has."""
+    own = {name: float_features(rows.features) for name, rows in vertices.items() if rows.features is not None}
+    columns = {name: own[name].shape[1] if name in own else 0 for name in vertices}
+    for name, values in own.items():
+        if len(values) != vertices[name].number:
+            raise DataError(
+                f"there are {len(values)} rows of features for {vertices[name].number} vertices of type {name!r}; give "
+                "exactly one row per vertex."
+            )
+    if not own:
+        return None, columns
+    features = torch.zeros(sum(rows.number for rows in vertices.values()), max(columns.values()))
+    first = 0
+    for name, rows in vertices.items():
+        if name in own:
+            features[first : first + rows.number, : columns[name]] = own[name]
+        first += rows.number
+    return features, columns
+
+
+def _merged(lists: Sequence[tuple[Tensor, Tensor]], num_vertices: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Put the lists of a vertex one behind another: of each type's indptr and indices those of all, and the types."""
+    empty = torch.zeros(num_vertices + 1, dtype=torch.int64)
+    indptr = sum((own for own, _ in lists), start=empty)
+    starts = indptr[:-1].clone()
+    indices = torch.empty(int(indptr[-1]), dtype=lists[0][1].dtype if lists else torch.int32)
+    edge_type = torch.empty(len(indices), dtype=torch.int16)
+    for number, (own, sources) in enumerate(lists):
+        counts = own.diff()
+        places = (starts - own[:-1]).repeat_interleave(counts) + torch.arange(len(sources))
+        indices[places] = sources
+        edge_type[places] = number
+        starts += counts
+    return indptr, indices, edge_type

@@ -23,7 +23,7 @@ from windrow.caching.selection import (
     expected_remote_rows,
     rows_worth_keeping,
 )
-from windrow.caching.vip import Demand, Samplers, find_samplers, inclusion_probabilities
+from windrow.caching.vip import Demand, Samplers, inclusion_probabilities
 from windrow.comm.shared_memory import SharedRows
 from windrow.comm.wire import WireOptions, make_codec
 from windrow.comm.world import World
@@ -124,6 +124,7 @@ def demand_of(graph: PartitionedGraph, part: int, fanouts: Sequence[int], steps:
     return Demand(
         indptr=graph.indptr.numpy(),
         indices=graph.indices.numpy(),
+        edge_type=graph.edge_type_array,
         own=(start, stop),
         seeds=train_ids[(train_ids >= start) & (train_ids < stop)].numpy(),
         steps=steps,
@@ -171,7 +172,7 @@ def rank_part(
         order = seed_order(graph, part, sampling)
         demand = demand_of(graph, part, sampling.sampler.fanouts, order.steps_per_epoch)
     if samplers is None:
-        samplers = find_samplers(graph.indptr.numpy(), graph.indices.numpy())
+        samplers = graph.samplers()
     # A copy, or all hops would stay in memory with the last.
     total = inclusion_probabilities(demand, samplers=samplers)[-1].copy()
     policy = sampling.cache.policy
@@ -179,7 +180,13 @@ def rank_part(
     def simulate(epochs: int) -> npt.NDArray[np.int64]:
         assert order is not None
         sampler = NeighborSampler(
-            graph.indptr, graph.indices, sampling.sampler.fanouts, seed=sampling.seed, original_ids=graph.original_ids
+            graph.indptr,
+            graph.indices,
+            sampling.sampler.fanouts,
+            seed=sampling.seed,
+            original_ids=graph.original_ids,
+            edge_type=graph.edge_type,
+            types=graph.types,
         )
         # Epochs that are not trained: a simulation that saw the very minibatches of training would flatter itself.
         first = sampling.epochs

@@ -131,7 +131,8 @@ def measure_step_work(
     Returns:
         The median over the minibatches, after one that does not count.
     """
-    built = build_model(model, in_features=graph.num_features, out_features=graph.num_outputs, seed=sampling.seed)
+    columns, outputs = graph.num_features, graph.num_outputs
+    built = build_model(model, in_features=columns, out_features=outputs, seed=sampling.seed, types=graph.types)
     codec = sampling.wire.sums_codec() or Codec()
     gradient_numbers = sum(weight.numel() for weight in built.parameters() if weight.requires_grad)
     gradient_bytes = codec.wire_row_bytes((gradient_numbers,), torch.float32)

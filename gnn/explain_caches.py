@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from windrow.caching.selection import automatic_capacities, cache_capacity, least_that_suffices, rows_that_fit
-from windrow.caching.vip import find_samplers
 from windrow.comm.errors import DataError
 from windrow.comm.links import Links
 from windrow.comm.wire_savings import FormatSaving, row_savings, saving_rows, sum_savings
@@ -127,7 +126,7 @@ def explain(
     # Behind the sizes asked for stand the two that depend on the part: what is worth it and fits, and everything.
     kept = np.empty((len(tried) + 2, parts), np.int64)
     asked = np.empty((len(tried) + 2, parts, parts))
-    samplers = find_samplers(graph.indptr.numpy(), graph.indices.numpy())
+    samplers = graph.samplers()
     worthwhile, input_rows, steps = [], 0.0, 0
     for part in range(parts):
         ranking = rank_part(graph, part, sampling, samplers=samplers, near=near[part])

@@ -7,6 +7,7 @@ how wide they are before each layer.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from windrow.gnn.inference import block_of_range
 from windrow.gnn.message_passing import Block
 from windrow.gnn.models import GNN, ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.types import GraphTypes
 from windrow.training.terminal import byte_size, table
 
 __all__ = ["FormatEstimate", "FullGraphExplanation", "LayerRows", "describe_full_graph", "explain_full_graph"]
@@ -114,12 +116,12 @@ def explain_full_graph(
         )
     counts = _rows_of_pairs(graph, {False, options.partial_sums})
     columns, learns_rows = graph.num_features + learnt_columns, learnt_columns > 0
-    built = build_model(model, in_features=columns, out_features=graph.num_outputs, seed=0)
+    built = build_model(model, in_features=columns, out_features=graph.num_outputs, seed=0, types=graph.types)
     layers, pairs = [], []
     nonzero_share = float(graph.features.count_nonzero()) / max(1, graph.features.numel())
     first, _ = first_layer_options(built, options, nonzero_share, learns_rows=learns_rows)
     inputs = torch.zeros(1, columns, requires_grad=learns_rows)
-    for seen in _widths(built, inputs, [first, *[options] * (model.num_layers - 1)]):
+    for seen in _widths(built, inputs, [first, *[options] * (model.num_layers - 1)], graph.types):
         of_layer = counts[options.partial_sums and seen.adds_up]
         if options.method == "boundary_sampling" and not seen.is_kept:
             of_layer = np.vectorize(sampled_rows)(of_layer, options.boundary_share)
@@ -252,10 +254,14 @@ class _Seen:
         return torch.cat([x, x])
 
 
-def _widths(model: GNN, inputs: Tensor, options: Sequence[FullGraphOptions]) -> list[_Seen]:
+def _widths(model: GNN, inputs: Tensor, options: Sequence[FullGraphOptions], types: GraphTypes | None) -> list[_Seen]:
     """What each layer sends, each with its own options."""
     seen = [_Seen(each.order, may_keep=each.keep_first and layer == 0) for layer, each in enumerate(options)]
     ones = torch.ones(2, dtype=torch.int64)
+    typed: dict[str, Any] = {}
+    if types is not None and types.edges:
+        source_types = torch.tensor(types.ends[0][::-1], dtype=torch.uint8)
+        typed = {"edge_type": torch.zeros(1, dtype=torch.int16), "source_types": source_types, "types": types}
     blocks = [
         Block(
             num_src=2,
@@ -264,6 +270,7 @@ def _widths(model: GNN, inputs: Tensor, options: Sequence[FullGraphOptions]) -> 
             indices=ones[:1],
             source_degrees=ones,
             edge_weight=torch.ones(1) if model.needs_edge_weights else None,
+            **typed,
             exchange=exchange,
         )
         for exchange in seen

@@ -122,7 +122,8 @@ def first_layer_options(
     """
     if learns_rows:
         return replace(options, keep_first=False), False
-    may_be_sparse = isinstance(model, GNN) and model.options.kind != "gin" and options.order != "aggregate"
+    maps_rows = isinstance(model, GNN) and not model.options.is_typed and model.options.kind != "gin"
+    may_be_sparse = maps_rows and options.order != "aggregate"
     skips_zeros = may_be_sparse and nonzero_share <= FEW_NONZERO
     is_first_map = isinstance(model, GNN) and not model.options.residual
     if skips_zeros and is_first_map:
@@ -454,19 +455,19 @@ class FullGraphTask(VertexTask[None]):
         return learnt if self._held is None else [*(learnt or ()), self._held]
 
     def opening_lines(self) -> Sequence[str]:
-        """What travels, where there are other ranks."""
-        world = self.setup.world
+        """What the model does not use of the graph, and what travels, where there are other ranks."""
+        world, lines = self.setup.world, self.unused_lines()
         if world.size == 1:
-            return []
+            return lines
         rows = torch.tensor([self._sent_rows, self._whole_rows, self._method_rows])
         sent, whole, by_method = world.all_reduce(rows, stage="halo").tolist()
         line = f"halo: {sent:,} rows travel before each layer"
         if self._options.partial_sums:
             line += f", {whole - sent:,} ({(whole - sent) / max(1, whole):.0%}) fewer than sources of other parts"
         if not self._about_method:
-            return [line]
+            return [*lines, line]
         most = "up to " if self._method == "skip_broadcasts" else ""
-        return [line, f"{self._about_method}; in training {most}{by_method:,} rows travel before each layer"]
+        return [*lines, line, f"{self._about_method}; in training {most}{by_method:,} rows travel before each layer"]
 
     def traffic(self) -> Traffic:
         """Rows of all layers, and their gradients, that this rank exchanged."""

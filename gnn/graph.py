@@ -14,21 +14,20 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from windrow.caching.vip import Samplers, find_samplers
 from windrow.comm.errors import DataError
+from windrow.gnn.types import EDGE_ARRAYS, GraphTypes, edge_type_text
 from windrow.partition.book import PartitionBook
 from windrow.partition.graph_kernels import relabel
 
-__all__ = ["EDGE_ARRAYS", "Graph", "GraphData", "Task", "describe_numbering", "first_outside"]
+__all__ = ["Graph", "GraphData", "Task", "describe_numbering", "first_outside"]
 
 Task = Literal["single-label", "binary", "multi-label"]
 """What is predicted for a vertex: one of many classes, one of two, or any subset of the classes."""
-
-
-EDGE_ARRAYS = ("edge_weight", "edge_attr")
-"""What a graph may have of each edge."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +55,11 @@ class GraphData:
     """float32 [E], in the order of `indices`, or None."""
     edge_attr: Tensor | None = None
     """float32 [E, D], features of edges in the order of `indices`, or None."""
+    edge_type: Tensor | None = None
+    """int16 [E], type of each edge in the order of `indices`, never falling inside a vertex's list; None: there are no
+    types."""
+    types: GraphTypes | None = None
+    """What these are, and the types of vertices, in the user's numbering; None likewise."""
 
     @property
     def num_vertices(self) -> int:
@@ -66,6 +70,15 @@ class GraphData:
     def num_edges(self) -> int:
         """E, the number of directed edges; an undirected edge counts twice."""
         return self.indices.numel()
+
+    def samplers(self) -> Samplers:
+        """In whose lists each vertex stands: see `find_samplers`."""
+        return find_samplers(self.indptr.numpy(), self.indices.numpy(), self.edge_type_array)
+
+    @property
+    def edge_type_array(self) -> npt.NDArray[np.int16] | None:
+        """`edge_type` for NumPy."""
+        return None if self.edge_type is None else self.edge_type.numpy()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +108,11 @@ class Graph(GraphData):
         _check_indices(self)
         if self.features is not None:
             _check_features(self.features, self.num_vertices)
-        for name in EDGE_ARRAYS:
-            rows: Tensor | None = getattr(self, name)
+        for name, rows in (("edge_weight", self.edge_weight), ("edge_attr", self.edge_attr)):
             if rows is not None:
                 _check_edge_rows(name, rows, self.num_edges)
+        if self.types is not None or self.edge_type is not None:
+            _check_types(self)
         if self.labels is not None:
             _check_labels(self, self.labels)
         _check_splits(self)
@@ -146,6 +160,10 @@ class Graph(GraphData):
         digest = hashlib.sha256()
         for name in DIGESTED:
             value = getattr(self, name)
+            if value is None and name in ADDED_LATER:
+                continue
+            if isinstance(value, GraphTypes):
+                value = value.to_json()
             if isinstance(value, Tensor):
                 array = np.ascontiguousarray(value.detach().cpu().numpy())
                 digest.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
@@ -156,8 +174,9 @@ class Graph(GraphData):
 
 
 LABEL_FIELDS = ("labels", "train_ids", "validation_ids", "test_ids", "task", "num_classes")
-DIGESTED = ("indptr", "indices", "features", *LABEL_FIELDS, *EDGE_ARRAYS, "feature_scaling")
-"""In the order that stored fingerprints were made with."""
+ADDED_LATER = ("edge_type", "types")
+DIGESTED = ("indptr", "indices", "features", *LABEL_FIELDS, "edge_weight", "edge_attr", "feature_scaling", *ADDED_LATER)
+"""In the order that stored fingerprints were made with; what was added later has no part in those without."""
 
 NUMBERS_PER_CHUNK = 1 << 22
 
@@ -250,6 +269,37 @@ def _check_edge_rows(name: str, rows: Tensor, num_edges: int) -> None:
         raise DataError(f"{name} of edge {edge} is {rows[edge].tolist()}; it must be finite. Replace it.")
 
 
+def _check_types(graph: "Graph") -> None:
+    types, of_edges = graph.types, graph.edge_type
+    if types is None or of_edges is None:
+        raise DataError("types and edge_type go together; make the graph by assemble_typed_graph.")
+    if int(types.offsets[-1]) != graph.num_vertices:
+        raise DataError(f"types are of {int(types.offsets[-1])} vertices, but there are {graph.num_vertices}.")
+    if of_edges.dtype != torch.int16 or of_edges.shape != graph.indices.shape:
+        raise DataError(
+            f"edge_type is {of_edges.dtype} of shape {tuple(of_edges.shape)} for {graph.num_edges} edges; give int16, "
+            "one for each edge."
+        )
+    wrong = _first((of_edges < 0) | (of_edges >= len(types.edges)))
+    if wrong is not None:
+        raise DataError(f"edge {wrong} is of type {int(of_edges[wrong])}, but there are {len(types.edges)} types.")
+    destinations = torch.arange(graph.num_vertices).repeat_interleave(graph.indptr.diff())
+    falls = (of_edges.diff() < 0) & (destinations.diff() == 0)
+    wrong = _first(falls)
+    if wrong is not None:
+        raise DataError(
+            f"edge {wrong + 1} of vertex {int(destinations[wrong])} is of an earlier type than the one before; sort "
+            "each vertex's edges by type, as assemble_typed_graph does."
+        )
+    ends = torch.tensor(types.ends, dtype=torch.uint8).reshape(-1, 2)[of_edges.long()]
+    for end, side, vertices in ((0, "source", graph.indices.long()), (1, "destination", destinations)):
+        wrong = _first(types.of(vertices) != ends[:, end])
+        if wrong is not None:
+            name = list(types.vertices)[int(types.of(vertices[wrong : wrong + 1]))]
+            edge = types.edges[int(of_edges[wrong])]
+            raise DataError(f"edge {wrong} is of type {edge_type_text(edge)}, but its {side} is of type {name!r}.")
+
+
 def _check_labels(graph: "Graph", labels: Tensor) -> None:
     multi = graph.task == "multi-label"
     if labels.dim() != (2 if multi else 1):
@@ -334,8 +384,8 @@ def first_outside(ids: Tensor, num_vertices: int) -> int | None:
     return _first((ids < 0) | (ids >= num_vertices))
 
 
-def describe_numbering(num_vertices: int) -> str:
+def describe_numbering(num_vertices: int, of: str = "the graph") -> str:
     """Say which ids are vertices, as part of an error's sentence: "the graph has 5 vertices, numbered 0 to 4"."""
     if num_vertices == 0:
-        return "the graph has no vertices"
-    return f"the graph has {num_vertices} vertices, numbered 0 to {num_vertices - 1}"
+        return f"{of} has no vertices"
+    return f"{of} has {num_vertices} vertices, numbered 0 to {num_vertices - 1}"

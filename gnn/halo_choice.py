@@ -41,10 +41,13 @@ def check_model(method: Method, model: nn.Module) -> None:
 
     A module of the user's own is refused when it asks for rows.
     """
-    if method in ("boundary_sampling", "feature_slices") and isinstance(model, GNN) and model.options.kind == "gat":
+    if method not in ("boundary_sampling", "feature_slices") or not isinstance(model, GNN):
+        return
+    if model.options.kind == "gat" or model.options.is_typed:
         raise RecipeError(
-            f'full_graph.method = "{method}" with model.kind = "gat", whose layers look at each source, where this '
-            'method has no whole rows of all of them: choose "exact", "stale" or "skip_broadcasts", or another kind'
+            f'full_graph.method = "{method}" with model.kind = "{model.options.kind}", whose layers look at each '
+            'source, where this method has no whole rows of all of them: choose "exact", "stale" or "skip_broadcasts", '
+            "or another kind"
         )
 
 

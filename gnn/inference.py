@@ -18,6 +18,7 @@ Which rank has which vertex of a chunk is known everywhere, so that rows alone t
 import contextlib
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -135,6 +136,10 @@ def block_of_range(
     indices = neighbours - start
     indices[is_other] = positions + (stop - start)
     sources = torch.cat([torch.arange(start, stop), others])
+    types: dict[str, Any] = {}
+    if graph.types is not None and graph.edge_type is not None:
+        source_types = graph.types.of(graph.original_ids[sources])
+        types = {"edge_type": graph.edge_type[edges], "source_types": source_types, "types": graph.types}
     block = Block(
         num_src=len(sources),
         num_dst=stop - start,
@@ -142,6 +147,7 @@ def block_of_range(
         indices=indices,
         source_degrees=None if degrees is None else degrees[sources],
         edge_weight=None if edge_weight is None else edge_weight[edges],
+        **types,
     )
     return block, sources
 

@@ -1,4 +1,4 @@
-"""Layers of graph neural networks: GraphSAGE (mean), GCN, GAT and GIN.
+"""Layers of graph neural networks: GraphSAGE (mean), GCN, GAT and GIN; of typed graphs R-GCN and R-GAT.
 
 GraphSAGE and GCN aggregate and multiply by weights in the cheaper of the two orders.
 """
@@ -22,9 +22,10 @@ from windrow.gnn.message_passing import (
     sum_over_bags,
     weighted_degrees,
 )
+from windrow.gnn.types import GraphTypes
 from windrow.training.dense import autocast, glorot, linear, make_linear, multiply, multiply_transposed
 
-__all__ = ["GATLayer", "GCNLayer", "GINLayer", "GraphSAGELayer"]
+__all__ = ["GATLayer", "GCNLayer", "GINLayer", "GraphSAGELayer", "RGATLayer", "RGCNLayer"]
 
 
 class GraphSAGELayer(nn.Module):
@@ -201,13 +202,9 @@ class GATLayer(nn.Module):
             RecipeError: heads do not divide the columns that they are to fill.
         """
         super().__init__()
-        if combine == "concatenate" and out_features % heads:
-            raise RecipeError(
-                f"{heads} attention heads cannot share {out_features} columns: choose a divisor of {out_features}"
-            )
         self.heads = heads
         self.combine = combine
-        self.head_features = out_features // heads if combine == "concatenate" else out_features
+        self.head_features = _head_features(out_features, heads, combine)
         self.linear = make_linear(in_features, heads * self.head_features, bias=False, generator=generator)
         self.source_attention = glorot(heads, self.head_features, generator=generator)
         self.destination_attention = glorot(heads, self.head_features, generator=generator)
@@ -246,6 +243,118 @@ class GINLayer(nn.Module):
         total = (1 + self.epsilon) * x[: block.num_dst] + aggregate(block, x)
         output: Tensor = self.output_linear(self.hidden_linear(total, rectify=True))
         return output
+
+
+class _TypedLayer(nn.Module):
+    """What layers of typed graphs share: a vertex's own row, and the sum over the types of its edges.
+
+        y_v = W_t x_v + b_t + sum_r messages_r(v),    t the type of v, r the types of edges that enter it
+
+    All types of edges are one parameter, so that it has a gradient also where a minibatch lacks some.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, *, types: GraphTypes, generator: torch.Generator, rows: int
+    ) -> None:
+        """Draw the weights from the generator; `rows` is the width of messages before they are summed."""
+        super().__init__()
+        self.types = types
+        self.self_weight = _stack(len(types.vertices), out_features, in_features, generator=generator)
+        self.bias = nn.Parameter(torch.zeros(len(types.vertices), out_features))
+        self.relation_weight = _stack(len(types.edges), rows, in_features, generator=generator)
+
+    def forward(self, block: Block, x: Tensor) -> Tensor:
+        """Apply the layer to one hop: x [num_src, in_features] -> [num_dst, out_features]."""
+        typed = block.typed
+        _, x = block.with_sources(x)
+        rows = typed.split(x)
+        total = {
+            name: linear(rows[name][: typed.num_dst[name]], self.self_weight[place], self.bias[place])
+            for place, name in enumerate(self.types.vertices)
+        }
+        for edge, own in typed.edges.items():
+            place, (source, _, destination) = self.types.edges.index(edge), edge
+            total[destination] = total[destination] + self.messages(place, own, (rows[source], rows[destination]))
+        return typed.join(total)
+
+    def messages(self, place: int, block: Block, rows: tuple[Tensor, Tensor]) -> Tensor:
+        """What the edges of the type at a place bring: [block.num_dst, out_features].
+
+        `rows` are those of the type of its sources and of the type of its destinations.
+        """
+        raise NotImplementedError
+
+
+def _stack(number: int, *shape: int, generator: torch.Generator) -> nn.Parameter:
+    """So many parameters of a shape, each as `glorot` draws it, as one: [number, ...]."""
+    return nn.Parameter(torch.stack([glorot(*shape, generator=generator).detach() for _ in range(number)]))
+
+
+class RGCNLayer(_TypedLayer):
+    """One relational graph convolution (Schlichtkrull et al.: Modeling Relational Data with GCNs, ESWC 2018).
+
+        y_v = W_t x_v + b_t + sum_r mean_{u in N_r(v)} W_r x_u,    t the type of v
+
+    The paper has one W for a vertex's own row; types whose features are different things need one each. Equal to PyG's
+    ``HeteroConv`` of ``SAGEConv`` without roots, and a linear map of each type's own row.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, types: GraphTypes, generator: torch.Generator) -> None:
+        """Draw the weights from the generator."""
+        super().__init__(in_features, out_features, types=types, generator=generator, rows=out_features)
+
+    def messages(self, place: int, block: Block, rows: tuple[Tensor, Tensor]) -> Tensor:
+        """W_r times the mean over the sources."""
+        mean = aggregate(block, rows[0]) / _column(block.degrees, rows[0].dtype)
+        return linear(mean, self.relation_weight[place])
+
+
+class RGATLayer(_TypedLayer):
+    """One relational graph attention layer, as MLPerf Training has it for typed graphs: a GAT for each type of edges.
+
+        z_u  = W_rh x_u                                                for each head h
+        s_uv = LeakyReLU(a_rh . z_u + c_rh . x_v)
+        y_v  = W_t x_v + b_t + sum_r concatenation or mean over h of sum_{u in N_r(v)} softmax_{v,r}(s_uv) z_u
+
+    with t the type of v. Equal to the sum of PyG's ``GATConv((in, in), ...)`` over types, whose a_destination times its
+    weight of destinations is the one vector c here, and a linear map of each type's own row.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        heads: int,
+        combine: Literal["concatenate", "mean"] = "concatenate",
+        types: GraphTypes,
+        generator: torch.Generator,
+    ) -> None:
+        """Draw the weights from the generator; `combine` and errors as in `GATLayer`."""
+        own = _head_features(out_features, heads, combine)
+        super().__init__(in_features, out_features, types=types, generator=generator, rows=heads * own)
+        self.heads, self.combine = heads, combine
+        self.source_attention = _stack(len(types.edges), heads, own, generator=generator)
+        self.destination_attention = _stack(len(types.edges), heads, in_features, generator=generator)
+
+    def messages(self, place: int, block: Block, rows: tuple[Tensor, Tensor]) -> Tensor:
+        """Sources, weighted by attention."""
+        sources, destinations = rows
+        projected = linear(sources, self.relation_weight[place]).view(len(sources), self.heads, -1)
+        source_scores = (projected * self.source_attention[place]).sum(-1)
+        destination_scores = linear(destinations[: block.num_dst], self.destination_attention[place])
+        scores = functional.leaky_relu(add_ends(block, source_scores, destination_scores), _NEGATIVE_SLOPE)
+        found = aggregate(block, projected, edge_weights=edge_softmax(block, scores))
+        return found.flatten(1) if self.combine == "concatenate" else found.mean(1)
+
+
+def _head_features(out_features: int, heads: int, combine: Literal["concatenate", "mean"]) -> int:
+    """Columns of a head: RecipeError where heads do not divide the columns that they are to fill."""
+    if combine == "concatenate" and out_features % heads:
+        raise RecipeError(
+            f"{heads} attention heads cannot share {out_features} columns: choose a divisor of {out_features}"
+        )
+    return out_features // heads if combine == "concatenate" else out_features
 
 
 _GATHER_COST = 4.0

@@ -29,11 +29,12 @@ from windrow.comm.random import Stream, hash_ids, permuted, stream_key
 from windrow.comm.rows import near_equal_split
 from windrow.comm.wire import Wire
 from windrow.gnn.evaluation import EvaluationOptions, check_splits
-from windrow.gnn.graph import EDGE_ARRAYS, Graph
+from windrow.gnn.graph import Graph
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import LoadedMinibatch, PipelineOptions, SeedTask
 from windrow.gnn.seed_order import count_steps
 from windrow.gnn.task import GraphTask
+from windrow.gnn.types import EDGE_ARRAYS
 from windrow.training.embedding import EmbeddingModule
 from windrow.training.task import Loss, summed_loss
 
@@ -173,6 +174,11 @@ class LinkTask(GraphTask):
             pipeline=pipeline,
             embedding=embedding,
         )
+        if graph.types is not None:
+            raise RecipeError(
+                "the graph has types: negatives of links would be vertices of any of them; links are learnt of graphs "
+                "without types"
+            )
         if negatives not in get_args(Negatives):
             raise RecipeError(f"negatives = {negatives!r}: choose one of {', '.join(get_args(Negatives))}")
         for name, value in (("num_negatives", num_negatives), ("k", k), ("evaluation_negatives", evaluation_negatives)):
@@ -224,6 +230,7 @@ class LinkTask(GraphTask):
         return Demand(
             indptr=graph.indptr.numpy(),
             indices=graph.indices.numpy(),
+            edge_type=graph.edge_type_array,
             own=graph.own_range,
             seeds=np.arange(graph.num_vertices),
             chances=-np.expm1(-expected / self.steps_per_epoch),

@@ -16,7 +16,7 @@ both side by side, so that one product with both weights side by side does it: o
 threads, in the order of the edges too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, Self
@@ -28,12 +28,14 @@ from torch.autograd.function import once_differentiable
 from windrow.comm.rows_kernels import transpose
 from windrow.comm.threads import ROWS_AT_ONCE, in_parallel
 from windrow.gnn import message_passing_kernels as kernels
+from windrow.gnn.types import EDGE_ARRAYS, EdgeType, GraphTypes
 
 __all__ = [
     "Block",
     "Exchange",
     "Minibatch",
     "Transpose",
+    "TypedBlock",
     "add_ends",
     "add_sums",
     "aggregate",
@@ -99,6 +101,12 @@ class Block:
     """float32 [edges]; None: the graph has none, or the model does not use them."""
     edge_attr: Tensor | None = None
     """float32 [edges, D], features of edges; None likewise."""
+    edge_type: Tensor | None = None
+    """int16 [edges], type of each edge, never falling among the edges of a destination; None: there are no types."""
+    source_types: Tensor | None = None
+    """uint8 [num_src], type of each source; None likewise."""
+    types: GraphTypes | None = None
+    """What these are; None likewise."""
     exchange: Exchange | None = None
     """Full-graph training: every rank has the in-edges of its own vertices, and a layer's input holds their rows only,
     [num_dst, features]; the other sources' come by this. None: the input has the rows of all sources."""
@@ -145,6 +153,11 @@ class Block:
         nodes = {"num_src_nodes": self.num_src, "num_dst_nodes": self.num_dst}
         return dgl.create_block(("csc", (self.indptr, self.indices.long(), [])), **nodes, device=self.device)
 
+    @cached_property
+    def typed(self) -> "TypedBlock":
+        """The same by types, of a graph that has them; computed on first use, then kept. Cost: a sort of the edges."""
+        return TypedBlock(self)
+
     def with_sources(self, x: Tensor) -> tuple["Block", Tensor]:
         """This hop as a layer sees it that looks at each source: a block without exchange, and rows of all sources.
 
@@ -186,8 +199,66 @@ class Block:
 
     def arrays(self) -> dict[str, Tensor]:
         """What the block is made of, by the names of its fields: those that are there."""
-        names = ("indptr", "indices", "source_degrees", "edge_weight", "edge_attr")
+        names = ("indptr", "indices", "source_degrees", "edge_weight", "edge_attr", "edge_type", "source_types")
         return {name: array for name in names if (array := getattr(self, name)) is not None}
+
+
+class TypedBlock:
+    """One hop by types of vertices and edges: what a layer with weights for each type walks.
+
+    Vertices of a type are numbered in their order in the block, so that destinations come first, as in PyTorch
+    Geometric's ``HeteroData``: its ``HeteroConv`` takes ``split(x)`` and `edge_index`.
+    """
+
+    def __init__(self, block: Block) -> None:
+        """Sort the edges by type."""
+        assert block.types is not None
+        assert block.edge_type is not None
+        assert block.source_types is not None
+        types, device = block.types, block.device
+        self._names = list(types.vertices)
+        places = [(block.source_types == number).nonzero().flatten() for number in range(len(self._names))]
+        self._order = torch.cat(places)
+        self._sizes = [len(rows) for rows in places]
+        counts = [int((rows < block.num_dst).sum()) for rows in places]
+        self._inverse = torch.empty(block.num_dst, dtype=torch.int64, device=device)
+        of_destinations = torch.cat([rows[:count] for rows, count in zip(places, counts, strict=True)])
+        self._inverse[of_destinations] = torch.arange(block.num_dst, device=device)
+        self.num_dst: dict[str, int] = dict(zip(self._names, counts, strict=True))
+        """Destinations of each type."""
+        local = torch.empty(block.num_src, dtype=block.indices.dtype, device=device)
+        for rows in places:
+            local[rows] = torch.arange(len(rows), dtype=local.dtype, device=device)
+        by_type = torch.sort(block.edge_type, stable=True).indices
+        of_types = torch.bincount(block.edge_type, minlength=len(types.edges)).tolist()
+        self.edges: dict[EdgeType, Block] = {}
+        """The edges of each type that there are any of, between the vertices of its two types: of other types than each
+        other's, destinations are not among the sources."""
+        for edge, (source, destination), chosen in zip(types.edges, types.ends, by_type.split(of_types), strict=True):
+            if len(chosen):
+                received = torch.bincount(local[block.edge_destinations[chosen]], minlength=counts[destination])
+                self.edges[edge] = Block(
+                    num_src=self._sizes[source],
+                    num_dst=counts[destination],
+                    indptr=torch.cat([received.new_zeros(1), received.cumsum(0)]),
+                    indices=local[block.indices[chosen]],
+                )
+
+    @property
+    def edge_index(self) -> dict[EdgeType, Tensor]:
+        """int64 [2, edges] by type, source and destination of each edge, as `HeteroData` has them."""
+        return {edge: block.edge_index for edge, block in self.edges.items()}
+
+    def split(self, x: Tensor) -> dict[str, Tensor]:
+        """Rows of the sources of each type: of x [num_src, ...], differentiable."""
+        return dict(zip(self._names, x[self._order].split(self._sizes), strict=True))
+
+    def join(self, rows: Mapping[str, Tensor]) -> Tensor:
+        """Rows of all destinations in the block's order, [num_dst, ...], from those of each type, as `split` has them.
+
+        Of the rows of a type the first `num_dst`, those of its destinations, count: it may have rows of all sources.
+        """
+        return torch.cat([rows[name][: self.num_dst[name]] for name in self._names])[self._inverse]
 
 
 def _transpose_anywhere(block: Block) -> Transpose:
@@ -230,9 +301,7 @@ class Minibatch:
             counts = torch.bincount(block.edge_destinations[kept], minlength=block.num_dst)
             indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
             of_edges: dict[str, Any] = {
-                name: array[kept]
-                for name, array in block.arrays().items()
-                if name in ("indices", "edge_weight", "edge_attr")
+                name: array[kept] for name, array in block.arrays().items() if name in ("indices", *EDGE_ARRAYS)
             }
             blocks.append(replace(block, indptr=indptr, **of_edges))
         return replace(self, blocks=blocks)

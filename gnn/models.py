@@ -11,8 +11,9 @@ from torch.nn import functional
 from windrow.comm.errors import RecipeError
 from windrow.comm.options import PositiveInt, Probability, checked_dataclass
 from windrow.comm.random import Stream, stream_key
-from windrow.gnn.layers import GATLayer, GCNLayer, GINLayer, GraphSAGELayer
+from windrow.gnn.layers import GATLayer, GCNLayer, GINLayer, GraphSAGELayer, RGATLayer, RGCNLayer
 from windrow.gnn.message_passing import Block
+from windrow.gnn.types import GraphTypes
 from windrow.training.dense import make_linear
 from windrow.training.dropout import DropoutContext
 
@@ -23,8 +24,9 @@ __all__ = ["GNN", "ModelOptions", "build_model"]
 class ModelOptions:
     """Shape of a model."""
 
-    kind: Literal["graphsage", "gcn", "gat", "gin"] = "graphsage"
-    """Layer that passes messages."""
+    kind: Literal["graphsage", "gcn", "gat", "gin", "rgcn", "rgat"] = "graphsage"
+    """Layer that passes messages; "rgcn" and "rgat" have weights for each type of vertices and edges, and need a graph
+    that has types."""
     hidden: PositiveInt = 128
     """Columns of every hidden row."""
     num_layers: PositiveInt = 3
@@ -39,7 +41,7 @@ class ModelOptions:
     residual: bool = False
     """True: the pre-normalised residual blocks of Platonov et al., see `GNN`."""
     heads: PositiveInt = 4
-    """Attention heads of `gat`; must divide `hidden`. The other kinds ignore it."""
+    """Attention heads of `gat` and `rgat`; must divide `hidden`. The other kinds ignore it."""
     gcn_normalisation: Literal["both", "right", "none"] = "both"
     """Degree normalisation of `gcn`, see `GCNLayer`. The other kinds ignore it."""
     edge_weights: bool = False
@@ -54,21 +56,40 @@ class ModelOptions:
             raise RecipeError(
                 f'model.edge_weights = true with model.kind = "{self.kind}", which has no use for them: choose "gcn"'
             )
-        if self.kind == "gat" and self.hidden % self.heads:
+        if self.kind in ("gat", "rgat") and self.hidden % self.heads:
             raise RecipeError(
                 f"model.hidden = {self.hidden} is no multiple of model.heads = {self.heads}: change either"
             )
+        if self.is_typed and self.residual:
+            raise RecipeError(
+                f'model.residual = true with model.kind = "{self.kind}": its first linear map would be the same for '
+                "features of all types, which are different things; leave it out"
+            )
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether layers have weights for each type."""
+        return self.kind in ("rgcn", "rgat")
 
 
-def build_model(options: ModelOptions, *, in_features: int, out_features: int, seed: int) -> "GNN":
+def build_model(
+    options: ModelOptions, *, in_features: int, out_features: int, seed: int, types: GraphTypes | None = None
+) -> "GNN":
     """Create a model whose weights depend on its arguments alone, not on torch's global generator.
 
-    `in_features` are the columns of the vertex features, and of what is learnt beside them; `out_features` the number
-    of classes or labels, 1 for a binary task (a logit); `seed` is the run's.
+    Args:
+        options: its shape.
+        in_features: columns of the vertex features, and of what is learnt beside them.
+        out_features: number of classes or labels, 1 for a binary task (a logit).
+        seed: the run's.
+        types: those of the graph; other kinds than "rgcn" and "rgat" do not look at them.
+
+    Raises:
+        RecipeError: the kind needs types, and there are none.
     """
     # torch.Generator takes signed 64-bit seeds.
     key = stream_key(seed, Stream.INITIALISE) & (2**63 - 1)
-    return GNN(options, in_features, out_features, generator=torch.Generator().manual_seed(key))
+    return GNN(options, in_features, out_features, generator=torch.Generator().manual_seed(key), types=types)
 
 
 class GNN(nn.Module):
@@ -92,17 +113,30 @@ class GNN(nn.Module):
     """
 
     def __init__(
-        self, options: ModelOptions, in_features: int, out_features: int, *, generator: torch.Generator
+        self,
+        options: ModelOptions,
+        in_features: int,
+        out_features: int,
+        *,
+        generator: torch.Generator,
+        types: GraphTypes | None = None,
     ) -> None:
         """Draw the weights; see `build_model`."""
         super().__init__()
+        if options.is_typed and types is None:
+            raise RecipeError(
+                f'model.kind = "{options.kind}" has weights for each type of vertices and edges, and the graph has no '
+                'types: choose "graphsage", "gcn", "gat" or "gin", or read a graph with types (graph.format = "typed")'
+            )
         self.options = options
         width = options.hidden
         num_layers = options.num_layers
         inner = [width] * (num_layers - 1)
         widths = [width, *inner, width] if options.residual else [in_features, *inner, out_features]
         self.layers = nn.ModuleList(
-            _make_layer(options, *ends, last=i == num_layers - 1 and not options.residual, generator=generator)
+            _make_layer(
+                options, *ends, last=i == num_layers - 1 and not options.residual, generator=generator, types=types
+            )
             for i, ends in enumerate(pairwise(widths))
         )
         num_norms = num_layers + 1 if options.residual else num_layers - 1
@@ -196,12 +230,25 @@ class GNN(nn.Module):
 
 
 def _make_layer(
-    options: ModelOptions, in_features: int, out_features: int, *, last: bool, generator: torch.Generator
+    options: ModelOptions,
+    in_features: int,
+    out_features: int,
+    *,
+    last: bool,
+    generator: torch.Generator,
+    types: GraphTypes | None,
 ) -> nn.Module:
+    combine: Literal["mean", "concatenate"] = "mean" if last else "concatenate"
+    if options.is_typed:
+        assert types is not None
+        if options.kind == "rgcn":
+            return RGCNLayer(in_features, out_features, types=types, generator=generator)
+        return RGATLayer(
+            in_features, out_features, heads=options.heads, combine=combine, types=types, generator=generator
+        )
     if options.kind == "gcn":
         return GCNLayer(in_features, out_features, normalisation=options.gcn_normalisation, generator=generator)
     if options.kind == "gat":
-        combine: Literal["mean", "concatenate"] = "mean" if last else "concatenate"
         return GATLayer(in_features, out_features, heads=options.heads, combine=combine, generator=generator)
     layer = GINLayer if options.kind == "gin" else GraphSAGELayer
     return layer(in_features, out_features, generator=generator)

@@ -21,8 +21,9 @@ from windrow.comm.numpy_files import read_only_tensor
 from windrow.comm.shared_memory import SharedRows
 from windrow.comm.wire import Codec, StorageName, make_codec
 from windrow.comm.world import World
-from windrow.gnn.graph import EDGE_ARRAYS, Graph, GraphData, Task
+from windrow.gnn.graph import Graph, GraphData, Task
 from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.types import EDGE_ARRAYS, GraphTypes
 from windrow.partition.book import PartitionBook
 from windrow.partition.options import PartitionOptions
 from windrow.partition.partitioners import partition_graph
@@ -89,7 +90,7 @@ class PartitionedGraph(GraphData):
         if read_features:
             store.verify(part=rank, shared=rank == 0)
         stored = {Path(name).stem for name in store.manifest.files}
-        shared = {name: read_only_tensor(store.shared(name)) for name in SHARED_ARRAYS}
+        shared: dict[str, Any] = {name: read_only_tensor(store.shared(name)) for name in SHARED_ARRAYS}
         optional: dict[str, Any] = dict.fromkeys(OPTIONAL_ARRAYS)
         optional |= {name: read_only_tensor(store.shared(name)) for name in optional if name in stored}
         features = stored_features(store, rank)
@@ -102,6 +103,7 @@ class PartitionedGraph(GraphData):
             num_classes=int(store.metadata["num_classes"]),
             fingerprint=str(store.metadata["fingerprint"]),
             order=store.metadata.get("order"),
+            types=GraphTypes.from_json(store.metadata["types"]) if "types" in store.metadata else None,
             **shared,
             **optional,
         )
@@ -157,6 +159,20 @@ class PartitionedGraph(GraphData):
         ranges = enumerate(pairwise(self.offsets))
         return Plan(tuple(Shard(table, rank, rows, (0, columns)) for rank, rows in ranges if rows[0] < rows[1]))
 
+    @property
+    def labelled_type(self) -> str | None:
+        """The type of the vertices whose labels are learnt; None: there are no types, or no labels."""
+        learnt = torch.cat([self.train_ids[:1], self.validation_ids[:1], self.test_ids[:1]])
+        if self.types is None or not len(learnt):
+            return None
+        return list(self.types.vertices)[int(self.types.of(self.original_ids[learnt[:1]]))]
+
+    @property
+    def labelled_range(self) -> tuple[int, int]:
+        """The user's ids of the vertices of that type, the first and the one after the last; without types all."""
+        of_type = self.labelled_type
+        return (0, self.num_vertices) if self.types is None or of_type is None else self.types.range_of(of_type)
+
     def labels_of(self, ids: Tensor) -> Tensor:
         """Labels of vertices, ids of the partition: DataError where the graph has none."""
         if self.labels is None:
@@ -192,6 +208,8 @@ class PartitionedGraph(GraphData):
             edge_weight=self.edge_weight_for(model),
             # A `GNN` has no use for them.
             edge_attr=None if hasattr(model, "needs_edge_weights") else self.edge_attr,
+            edge_type=self.edge_type,
+            types=self.types,
         )
 
     @property

@@ -12,14 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from windrow.caching.vip import Demand, find_samplers, inclusion_probabilities
+from windrow.caching.vip import Demand, inclusion_probabilities
 from windrow.comm.errors import StoreError, from_here
 from windrow.comm.options import PathOption, checked_dataclass
-from windrow.gnn.graph import EDGE_ARRAYS, Graph
+from windrow.gnn.graph import Graph
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.seed_order import SeedScheme, count_steps
 from windrow.gnn.task import TrainingOptions
+from windrow.gnn.types import EDGE_ARRAYS
 from windrow.partition.book import PartitionBook
 from windrow.partition.options import PartitionOptions, available_memory_bytes, check_memory, estimate_memory
 from windrow.partition.partitioners import partition_graph
@@ -158,6 +159,7 @@ def graph_to_store(
                 "fingerprint": graph.fingerprint(),
                 "graph": dict(origin or {}),
                 "order": order,
+                **({} if graph.types is None else {"types": graph.types.to_json()}),
             },
             quality=quality,
             options=options,
@@ -224,9 +226,17 @@ def vertex_priorities(
     priorities = np.zeros(graph.num_vertices)
     report = progress or (lambda *_: None)
     report(PRIORITY_STAGE, 0.0)
-    samplers = find_samplers(indptr, indices)
+    samplers = graph.samplers()
     # Parts are no ranges before vertices are renumbered; probabilities do not ask who owns a vertex.
-    known = partial(Demand, indptr=indptr, indices=indices, own=(0, 0), steps=steps, fanouts=tuple(fanouts))
+    known = partial(
+        Demand,
+        indptr=indptr,
+        indices=indices,
+        edge_type=graph.edge_type_array,
+        own=(0, 0),
+        steps=steps,
+        fanouts=tuple(fanouts),
+    )
     for part in range(num_parts):
         seeds = train_ids[parts_of_seeds == part]
         if len(seeds):
@@ -238,7 +248,7 @@ def vertex_priorities(
 
 def bytes_for_priorities(graph: Graph, fanouts: Sequence[int]) -> int:
     """Estimate the peak memory of `vertex_priorities` beyond the graph, in bytes; less where it is undirected."""
-    lists = graph.num_edges * (graph.indices.element_size() + 1)
+    lists = graph.num_edges * (graph.indices.element_size() + 1 + (0 if graph.types is None else 9))
     return lists + graph.num_vertices * 8 * (VECTORS_BESIDE_HOPS + VECTORS_PER_HOP * len(fanouts))
 
 

@@ -29,7 +29,15 @@ from windrow.comm.options import PositiveInt, checked_dataclass
 from windrow.comm.random import Stream, stream_key
 from windrow.comm.wire import StorageName
 from windrow.gnn.message_passing import Block, Minibatch, weighted_degrees
-from windrow.gnn.sampler_kernels import draw_neighbors, look_up_vertices, number_vertices, place_seeds
+from windrow.gnn.sampler_kernels import (
+    draw_neighbors,
+    find_lists,
+    look_up_lists,
+    look_up_vertices,
+    number_vertices,
+    place_seeds,
+)
+from windrow.gnn.types import GraphTypes
 
 __all__ = ["Fanout", "NeighborSampler", "SamplerOptions"]
 
@@ -42,7 +50,8 @@ class SamplerOptions:
     """How minibatches are made."""
 
     fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1)] = (15, 10, 5)
-    """Neighbours sampled per vertex at each hop, from the seeds outwards; -1 takes all."""
+    """Neighbours sampled per vertex at each hop, from the seeds outwards; -1 takes all. Where edges have types, so many
+    of each type."""
 
     order: Literal["global", "local"] = "global"
     """"global": every epoch shuffles all training vertices, and a rank works on those of the minibatch that it owns,
@@ -61,7 +70,8 @@ class NeighborSampler:
     `fanouts` counts hops from the seeds outwards, as PyG does (`NeighborLoader(num_neighbors=fanouts)`); DGL counts
     layers of the model, `NeighborSampler(fanouts[::-1])`. A vertex with at most that many neighbours, and every vertex
     where the fanout is -1, sends all of its neighbour list in its order. Entries of the list are what is sampled: where
-    a neighbour stands in it twice it may come out twice.
+    a neighbour stands in it twice it may come out twice. Where edges have types, each type's part of a list is a list,
+    as in `HeteroData` of PyG and in DGL.
 
     What a vertex samples, and in which order, depends only on (seed, epoch, step, hop, original id) and its
     neighbour list: not on the rank, the other seeds or the thread.
@@ -82,6 +92,8 @@ class NeighborSampler:
         source_degrees: bool = False,
         edge_weight: Tensor | None = None,
         edge_attr: Tensor | None = None,
+        edge_type: Tensor | None = None,
+        types: GraphTypes | None = None,
     ) -> None:
         """Keep the graph by reference; it must not change afterwards.
 
@@ -94,6 +106,8 @@ class NeighborSampler:
             source_degrees: fill in `Block.source_degrees`, for layers that divide by the degree of a source.
             edge_weight: float32 [E], in the order of `indices`, for `Block.edge_weight`; None for none.
             edge_attr: float32 [E, D], likewise, for `Block.edge_attr`.
+            edge_type: int16 [E], likewise, never falling inside a list, for `Block.edge_type`.
+            types: what these are, and the types of vertices.
 
         Raises:
             RecipeError: `fanouts` is empty or holds a number that is neither positive nor -1.
@@ -119,6 +133,8 @@ class NeighborSampler:
         self._indptr = indptr.contiguous().numpy()
         self._indices = indices.contiguous().numpy()
         self._original_ids = None if original_ids is None else original_ids.contiguous().numpy()
+        self._edge_type = None if edge_type is None else edge_type.contiguous().numpy()
+        self._types = types
         self._source_degrees = source_degrees
         self._edge_data = {
             name: rows for name, rows in (("edge_weight", edge_weight), ("edge_attr", edge_attr)) if rows is not None
@@ -153,6 +169,10 @@ class NeighborSampler:
             for hop, fanout in enumerate(self.fanouts)
         ]
         inputs = workspace.frontier[: workspace.found].copy()
+        if self._types is not None:
+            users = inputs if self._original_ids is None else self._original_ids[inputs]
+            source_types = self._types.of(torch.from_numpy(users))
+            blocks = [replace(block, source_types=source_types[: block.num_src]) for block in blocks]
         if self._source_degrees:
             # The sources of every block are the first of the inputs.
             if self._weighted_degrees is None:
@@ -166,21 +186,11 @@ class NeighborSampler:
     def _sample_hop(self, workspace: "_Workspace", key: int, fanout: int) -> Block:
         """Expand every vertex found so far."""
         num_dst = workspace.found
-        look_up_vertices(
-            self._indptr,
-            self._original_ids,
-            workspace.frontier,
-            workspace.looked_up,
-            num_dst,
-            workspace.starts,
-            workspace.degrees,
-            workspace.inner_hashes,
-        )
-        workspace.looked_up = num_dst
-        degrees = workspace.degrees[:num_dst]
-        block_indptr = np.zeros(num_dst + 1, np.int64)
-        np.cumsum(degrees if fanout < 0 else np.minimum(degrees, fanout), out=block_indptr[1:])
-        num_edges = int(block_indptr[-1])
+        num_lists = self._look_up(workspace)
+        degrees = workspace.degrees[:num_lists]
+        list_indptr = np.zeros(num_lists + 1, np.int64)
+        np.cumsum(degrees if fanout < 0 else np.minimum(degrees, fanout), out=list_indptr[1:])
+        num_edges = int(list_indptr[-1])
         block_indices = np.empty(num_edges, np.int32)
         places = np.empty(num_edges, np.int64) if self._edge_data else None
         draw_neighbors(
@@ -189,7 +199,7 @@ class NeighborSampler:
             workspace.starts,
             workspace.degrees,
             workspace.inner_hashes,
-            block_indptr,
+            list_indptr,
             workspace.taken,
             block_indices,
             places,
@@ -201,13 +211,42 @@ class NeighborSampler:
         of_edges: dict[str, Any] = {
             name: rows[torch.from_numpy(places)] for name, rows in self._edge_data.items() if places is not None
         }
+        indptr = list_indptr
+        if self._types is not None:
+            indptr = list_indptr[workspace.list_ends[: num_dst + 1]]
+            edge_type = np.repeat(workspace.list_types[:num_lists], np.diff(list_indptr))
+            of_edges |= {"edge_type": torch.from_numpy(edge_type), "types": self._types}
         return Block(
             num_src=workspace.found,
             num_dst=num_dst,
-            indptr=torch.from_numpy(block_indptr),
+            indptr=torch.from_numpy(indptr),
             indices=torch.from_numpy(block_indices),
             **of_edges,
         )
+
+    def _look_up(self, workspace: "_Workspace") -> int:
+        """Note the lists of the vertices that the last hop found, and give how many there are of all found so far."""
+        first, found = workspace.looked_up, workspace.found
+        workspace.looked_up = found
+        where = (self._original_ids, workspace.frontier, first, found)
+        if self._edge_type is None:
+            workspace.reserve_lists(len(workspace.frontier))
+            look_up_vertices(self._indptr, *where, workspace.starts, workspace.degrees, workspace.inner_hashes)
+            return found
+        find_lists(self._indptr, self._edge_type, *where[1:], workspace.list_ends)
+        num_lists = int(workspace.list_ends[found])
+        workspace.reserve_lists(num_lists)
+        look_up_lists(
+            self._indptr,
+            self._edge_type,
+            *where,
+            workspace.list_ends,
+            workspace.starts,
+            workspace.degrees,
+            workspace.inner_hashes,
+            workspace.list_types,
+        )
+        return num_lists
 
 
 class _Workspace(threading.local):
@@ -222,7 +261,10 @@ class _Workspace(threading.local):
         """Vertices in the frontier."""
         self.frontier: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self.looked_up = 0
-        """How many of them have their list noted in the three arrays below."""
+        """How many of them have their lists noted in the arrays below."""
+        self.list_ends: npt.NDArray[np.int64] = np.zeros(1, np.int64)
+        """Where edges have types, where each vertex's lists start in the other arrays."""
+        self.list_types: npt.NDArray[np.int16] = np.empty(0, np.int16)
         self.starts: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self.degrees: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self.inner_hashes: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
@@ -252,12 +294,19 @@ class _Workspace(threading.local):
         most = min(most, self.num_vertices) + 1
         if most > len(self.frontier):
             # Twice as much, so that growing stays cheap.
-            length, used = max(most, 2 * len(self.frontier)), self.found
-            for name in ("frontier", "starts", "degrees", "inner_hashes"):
-                old = getattr(self, name)
-                larger = np.empty(length, old.dtype)
-                larger[:used] = old[:used]
-                setattr(self, name, larger)
+            self._grow(max(most, 2 * len(self.frontier)), "frontier", "list_ends")
+
+    def reserve_lists(self, most: int) -> None:
+        """Make room for `most` lists."""
+        if most > len(self.starts):
+            self._grow(max(most, 2 * len(self.starts)), "starts", "degrees", "inner_hashes", "list_types")
+
+    def _grow(self, length: int, *names: str) -> None:
+        for name in names:
+            old = getattr(self, name)
+            larger = np.zeros(length, old.dtype)
+            larger[: len(old)] = old
+            setattr(self, name, larger)
 
 
 def _check_array(name: str, array: Tensor, dtypes: tuple[torch.dtype, ...]) -> None:

@@ -3,7 +3,8 @@
 One hop is three passes, each free of branches that the processor cannot guess, so that many cache misses
 are under way at once:
 
-    look_up_vertices   list start, degree and hash of every vertex that the last hop found
+    look_up_vertices   list start, degree and hash of every vertex that the last hop found; where edges have types,
+                       find_lists and look_up_lists, of each type's part of the vertex's list
     draw_neighbors     vertex ids of the sampled neighbours
     number_vertices    vertex ids -> local ids in first-seen order, new vertices appended to the frontier
 
@@ -11,9 +12,9 @@ The draw: word i of a vertex is ``mix64(hash + i * golden)``, i = 1, 2, ... (Spl
 hash), and a number below n is the high half of ``word * n`` (Lemire, Fast Random Integer Generation in an
 Interval, ACM TOMACS 2019, without the rejection: the bias is below n / 2**64 < 2**-32 for n < 2**32).
 
-Arrays: `indptr` [N + 1] and `indices` [E] of the graph; `frontier`, vertex ids by local id, with room for one more than
-it can ever hold; `starts`, `degrees`, `inner_hashes` by local id; `block_indptr` [destinations + 1]; `neighbors` [edges
-of the block].
+Arrays: `indptr` [N + 1], `indices` and `edge_type` [E] of the graph; `frontier`, vertex ids by local id, with room for
+one more than it can ever hold; `starts`, `degrees`, `inner_hashes` by list, which is a vertex's local id where edges
+have no types; `block_indptr` [lists + 1]; `neighbors` [edges of the block].
 """
 
 import numba
@@ -23,7 +24,7 @@ import numpy.typing as npt
 from windrow.comm.inline_kernels import mix64, prefetch
 from windrow.comm.random import GOLDEN
 
-__all__ = ["draw_neighbors", "look_up_vertices", "number_vertices", "place_seeds"]
+__all__ = ["draw_neighbors", "find_lists", "look_up_lists", "look_up_vertices", "number_vertices", "place_seeds"]
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
@@ -78,6 +79,77 @@ def look_up_vertices(
             inner_hashes[local] = mix64(np.uint64(vertex) + _GOLDEN)
         else:
             inner_hashes[local] = mix64(np.uint64(original_ids[vertex]) + _GOLDEN)
+
+
+@numba.njit(inline="always", cache=True)
+def _end_of_list(edge_type: npt.NDArray[np.int16], start: int, stop: int) -> int:
+    """Where edges of the type of the first one end, in stop - start edges that are sorted by type."""
+    own = edge_type[start]
+    step = 1
+    while start + step < stop and edge_type[start + step] == own:
+        step *= 2
+    low = start + step // 2
+    high = min(start + step, stop)
+    # The type ends behind `low`, and at `high` at the latest.
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if edge_type[middle] == own:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+@numba.njit(cache=True, nogil=True)
+def find_lists(
+    indptr: Longs, edge_type: npt.NDArray[np.int16], frontier: Longs, first: int, last: int, list_ends: Longs
+) -> None:
+    """Count the types of the edges that enter frontier vertices first..last-1.
+
+    Entry local + 1 of `list_ends` receives the number of lists up to that vertex, that of `first` being there.
+    """
+    for local in range(first, last):
+        prefetch(indptr, frontier[min(local + _AHEAD, last - 1)])
+        vertex = frontier[local]
+        start = indptr[vertex]
+        stop = indptr[vertex + 1]
+        found = 0
+        while start < stop:
+            start = _end_of_list(edge_type, start, stop)
+            found += 1
+        list_ends[local + 1] = list_ends[local] + found
+
+
+@numba.njit(cache=True, nogil=True)
+def look_up_lists(
+    indptr: Longs,
+    edge_type: npt.NDArray[np.int16],
+    original_ids: Longs | None,
+    frontier: Longs,
+    first: int,
+    last: int,
+    list_ends: Longs,
+    starts: Longs,
+    degrees: Longs,
+    inner_hashes: Words,
+    list_types: npt.NDArray[np.int16],
+) -> None:
+    """Note of each list of frontier vertices first..last-1 what `look_up_vertices` notes of a vertex, and its type.
+
+    The hash of a list is that of its vertex and its type, so that a draw depends on no other type.
+    """
+    for local in range(first, last):
+        vertex = frontier[local]
+        start = indptr[vertex]
+        own = np.uint64(vertex if original_ids is None else original_ids[vertex])
+        of_vertex = mix64(own + _GOLDEN)
+        for place in range(list_ends[local], list_ends[local + 1]):
+            stop = _end_of_list(edge_type, start, indptr[vertex + 1])
+            starts[place] = start
+            degrees[place] = stop - start
+            list_types[place] = edge_type[start]
+            inner_hashes[place] = mix64(of_vertex + np.uint64(edge_type[start] + 1))
+            start = stop
 
 
 @numba.njit(cache=True, nogil=True)

@@ -20,6 +20,7 @@ from windrow.comm.rows import move_rows
 from windrow.gnn.cache_choice import CacheChoice, Sampling, choose_cache, seed_order
 from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers, check_width, metrics_of, predictions_of
 from windrow.gnn.graph import Task as Labels
+from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, graph_placement
 from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline, PipelineOptions, SeedTask
 from windrow.gnn.sampler import SamplerOptions
@@ -87,6 +88,18 @@ class VertexTask(Task[Minibatch]):
         if self._embedding is not None:
             check_number_formats(self._embedding, setup.wire)
             self.embeddings = [self._embedding]
+
+    def unused_lines(self) -> list[str]:
+        """What the graph has and the model does not use, to be said before training."""
+        graph, model, lines = self.graph, self.setup.model, []
+        if graph.edge_weight is not None and graph.edge_weight_for(model) is None:
+            lines.append("the graph has edge weights, which the model does not use (model.edge_weights)")
+        if graph.types is not None and isinstance(model, GNN) and not model.options.is_typed:
+            lines.append(
+                f'the graph has types, which model.kind = "{model.options.kind}" does not tell apart; "rgcn" and '
+                '"rgat" do'
+            )
+        return lines
 
 
 class GraphTask(VertexTask[LoadedMinibatch]):
@@ -245,9 +258,7 @@ class GraphTask(VertexTask[LoadedMinibatch]):
 
     def opening_lines(self) -> Sequence[str]:
         """What the model does not use of the graph, and what is kept or read of other ranks, where there are any."""
-        lines = []
-        if self.graph.edge_weight is not None and self.graph.edge_weight_for(self.setup.model) is None:
-            lines.append("the graph has edge weights, which the model does not use (model.edge_weights)")
+        lines = self.unused_lines()
         near = len(self.store.shared.near) if self.store.shared else 0
         if near:
             lines.append(f"shared memory: features of {near} other rank{'s' * (near > 1)} of this host are read there")

@@ -10,11 +10,13 @@ The file is Parquet, and appears whole or not at all::
     0                anna          3                    0.91
     1                bert          0                    0.55
 
-There is a column of ids where the user's files know vertices by anything else than their numbers. Each chunk is a row
-group, so that writer and readers need memory for one at a time.
+There is a column of ids where the user's files know vertices by anything else than their numbers. Of a graph with types
+these are the vertices of the type that has labels, by their numbers among it. Each chunk is a row group, so that writer
+and readers need memory for one at a time.
 
 The graph may be another than the run's, with vertices that came after training. Hidden vectors go to a NumPy array
-[N, hidden] instead, row v of vertex v, which `tables.pretrained` of a recommendation recipe reads.
+[N, hidden] instead, row v of vertex v, and of a graph with types one type after another, which `tables.pretrained` of a
+recommendation recipe reads.
 """
 
 import contextlib
@@ -43,6 +45,8 @@ from windrow.gnn.partitioned import PartitionedGraph, Split, open_store, partiti
 from windrow.gnn.readers import read_graph
 from windrow.gnn.readers.edge_list import read_vertex_ids
 from windrow.gnn.readers.options import EdgeListOptions
+from windrow.gnn.readers.typed_folder import columns_of_type
+from windrow.gnn.types import GraphTypes, edge_type_text
 from windrow.gnn.vertex_data import SplitOptions, scale_features
 from windrow.launch.commands.arguments import writing
 from windrow.launch.rank_process import joined_job
@@ -136,8 +140,9 @@ def predict(
         part, fingerprint, columns = _open_graph(world, recipe, graph, store, measured=bool(splits))
         measured = splits or (() if graph or store or hidden else MEASURED)
         metrics = metrics_of(recipe.evaluation, part) if measured else {}
-        ids = _ids_of(part, splits)
-        names = None if world.rank or hidden else _users_ids(columns, part.num_vertices, say=progress.write)
+        first, last = (0, part.num_vertices) if hidden else part.labelled_range
+        ids = _ids_of(part, splits, first, last)
+        names = None if world.rank or hidden else _users_ids(columns, last - first, say=progress.write)
         model = gnn_of(recipe, part).to(device)
         embedding = rows_of_vertices(world, recipe, part, device)
 
@@ -169,6 +174,7 @@ def predict(
             "method": recipe.evaluation.method,
             "fanouts": list(_fanouts(recipe)) if recipe.evaluation.method == "sampled" else None,
             "splits": list(splits) or None,
+            **({} if part.labelled_type is None or hidden else {"type": part.labelled_type}),
             **({metric: result.figures} if measured else {}),
             **({"graph": str(graph or store)} if graph or store else {}),
         }
@@ -181,7 +187,7 @@ def predict(
             for vertices, received in chunks:
                 if write is not None:
                     check_finite(vertices, received)
-                    write(vertices, received)
+                    write(vertices - first, received)
                 progress.advance(len(vertices))
             progress.finish()
         return result
@@ -228,10 +234,14 @@ def _infer(
     return outputs
 
 
-def _ids_of(part: PartitionedGraph, splits: Sequence[Split]) -> Tensor | None:
-    """Ids of the partition, ascending; None for all vertices."""
+def _ids_of(part: PartitionedGraph, splits: Sequence[Split], first: int, last: int) -> Tensor | None:
+    """Ids of the partition, ascending: of some splits, or all of the user's ids from the first to before the last.
+
+    None for all vertices.
+    """
     if not splits:
-        return None
+        is_all = last - first == part.num_vertices
+        return None if is_all else torch.from_numpy(np.sort(part.book.old_to_new[first:last]))
     for split in splits:
         if len(part.split_ids(split)) == 0:
             raise DataError(f"the graph has no {split} vertices: choose another --split")
@@ -247,11 +257,11 @@ def _open_graph(
     Collective. What labels mean is what they mean to the run's model.
     """
     trained = PartitionStore.open(recipe.store, verify=False)
-    columns, own_scaling, trained_scaling = recipe.graph.edge_list, None, _scaling_of(trained)
+    path, columns, own_scaling, trained_scaling = recipe.graph.path, recipe.graph.edge_list, None, _scaling_of(trained)
     if store is not None:
         graph = open_store(store, world)
         opened = PartitionStore.open(store, verify=False)
-        origin = opened.metadata["graph"].get("edge_list", {})
+        path, origin = opened.metadata["graph"].get("path", ""), opened.metadata["graph"].get("edge_list", {})
         columns = parse_settings(EdgeListOptions, origin, source=str(store), base=store)
         own_scaling = _scaling_of(opened)
     elif file is not None:
@@ -259,6 +269,7 @@ def _open_graph(
         changes: dict[str, Any] = {"format": "auto", "random_split": SplitOptions(kind="fractions")}
         if recipe.graph.standardise == "standard":
             changes["standardise"] = "none"
+        path = str(file)
         graph = partition(read_graph(replace(recipe.graph, path=str(file), **changes)), world)
     else:
         graph, trained_scaling = open_store(recipe.store, world), None
@@ -267,6 +278,10 @@ def _open_graph(
     for scaling, back in ((own_scaling, True), (trained_scaling, False)):
         if scaling is not None:
             scale_features(graph.features, scaling, back=back)
+    if graph.types is not None or "types" in trained.metadata:
+        _check_types(graph.types, trained, is_other=store is not None or file is not None, recipe=recipe)
+    if graph.labelled_type is not None:
+        columns = columns_of_type(replace(recipe.graph, path=path, edge_list=columns), graph.labelled_type)
     task, num_classes = cast("Task", trained.metadata["task"]), int(trained.metadata["num_classes"])
     if measured and graph.labels is not None and (graph.task != task or graph.num_classes > num_classes):
         raise DataError(
@@ -278,6 +293,22 @@ def _open_graph(
         # The model has learnt from features that were rounded so.
         graph = graph.stored_as(recipe.sampler.storage)
     return graph, str(trained.metadata["fingerprint"]), columns
+
+
+def _check_types(found: GraphTypes | None, trained: PartitionStore, *, is_other: bool, recipe: Recipe) -> None:
+    """Refuse a graph of other types than the model has weights for, or whose features would be scaled by themselves."""
+    known = GraphTypes.from_json(trained.metadata["types"]) if "types" in trained.metadata else None
+    if found is None or known is None or known.edges != found.edges or [*known.vertices] != [*found.vertices]:
+        described = [
+            "none" if types is None else f"{', '.join(types.vertices)}; {', '.join(map(edge_type_text, types.edges))}"
+            for types in (found, known)
+        ]
+        raise DataError(f"the graph has the types {described[0]}, but the model was trained on {described[1]}")
+    if is_other and recipe.graph.standardise == "standard":
+        raise RecipeError(
+            'graph.standardise = "standard": of graphs with types it is not kept by what, so that another graph cannot '
+            "be scaled alike: scale the features in the files, or leave out --graph and --store"
+        )
 
 
 def _scaling_of(store: PartitionStore) -> Tensor | None:

@@ -122,7 +122,8 @@ def _graph(world: World, recipe: Recipe, device: torch.device) -> "tuple[torch.n
 def gnn_of(recipe: Recipe, graph: PartitionedGraph) -> GNN:
     """The model of a recipe."""
     columns = graph.num_features + recipe.vertex_table.dim * recipe.model.embedding
-    return build_model(recipe.model, in_features=columns, out_features=graph.num_outputs, seed=recipe.run.seed)
+    outputs, seed = graph.num_outputs, recipe.run.seed
+    return build_model(recipe.model, in_features=columns, out_features=outputs, seed=seed, types=graph.types)
 
 
 def rows_of_vertices(

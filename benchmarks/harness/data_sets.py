@@ -21,7 +21,7 @@ from torch import Tensor
 
 from benchmarks.harness.power_law import power_law_graph
 from windrow.comm.numpy_files import integer_row, load_arrays
-from windrow.gnn.build import csc_from_edges
+from windrow.gnn.build import csc_from_edges, edges_of
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.libraries import MASKS
 
@@ -36,6 +36,7 @@ __all__ = [
     "read_sessions",
     "save_topology",
     "to_dgl",
+    "to_hetero_data",
 ]
 
 EGO_TWITTER = "ego_twitter"
@@ -175,3 +176,27 @@ def to_dgl(graph: Graph) -> Any:
             mask[ids] = True
             converted.ndata[name] = mask
     return converted
+
+
+def to_hetero_data(graph: Graph) -> Any:
+    """Hand a graph with types to PyTorch Geometric: a ``HeteroData`` with the names of `windrow.gnn.from_pyg`."""
+    from torch_geometric.data import HeteroData
+
+    assert graph.types is not None
+    assert graph.edge_type is not None
+    data = HeteroData()
+    for name, of_type in graph.types.vertices.items():
+        first, last = graph.types.range_of(name)
+        data[name].num_nodes = of_type.number
+        if graph.features is not None and of_type.columns:
+            data[name].x = graph.features[first:last, : of_type.columns]
+        if graph.labels is not None and first <= int(graph.train_ids[0]) < last:
+            data[name].y = graph.labels[first:last]
+            for mask, ids in zip(MASKS, (graph.train_ids, graph.validation_ids, graph.test_ids), strict=True):
+                data[name][mask] = torch.isin(torch.arange(first, last), ids)
+    sources, destinations = edges_of(graph.indptr, graph.indices)
+    for number, (edge, ends) in enumerate(zip(graph.types.edges, graph.types.ends, strict=True)):
+        chosen = graph.edge_type == number
+        source, destination = (int(graph.types.offsets[end]) for end in ends)
+        data[edge].edge_index = torch.stack([sources[chosen] - source, destinations[chosen] - destination]).long()
+    return data

@@ -25,12 +25,12 @@ from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.readers.table_files import ColumnType, TableFile
 from windrow.gnn.vertex_data import VertexSplit, split_from_masks
 
-__all__ = ["read_edge_list_and_names", "read_vertex_ids"]
+__all__ = ["VertexTable", "read_edge_list_and_names", "read_edges", "read_vertex_ids", "read_vertex_table"]
 
 SPLIT_WORDS = {"train": 0, "validation": 1, "valid": 1, "val": 1, "test": 2, "": -1}
 
 
-class _VertexTable(NamedTuple):
+class VertexTable(NamedTuple):
     """What a vertex file says; row i belongs to vertex i."""
 
     num_vertices: int
@@ -40,7 +40,20 @@ class _VertexTable(NamedTuple):
     """What there is of features float32 [N, F], labels float64 [N, columns], NaN where a cell is empty, and split."""
 
 
-def _read_vertex_table(options: EdgeListOptions) -> _VertexTable:
+class EdgeTable(NamedTuple):
+    """What an edge list says."""
+
+    sources: npt.NDArray[np.int64]
+    """Numbers of vertices [E]."""
+    destinations: npt.NDArray[np.int64]
+    """Likewise."""
+    names: npt.NDArray[np.generic]
+    """[N], what the files call each destination."""
+    rows: npt.NDArray[np.float32]
+    """[E, columns]: the weight, where there is one, then features."""
+
+
+def read_vertex_table(options: EdgeListOptions) -> VertexTable:
     """Read the vertex file, its rows in the order of the vertices: with `ids` "rows" that of the ids."""
     file = _vertex_file(options)
     features = options.feature_columns
@@ -71,7 +84,7 @@ def _read_vertex_table(options: EdgeListOptions) -> _VertexTable:
             data[key] = matrix.astype(dtype, copy=False)[order]
     if options.split_column:
         data["split"] = _split(file.path, columns[options.split_column], order)
-    return _VertexTable(num_vertices, names, data)
+    return VertexTable(num_vertices, names, data)
 
 
 def _vertex_file(options: EdgeListOptions) -> TableFile:
@@ -155,8 +168,9 @@ def read_edge_list_and_names(options: GraphOptions) -> tuple[Graph, npt.NDArray[
         The edges as 64-bit numbers (or as strings, for "names") and what `csc_from_edges` needs.
     """
     columns = options.edge_list
-    table = _read_vertex_table(columns) if columns.vertex_file else None
-    sources, destinations, names, edge_rows = _read_edges(Path(options.path), columns, table)
+    columns.check_vertex_file()
+    table = read_vertex_table(columns) if columns.vertex_file else None
+    sources, destinations, names, edge_rows = read_edges(Path(options.path), columns, (table, table))
     graph = assemble_graph(
         sources,
         destinations,
@@ -170,10 +184,16 @@ def read_edge_list_and_names(options: GraphOptions) -> tuple[Graph, npt.NDArray[
     return graph, names
 
 
-def _read_edges(
-    path: Path, options: EdgeListOptions, table: _VertexTable | None
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.generic], npt.NDArray[np.float32]]:
-    """Sources and destinations as numbers, names, and [E, columns]: the weight, where there is one, then features."""
+def read_edges(
+    path: Path, options: EdgeListOptions, tables: tuple[VertexTable | None, VertexTable | None]
+) -> EdgeTable:
+    """Read the edges; DataError as `read_edge_list_and_names`.
+
+    Args:
+        path: of the file.
+        options: its columns.
+        tables: of the vertices of sources and of destinations; None where these have no file.
+    """
     file = TableFile(path=path, delimiter=options.delimiter, has_header=options.has_header, skip_rows=options.skip_rows)
     ends = _end_columns(file, options)
     types: dict[str, ColumnType] = dict.fromkeys(ends, _id_type(options))
@@ -183,16 +203,19 @@ def _read_edges(
     edge_rows = np.empty((len(source), len(numbers)), np.float32)
     for place, name in enumerate(numbers):
         edge_rows[:, place] = columns[name].to_numpy()
-    if table is not None and table.names is not None:
-        sources, destinations = (_look_up(table.names, columns[name], f"{path}, column {name!r}") for name in ends)
-        return sources, destinations, table.names.to_numpy(zero_copy_only=False), edge_rows
     if options.ids != "rows":
-        names, sources, destinations = _number_names(source, destination)
-        return sources, destinations, names.to_numpy(zero_copy_only=False), edge_rows
+        known = [table.names for table in tables if table is not None]
+        if not known:
+            names, sources, destinations = _number_names(source, destination)
+            return EdgeTable(sources, destinations, names.to_numpy(zero_copy_only=False), edge_rows)
+        sources, destinations = (
+            _look_up(own, columns[name], f"{path}, column {name!r}") for own, name in zip(known, ends, strict=True)
+        )
+        return EdgeTable(sources, destinations, known[1].to_numpy(zero_copy_only=False), edge_rows)
     sources, destinations = (np.array(end.to_numpy()) for end in (source, destination))
     largest = max(sources.max(initial=-1), destinations.max(initial=-1))
-    num_vertices = int(largest) + 1 if table is None else table.num_vertices
-    return sources, destinations, np.arange(num_vertices), edge_rows
+    num_vertices = int(largest) + 1 if tables[1] is None else tables[1].num_vertices
+    return EdgeTable(sources, destinations, np.arange(num_vertices), edge_rows)
 
 
 def _end_columns(file: TableFile, options: EdgeListOptions) -> tuple[str, str]:

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError
-from windrow.gnn.build import SelfLoops, assemble_graph
+from windrow.gnn.build import SelfLoops, VertexRows, assemble_graph, assemble_typed_graph
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import GraphOptions
+from windrow.gnn.types import EdgeType, edge_type_text
 from windrow.gnn.vertex_data import SplitOptions, TaskOption, VertexSplit, split_from_masks
 
 __all__ = ["MASKS", "from_dgl", "from_pyg", "read_dgl"]
@@ -31,9 +32,10 @@ def from_dgl(
     """Take over a DGL graph, onto the CPU; by default with exactly its edges, repeated ones included.
 
     Args:
-        graph: a homogeneous ``dgl.DGLGraph`` on any device, with what it has of feat, label, train_mask, val_mask and
-            test_mask in its ``ndata``, of weight [E] and feat [E, D] in its ``edata``.
-        symmetrise: see `windrow.gnn.build.csc_from_edges`.
+        graph: a ``dgl.DGLGraph`` on any device, with what it has of feat, label, train_mask, val_mask and test_mask in
+            its ``ndata``, of weight [E] and feat [E, D] in its ``edata``. Of several types of vertices or edges, those
+            of each type without weights and features of edges.
+        symmetrise: see `windrow.gnn.build.csc_from_edges`, with types `windrow.gnn.build.assemble_typed_graph`.
         self_loops: see `windrow.gnn.build.csc_from_edges`.
         deduplicate: see `windrow.gnn.build.csc_from_edges`.
         task: what the labels mean.
@@ -41,7 +43,7 @@ def from_dgl(
         split_seed: seed of that split.
 
     Raises:
-        DataError: the graph is heterogeneous, has only some of the masks, or breaks a law.
+        DataError: the graph has only some of the masks, or breaks a law.
     """
     return _assemble(
         _as_data(graph),
@@ -56,20 +58,24 @@ def from_dgl(
 
 def _as_data(graph: Any) -> SimpleNamespace:
     """A DGL graph under the names of PyG."""
-    if not graph.is_homogeneous:
-        raise DataError(
-            f"the DGL graph has vertex types {graph.ntypes} and edge types {graph.etypes}; windrow reads "
-            "graphs of one type: convert it with dgl.to_homogeneous."
-        )
-    vertices, edges = dict(graph.ndata), dict(graph.edata)
+
+    def of_vertices(name: str | None) -> dict[str, Any]:
+        data = graph.ndata if name is None else graph.nodes[name].data
+        named = {"x": data.get("feat"), "y": data.get("label"), **{mask: data.get(mask) for mask in MASKS}}
+        return {"num_nodes": graph.num_nodes(name), **named}
+
+    def of_edges(edge: EdgeType | None) -> dict[str, Any]:
+        data = graph.edata if edge is None else graph.edges[edge].data
+        ends = torch.stack(graph.edges(etype=edge))
+        return {"edge_index": ends, "edge_weight": data.get("weight"), "edge_attr": data.get("feat")}
+
+    if graph.is_homogeneous:
+        return SimpleNamespace(**of_vertices(None), **of_edges(None))
     return SimpleNamespace(
-        edge_index=torch.stack(graph.edges()),
-        num_nodes=graph.num_nodes(),
-        x=vertices.get("feat"),
-        y=vertices.get("label"),
-        edge_weight=edges.get("weight"),
-        edge_attr=edges.get("feat"),
-        **{name: vertices.get(name) for name in MASKS},
+        node_types=graph.ntypes,
+        edge_types=graph.canonical_etypes,
+        **{name: SimpleNamespace(**of_vertices(name)) for name in graph.ntypes},
+        **{edge_type_text(edge): SimpleNamespace(**of_edges(edge)) for edge in graph.canonical_etypes},
     )
 
 
@@ -97,16 +103,18 @@ def from_pyg(
     random_split: SplitOptions | None = None,
     split_seed: int = 0,
 ) -> Graph:
-    """Take over a ``torch_geometric.data.Data``, onto the CPU; by default with exactly its edges, also repeated ones.
+    """Take over PyG's ``Data`` or ``HeteroData``, onto the CPU; by default with exactly its edges, also repeated ones.
 
     A ``Data`` saved by ``torch.save`` is a pickle, which can run any code when loaded; windrow therefore
     reads none. Load it yourself where you trust it, and pass the object.
 
     Args:
         data: has ``edge_index`` [2, E] and optionally ``num_nodes``, ``x``, ``y``, ``train_mask``,
-            ``val_mask``, ``test_mask`` (masks [N] or [N, splits]), ``edge_weight`` [E], ``edge_attr`` [E, D] or [E].
+            ``val_mask``, ``test_mask`` (masks [N] or [N, splits]), ``edge_weight`` [E], ``edge_attr`` [E, D] or [E]. A
+            ``HeteroData`` has them for each type, the last two none.
         split: which column of masks [N, splits].
-        symmetrise: see `windrow.gnn.build.csc_from_edges`; PyG's own data sets are symmetric already.
+        symmetrise: see `windrow.gnn.build.csc_from_edges`, with types `windrow.gnn.build.assemble_typed_graph`; PyG's
+            own data sets are symmetric already.
         self_loops: see `windrow.gnn.build.csc_from_edges`.
         deduplicate: see `windrow.gnn.build.csc_from_edges`.
         task: what the labels mean.
@@ -129,17 +137,13 @@ def from_pyg(
 
 
 def _assemble(data: Any, split: int = 0, **options: Any) -> Graph:
-    edge_index = _tensor(data, "edge_index")
-    if edge_index is None or edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        found = "missing" if edge_index is None else f"of shape {tuple(edge_index.shape)}"
-        raise DataError(f"edge_index is {found}; windrow reads homogeneous graphs with edge_index [2, E].")
-    num_vertices = getattr(data, "num_nodes", None)
-    if num_vertices is None:
-        raise DataError("the number of vertices is unknown; set data.num_nodes.")
+    if hasattr(data, "edge_types"):
+        return _assemble_typed(data, split, **options)
+    sources, destinations = _ends(data)
     return assemble_graph(
-        edge_index[0],
-        edge_index[1],
-        int(num_vertices),
+        sources,
+        destinations,
+        _number(data),
         features=_tensor(data, "x"),
         labels=_tensor(data, "y"),
         split=_split_of(data, split),
@@ -147,6 +151,39 @@ def _assemble(data: Any, split: int = 0, **options: Any) -> Graph:
         edge_attr=_tensor(data, "edge_attr"),
         **options,
     )
+
+
+def _assemble_typed(data: Any, split: int, **options: Any) -> Graph:
+    """From a ``HeteroData``, which has its parts as items, or one of attributes."""
+    is_pyg = hasattr(data, "__getitem__")
+    of_edges = {edge: data[edge] if is_pyg else getattr(data, edge_type_text(edge)) for edge in data.edge_types}
+    for edge, own in of_edges.items():
+        for name in ("edge_weight", "edge_attr"):
+            if _tensor(own, name) is not None:
+                raise DataError(
+                    f"edges {edge_type_text(edge)} have {name}, which graphs with types have none of; delete it."
+                )
+    of_vertices = {name: data[name] if is_pyg else getattr(data, name) for name in data.node_types}
+    vertices = {
+        name: VertexRows(_number(own), _tensor(own, "x"), _tensor(own, "y"), _split_of(own, split))
+        for name, own in of_vertices.items()
+    }
+    return assemble_typed_graph(vertices, {edge: _ends(own) for edge, own in of_edges.items()}, **options)
+
+
+def _ends(data: Any) -> tuple[Tensor, Tensor]:
+    edge_index = _tensor(data, "edge_index")
+    if edge_index is None or edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        found = "missing" if edge_index is None else f"of shape {tuple(edge_index.shape)}"
+        raise DataError(f"edge_index is {found}; give edge_index [2, E].")
+    return edge_index[0], edge_index[1]
+
+
+def _number(data: Any) -> int:
+    num_vertices = getattr(data, "num_nodes", None)
+    if num_vertices is None:
+        raise DataError("the number of vertices is unknown; set data.num_nodes.")
+    return int(num_vertices)
 
 
 def _tensor(data: Any, name: str) -> Tensor | None:

@@ -14,7 +14,7 @@ from windrow.gnn.vertex_data import SplitOptions, Standardise, TaskOption
 
 __all__ = ["EdgeListOptions", "GraphFormat", "GraphOptions"]
 
-GraphFormat = Literal["auto", "npz", "edge-list", "metis", "ogb", "dgl"]
+GraphFormat = Literal["auto", "npz", "edge-list", "metis", "ogb", "dgl", "typed"]
 """How a graph is stored on disk; "auto" goes by the file's ending."""
 
 
@@ -56,6 +56,9 @@ class EdgeListOptions:
             raise RecipeError(
                 f"ids is {self.ids!r} and there is a vertex_file, so its ids are needed: set vertex_id_column."
             )
+
+    def check_vertex_file(self) -> None:
+        """Refuse columns of a vertex file where there is none: RecipeError."""
         used = [name for name in (self.vertex_id_column, *self.label_columns, self.split_column) if name]
         if not self.vertex_file and (used or self.feature_columns):
             raise RecipeError(f"columns {[*used, *self.feature_columns]} belong to a vertex file; set vertex_file.")
@@ -66,10 +69,10 @@ class GraphOptions:
     """Which graph to read, and what to make of it."""
 
     path: Annotated[str, Field(min_length=1)]
-    """File, or folder of an OGB data set."""
+    """File, or folder of a graph with types or of an OGB data set."""
     format: GraphFormat = "auto"
     """How it is stored; "auto": .npz; .csv, .tsv, .csv.gz, .parquet (edge list); .graph, .metis; .dgl, .bin;
-    a folder (OGB)."""
+    a folder with a folder "edges" (typed: a file for each type of vertices and edges), another folder (OGB)."""
     split: NonNegativeInt = 0
     """Which of a data set's several fixed splits to use."""
     split_name: str = ""
@@ -79,7 +82,8 @@ class GraphOptions:
     random_split: SplitOptions = field(default_factory=SplitOptions)
     """How a random split is drawn."""
     symmetrise: bool = True
-    """Add the reverse of every edge: for undirected graphs, whose files list each edge once."""
+    """Add the reverse of every edge: for undirected graphs, whose files list each edge once. Reverses of edges between
+    vertices of two types are a type of their own, "rev_..."."""
     self_loops: SelfLoops = "keep"
     """Edges from a vertex to itself: "keep" as they come, "add" one to every vertex, or "remove"."""
     standardise: Standardise = "none"
@@ -90,7 +94,7 @@ class GraphOptions:
     first_vertex_id: NonNegativeInt = 0
     """The id that an npz file gives its first vertex: 0, or 1 in files that count from 1."""
     edge_list: EdgeListOptions = field(default_factory=EdgeListOptions)
-    """Columns of an edge list."""
+    """Columns of an edge list, or of the files of a graph with types."""
 
     @property
     def assembly(self) -> Mapping[str, Any]:

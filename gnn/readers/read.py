@@ -12,6 +12,7 @@ from windrow.gnn.readers.metis_file import read_metis
 from windrow.gnn.readers.npz import read_npz
 from windrow.gnn.readers.ogb_folder import read_ogb_folder
 from windrow.gnn.readers.options import GraphOptions
+from windrow.gnn.readers.typed_folder import is_typed_folder, read_typed_folder
 from windrow.gnn.vertex_data import standardise_features
 
 __all__ = ["read_graph"]
@@ -25,6 +26,7 @@ READERS: dict[str, tuple[Callable[[GraphOptions], Graph], tuple[str, ...]]] = {
     "metis": (read_metis, (".graph", ".metis")),
     "ogb": (read_ogb_folder, ()),
     "dgl": (read_dgl, (".dgl", ".bin")),
+    "typed": (read_typed_folder, ()),
 }
 """What reads each format, and the endings of its files."""
 
@@ -48,8 +50,12 @@ def read_graph(options: GraphOptions) -> Graph:
         if options.path in str(error):
             raise
         raise DataError(f"{options.path}: {error}") from error
-    if graph.features is not None:
-        graph = replace(graph, feature_scaling=standardise_features(graph.features, options.standardise))
+    if graph.features is None:
+        return graph
+    if graph.types is None:
+        return replace(graph, feature_scaling=standardise_features(graph.features, options.standardise))
+    for name, of_type in graph.types.vertices.items():
+        standardise_features(graph.features[slice(*graph.types.range_of(name)), : of_type.columns], options.standardise)
     return graph
 
 
@@ -59,7 +65,7 @@ def _format_of(options: GraphOptions) -> str:
         return options.format
     path = Path(options.path)
     if path.is_dir():
-        return "ogb"
+        return "typed" if is_typed_folder(path) else "ogb"
     ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
     if ending in (".pt", ".pth", ".pkl", ".pickle"):
         raise DataError(
@@ -71,6 +77,6 @@ def _format_of(options: GraphOptions) -> str:
         if ending in endings:
             return name
     raise RecipeError(
-        f"{path}: the ending {ending!r} does not tell the format; set format to 'npz', 'edge-list', 'metis', 'ogb' or "
-        "'dgl'."
+        f"{path}: the ending {ending!r} does not tell the format; set format to 'npz', 'edge-list', 'metis', 'ogb', "
+        "'dgl' or 'typed'."
     )

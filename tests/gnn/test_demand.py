@@ -14,7 +14,7 @@ from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import bytes_for_priorities, vertex_priorities
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.seed_order import SeedOrder
-from windrow.gnn.synthetic import community_graph
+from windrow.gnn.synthetic import community_graph, typed_community_graph
 from windrow.partition.book import PartitionBook
 
 
@@ -42,7 +42,8 @@ def sampling(graph, train_ids, *, own, batch_size):
     """Sampler and seeds of the part that holds the first `own` vertices."""
     offsets = [0, own, graph.num_vertices]
     order = SeedOrder(train_ids, offsets=offsets, rank=0, batch_size=batch_size, scheme="local", seed=SEED)
-    return NeighborSampler(graph.indptr, graph.indices, FANOUTS, seed=SEED), order
+    types = {"edge_type": graph.edge_type, "types": graph.types}
+    return NeighborSampler(graph.indptr, graph.indices, FANOUTS, seed=SEED, **types), order
 
 
 def test_every_input_row_of_every_minibatch_is_counted():
@@ -61,8 +62,12 @@ def test_every_input_row_of_every_minibatch_is_counted():
 
 @pytest.mark.parametrize(
     "graph",
-    [community_graph(1500, 30, seed=2, average_degree=10, homophily=0.9), power_law_graph(1500, 12_000, seed=2)],
-    ids=["communities", "power law"],
+    [
+        community_graph(1500, 30, seed=2, average_degree=10, homophily=0.9),
+        power_law_graph(1500, 12_000, seed=2),
+        typed_community_graph(4000, 30, seed=2),
+    ],
+    ids=["communities", "power law", "types"],
 )
 def test_analysis_predicts_the_counts(graph):
     own, epochs = 700, 150
@@ -73,6 +78,7 @@ def test_analysis_predicts_the_counts(graph):
     demand = Demand(
         indptr=graph.indptr.numpy(),
         indices=graph.indices.numpy(),
+        edge_type=graph.edge_type_array,
         own=(0, own),
         seeds=train_ids[train_ids < own].numpy(),
         steps=steps,

@@ -20,7 +20,7 @@ from windrow.gnn.inference import block_of_range, gather_predictions, infer_exac
 from windrow.gnn.message_passing import Block
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.synthetic import community_graph
+from windrow.gnn.synthetic import community_graph, typed_community_graph
 from windrow.gnn.task import loss_sum
 from windrow.gnn.vertex_data import VertexSplit
 from windrow.partition.book import PartitionBook
@@ -30,6 +30,7 @@ from windrow.training.trainer import Trainer
 
 NUM_VERTICES = 90
 UNDIRECTED = community_graph(NUM_VERTICES, 3, seed=3, num_features=6)
+TYPED = typed_community_graph(52, 3, seed=3)
 
 
 def directed_graph():
@@ -61,7 +62,8 @@ def make_part(world, graph, *, run=NUM_VERTICES):
 
 def make_model(kind, graph, **more):
     options = ModelOptions(kind=kind, hidden=8, num_layers=3, heads=2, **{"dropout": 0.3, **more})
-    return build_model(options, in_features=6, out_features=graph.num_classes, seed=2)
+    columns = graph.features.shape[1]
+    return build_model(options, in_features=columns, out_features=graph.num_classes, seed=2, types=graph.types)
 
 
 def one_process(model, graph, epochs):
@@ -72,6 +74,9 @@ def one_process(model, graph, epochs):
         whole = dataclasses.replace(whole, edge_weight=graph.edge_weight)
         degrees = torch.segment_reduce(graph.edge_weight, "sum", offsets=graph.indptr, initial=0)
     whole = dataclasses.replace(whole, source_degrees=degrees)
+    if graph.types is not None:
+        kinds = graph.types.of(torch.arange(NUM_VERTICES))
+        whole = dataclasses.replace(whole, edge_type=graph.edge_type, source_types=kinds, types=graph.types)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     losses = []
     for epoch in range(epochs):
@@ -95,8 +100,14 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["vanilla", "overlap", "partial sums"])
-@pytest.mark.parametrize("kind", ["graphsage", "gcn", "gat", "gin"])
-@pytest.mark.parametrize("graph", [UNDIRECTED, DIRECTED], ids=["undirected", "directed"])
+@pytest.mark.parametrize(
+    ("kind", "graph"),
+    [
+        *(pytest.param(kind, UNDIRECTED, id=f"undirected-{kind}") for kind in ("graphsage", "gcn", "gat", "gin")),
+        *(pytest.param(kind, DIRECTED, id=f"directed-{kind}") for kind in ("graphsage", "gcn", "gat", "gin")),
+        *(pytest.param(kind, TYPED, id=kind) for kind in ("rgcn", "rgat")),
+    ],
+)
 def test_parts_learn_what_one_process_learns(spmd, graph, kind, options):
     expected, outputs = one_process(make_model(kind, graph), graph, 4)
 
@@ -106,9 +117,11 @@ def test_parts_learn_what_one_process_learns(spmd, graph, kind, options):
             losses = [trainer.train_epoch(epoch) for epoch in range(4)]
             return losses, task.predict()
 
+    # Attention to a single source has gradients of rounding alone, which Adam makes as large as any.
+    tolerance = 1e-3 if kind == "rgat" else 1e-5
     for losses, predicted in spmd(body):
-        assert losses == pytest.approx(expected, rel=1e-5)
-        torch.testing.assert_close(predicted, outputs, rtol=1e-4, atol=1e-4)
+        assert losses == pytest.approx(expected, rel=tolerance)
+        torch.testing.assert_close(predicted, outputs, rtol=10 * tolerance, atol=10 * tolerance)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["vanilla", "overlap", "partial sums"])

@@ -1,14 +1,18 @@
 """Layers against DGL, against loops and dense formulas, and their independence of the minibatch."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
+from windrow.comm.errors import RecipeError
 from windrow.gnn import layers
-from windrow.gnn.layers import GATLayer, GCNLayer, GINLayer, GraphSAGELayer
+from windrow.gnn.layers import GATLayer, GCNLayer, GINLayer, GraphSAGELayer, RGATLayer, RGCNLayer
 from windrow.gnn.message_passing import Block
+from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.synthetic import typed_community_graph
 from windrow.training.dense import make_linear
 
 IN_AND_OUT = pytest.mark.parametrize(("in_features", "out_features"), [(12, 5), (5, 12)])
@@ -113,3 +117,89 @@ def test_with_graph_degrees_a_subset_of_destinations_gives_the_same_rows(generat
         edge_weight=whole.edge_weight[edges] if weighted else None,
     )
     torch.testing.assert_close(layer(some, x), layer(whole, x)[:7])
+
+
+# ---- types
+
+
+@pytest.fixture(scope="module")
+def typed_block():
+    """A sampled hop of a graph with types."""
+    graph = typed_community_graph(60, 3, seed=1)
+    sampler = NeighborSampler(graph.indptr, graph.indices, [3, 2], seed=0, edge_type=graph.edge_type, types=graph.types)
+    return sampler.sample(graph.train_ids[:7], epoch=0, step=0).blocks[0]
+
+
+def pyg_layer(block, layer, make_conv):
+    """PyG's ``HeteroConv`` with the weights of a layer of ours, as a function of the rows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        nn_of_pyg = pytest.importorskip("torch_geometric.nn")
+    types = block.types
+    with torch.random.fork_rng(devices=[]):
+        convs = nn_of_pyg.HeteroConv({edge: make_conv(nn_of_pyg, n) for n, edge in enumerate(types.edges)}, aggr="sum")
+
+    def forward(x):
+        rows = block.typed.split(x)
+        found = convs(rows, block.typed.edge_index)
+        own = {
+            name: rows[name] @ layer.self_weight[place].T + layer.bias[place]
+            for place, name in enumerate(types.vertices)
+        }
+        return block.typed.join({name: own[name] + found.get(name, 0) for name in own})
+
+    return forward
+
+
+def check_equal(block, layer, theirs, generator):
+    """Outputs, and gradients of the input and of all weights of ours, against PyG with them."""
+    x = torch.randn(block.num_src, 6, generator=generator)
+    inputs = [x.clone().requires_grad_() for _ in range(2)]
+    outputs = [forward(own) for forward, own in zip((lambda own: layer(block, own), theirs), inputs, strict=True)]
+    upstream = torch.randn(outputs[0].shape, generator=generator)
+    gradients = [
+        torch.autograd.grad(output, [own, *layer.parameters()], upstream)
+        for output, own in zip(outputs, inputs, strict=True)
+    ]
+    for found, expected in ((outputs[0], outputs[1]), *zip(*gradients, strict=True)):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rgcn_equals_pyg(typed_block, generator):
+    layer = RGCNLayer(6, 4, types=typed_block.types, generator=generator)
+    nn.init.normal_(layer.bias, generator=generator)
+
+    def make(nn_of_pyg, number):
+        conv = nn_of_pyg.SAGEConv((6, 6), 4, root_weight=False, bias=False)
+        del conv.lin_l.weight
+        conv.lin_l.weight = layer.relation_weight[number]
+        return conv
+
+    check_equal(typed_block, layer, pyg_layer(typed_block, layer, make), generator)
+
+
+@pytest.mark.parametrize("combine", ["concatenate", "mean"])
+def test_rgat_equals_pyg(typed_block, generator, combine):
+    layer = RGATLayer(6, 4, heads=2, combine=combine, types=typed_block.types, generator=generator)
+    nn.init.normal_(layer.bias, generator=generator)
+    columns = 2 if combine == "concatenate" else 4
+
+    def make(nn_of_pyg, number):
+        concat = combine == "concatenate"
+        conv = nn_of_pyg.GATConv((6, 6), columns, heads=2, concat=concat, add_self_loops=False, bias=False)
+        del conv.lin_src.weight, conv.lin_dst.weight, conv.att_src, conv.att_dst
+        conv.lin_src.weight = layer.relation_weight[number]
+        conv.att_src = layer.source_attention[number].unsqueeze(0)
+        # The first column of a head is the score.
+        first = torch.eye(columns)[:1].expand(2, columns)
+        conv.att_dst = first.unsqueeze(0)
+        scores = layer.destination_attention[number].unsqueeze(1)
+        conv.lin_dst.weight = torch.cat([scores, scores.new_zeros(2, columns - 1, 6)], 1).flatten(0, 1)
+        return conv
+
+    check_equal(typed_block, layer, pyg_layer(typed_block, layer, make), generator)
+
+
+def test_heads_must_divide_columns_of_types(typed_block, generator):
+    with pytest.raises(RecipeError, match="3 attention heads cannot share 4 columns"):
+        RGATLayer(6, 4, heads=3, types=typed_block.types, generator=generator)

@@ -15,7 +15,7 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
 from windrow.gnn.message_passing import Block
 from windrow.gnn.partitioning import graph_to_store
-from windrow.gnn.synthetic import community_graph
+from windrow.gnn.synthetic import community_graph, typed_community_graph
 from windrow.partition import PartitionOptions
 
 FEATURES, CLASSES, HIDDEN = 6, 3, 8
@@ -248,3 +248,54 @@ class PlainNet(nn.Module):
             x = x[: block.num_dst].index_add(0, destination, messages) / 9
         output: Tensor = self.linear(x)
         return output
+
+
+class HeteroNet(nn.Module):
+    """Two HeteroConv of PyTorch Geometric, over the graph's types of edges."""
+
+    def __init__(self, edges: Sequence[tuple[str, str, str]], columns: int) -> None:
+        super().__init__()
+        from torch_geometric.nn import HeteroConv, SAGEConv
+
+        self.convs = nn.ModuleList(
+            HeteroConv({edge: SAGEConv((inputs, inputs), outputs) for edge in edges}, aggr="sum")
+            for inputs, outputs in ((columns, HIDDEN), (HIDDEN, CLASSES))
+        )
+
+    def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
+        for conv, block in zip(self.convs, blocks, strict=True):
+            rows = {name: each.relu() for name, each in block.typed.split(x).items()}
+            found = conv(rows, block.typed.edge_index)
+            width = next(iter(found.values())).shape[1]
+            zeros = {name: each.new_zeros(len(each), width) for name, each in rows.items()}
+            x = block.typed.join(zeros | found)
+        return x
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.parallel(2))])
+def test_a_module_of_hetero_data(ranks: int) -> None:
+    pytest.importorskip("torch_geometric")
+    graph = typed_community_graph(120, CLASSES, seed=1)
+    assert graph.types is not None
+    assert graph.features is not None
+    assert graph.labels is not None
+    with torch.random.fork_rng():
+        plain, ours = (weights_of(HeteroNet(graph.types.edges, 16)) for _ in range(2))
+    kinds = graph.types.of(torch.arange(graph.num_vertices))
+    whole = Block.whole(graph.indptr, graph.indices)
+    whole = replace(whole, edge_type=graph.edge_type, source_types=kinds, types=graph.types)
+    optimizer = torch.optim.Adam(plain.parameters(), lr=0.01)
+    with wr.connect() as world:
+        assert world.size == ranks
+        task = gnn.NodeTask(gnn.partition(graph, world, PartitionOptions(method="random")), (-1, -1))
+        with wr.Trainer(world, ours, task, epochs=3, batch_size=20, learning_rate=0.01, weight_decay=0.0) as trainer:
+            for step in range(trainer.steps_per_epoch):
+                own = task.graph.original_ids[task.seeds(0, step).seeds]
+                seeds = torch.cat(world.all_gather(own, stage="seeds"))
+                loss = nn.functional.cross_entropy(plain([whole] * 2, graph.features)[seeds], graph.labels[seeds])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                total = torch.tensor(trainer.train_step(0, step), dtype=torch.float64)
+                world.all_reduce(total, stage="loss")
+                assert float(total) / len(seeds) == pytest.approx(loss.item(), rel=1e-5)

@@ -15,7 +15,7 @@ from windrow.gnn.evaluation import EvaluationOptions
 from windrow.gnn.message_passing import Block
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph, partition
-from windrow.gnn.synthetic import community_graph
+from windrow.gnn.synthetic import community_graph, typed_community_graph
 from windrow.gnn.task import NodeTask
 from windrow.partition import PartitionOptions
 from windrow.partition.book import PartitionBook
@@ -43,11 +43,12 @@ def make_trainer(
     # Neighbouring vertices land on different ranks: nearly everything must be fetched.
     book = PartitionBook.from_assignment(torch.arange(graph.num_vertices).numpy() % world.size, world.size)
     part = PartitionedGraph.from_graph(graph, book, world.rank)
-    shape = {"kind": kind, "hidden": 8, "num_layers": 2, "heads": 2, "residual": residual}
+    shape = {"kind": kind, "hidden": 8, "num_layers": 2, "heads": 2, "residual": residual and graph.types is None}
     options = ModelOptions(dropout=0.3, normalise="layer", **shape)
+    columns = graph.features.shape[1]
     return Trainer(
         world,
-        build_model(options, in_features=6, out_features=part.num_outputs, seed=5),
+        build_model(options, in_features=columns, out_features=part.num_outputs, seed=5, types=graph.types),
         NodeTask(part, fanouts, order=order, cache=CacheOptions(alpha=0.2, shared_memory=shared_memory)),
         wire=WireOptions(vectors=wire),
         seed=5,
@@ -66,9 +67,9 @@ def losses_of(world, graph, **options):
     return losses
 
 
-@pytest.mark.parametrize("kind", ["graphsage", "gcn", "gat", "gin"])
+@pytest.mark.parametrize("kind", ["graphsage", "gcn", "gat", "gin", "rgcn", "rgat"])
 def test_losses_do_not_depend_on_the_world(spmd, kind):
-    graph = make_graph()
+    graph = typed_community_graph(240, 3, seed=1) if kind in ("rgcn", "rgat") else make_graph()
     expected = losses_of(Loopback.single(), graph, kind=kind)
     for losses in spmd(lambda world: losses_of(world, graph, kind=kind)):
         torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=1e-5, atol=0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
 from windrow.gnn.build import edges_of
-from windrow.gnn.readers.edge_list import _number_names, _read_vertex_table, read_edge_list_and_names, read_vertex_ids
+from windrow.gnn.readers.edge_list import _number_names, read_edge_list_and_names, read_vertex_ids, read_vertex_table
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.synthetic import community_graph
 
@@ -157,7 +157,7 @@ def vertex_options(folder, text, **fields):
 def test_rows_are_sorted_by_id(tmp_path):
     text = "id,x,y,class,part\n2,0.2,1,0,\n0,0.0,1,1,train\n1,0.1,1,,test\n"
     columns = {"vertex_id_column": "id", "label_columns": ("class",), "split_column": "part"}
-    table = _read_vertex_table(vertex_options(tmp_path, text, **columns))
+    table = read_vertex_table(vertex_options(tmp_path, text, **columns))
     assert (table.num_vertices, table.names) == (3, None)
     assert np.allclose(table.data["features"], [[0.0, 1], [0.1, 1], [0.2, 1]])
     assert table.data["features"].dtype == np.float32
@@ -168,7 +168,7 @@ def test_rows_are_sorted_by_id(tmp_path):
 
 def test_chosen_columns_only(tmp_path):
     columns = {"feature_columns": ("y",), "label_columns": ("z", "x")}
-    table = _read_vertex_table(vertex_options(tmp_path, "x,y,z,p\n1,2,0,a\n4,5,1,b\n", **columns))
+    table = read_vertex_table(vertex_options(tmp_path, "x,y,z,p\n1,2,0,a\n4,5,1,b\n", **columns))
     assert table.data["features"].tolist() == [[2], [5]]
     assert table.data["labels"].tolist() == [[0, 1], [1, 4]]
     assert "split" not in table.data
@@ -176,7 +176,7 @@ def test_chosen_columns_only(tmp_path):
 
 def test_three_words_for_validation(tmp_path):
     text = "x,part\n1,validation\n1,valid\n1,val\n"
-    table = _read_vertex_table(vertex_options(tmp_path, text, split_column="part"))
+    table = read_vertex_table(vertex_options(tmp_path, text, split_column="part"))
     assert table.data["split"].validation_ids.tolist() == [0, 1, 2]
 
 
@@ -193,7 +193,7 @@ def test_three_words_for_validation(tmp_path):
 )
 def test_broken_files_are_refused(tmp_path, text, fields, message):
     with pytest.raises(DataError) as caught:
-        _read_vertex_table(vertex_options(tmp_path, text, **fields))
+        read_vertex_table(vertex_options(tmp_path, text, **fields))
     assert message in str(caught.value)
     assert "v.csv" in str(caught.value)
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.harness.data_sets import to_dgl
+from benchmarks.harness.data_sets import to_dgl, to_hetero_data
 from windrow.comm.errors import DataError
 from windrow.gnn.readers.libraries import MASKS, from_dgl, from_pyg, read_dgl
 from windrow.gnn.readers.options import GraphOptions
-from windrow.gnn.synthetic import community_graph
+from windrow.gnn.synthetic import community_graph, typed_community_graph
 from windrow.gnn.vertex_data import SplitOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:dgl.*", "ignore::DeprecationWarning:torch.*")
@@ -64,13 +64,31 @@ def test_a_file_that_dgl_saved(dgl, graph, tmp_path):
 
 
 def test_what_does_not_fit_of_dgl_is_refused(dgl, graph):
-    several = dgl.heterograph({("a", "r", "b"): ([0], [0])})
-    with pytest.raises(DataError, match=r"vertex types \['a', 'b'\] .* convert it with dgl\.to_homogeneous"):
-        from_dgl(several)
     converted = to_dgl(graph)
     del converted.ndata["val_mask"]
     with pytest.raises(DataError, match=r"has only .*'train_mask', 'test_mask'.*; give all three or none"):
         from_dgl(converted)
+
+
+def test_types_of_dgl(dgl):
+    graph = typed_community_graph(40, 3, seed=1)
+    data = to_hetero_data(graph)
+    edges = {edge: tuple(data[edge].edge_index) for edge in graph.types.edges}
+    several = dgl.heterograph(edges, num_nodes_dict={name: one.number for name, one in graph.types.vertices.items()})
+    for name in ("author", "paper"):
+        several.nodes[name].data["feat"] = data[name].x
+    several.nodes["paper"].data["label"] = data["paper"].y
+    for mask in MASKS:
+        several.nodes["paper"].data[mask] = data["paper"][mask]
+    found = from_dgl(several)
+    # DGL sorts types of edges by name.
+    assert sorted(found.types.edges) == sorted(graph.types.edges)
+    assert torch.equal(found.features, graph.features)
+    assert torch.equal(found.labels, graph.labels)
+    assert torch.equal(found.indptr, graph.indptr)
+    several.edges["cites"].data["weight"] = torch.ones(several.num_edges("cites"))
+    with pytest.raises(DataError, match="edges paper__cites__paper have edge_weight, which graphs with types"):
+        from_dgl(several)
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +114,19 @@ def test_the_same_graph_comes_out_of_pyg(data_class, task):
     assert from_pyg(as_data(data_class, graph)).fingerprint() == graph.fingerprint()
 
 
+def test_types_of_pyg(data_class):
+    graph = typed_community_graph(40, 3, seed=1)
+    data = to_hetero_data(graph)
+    assert from_pyg(data).fingerprint() == graph.fingerprint()
+    for edge in [edge for edge in data.edge_types if edge[1].startswith("rev_")]:
+        del data[edge]
+    both_ways = from_pyg(data, symmetrise=True, deduplicate=True)
+    assert both_ways.fingerprint() == graph.fingerprint()
+    data["author"].train_mask = torch.ones(20, dtype=torch.bool)
+    with pytest.raises(DataError, match=r"the graph has only \['train_mask'\]; give all three or none"):
+        from_pyg(data)
+
+
 def test_one_of_several_splits(data_class):
     graph = community_graph(40, 3, seed=1)
     data = as_data(data_class, graph)
@@ -116,7 +147,7 @@ def test_repeated_edges_of_pyg_stay_and_labels_without_masks_get_a_random_split(
 
 
 def test_what_does_not_fit_of_pyg_is_refused(data_class):
-    with pytest.raises(DataError, match=r"edge_index is missing; windrow reads homogeneous graphs"):
+    with pytest.raises(DataError, match=r"edge_index is missing; give edge_index"):
         from_pyg(data_class())
     with pytest.raises(DataError, match=r"edge_index is of shape \(3, 2\)"):
         from_pyg(data_class(edge_index=torch.zeros(3, 2).long()))
