@@ -3,7 +3,7 @@
 What a program of one's own needs is here; the modules hold the rest.
 """
 
-from windrow.gnn.build import assemble_graph
+from windrow.gnn.build import VertexRows, assemble_graph, assemble_typed_graph
 from windrow.gnn.evaluation import EvaluationOptions, Evaluator
 from windrow.gnn.full_graph import FullGraphOptions, FullGraphTask
 from windrow.gnn.graph import Graph
@@ -14,6 +14,7 @@ from windrow.gnn.partitioned import PartitionedGraph, open_store, partition
 from windrow.gnn.readers.libraries import from_dgl, from_pyg
 from windrow.gnn.sampler import NeighborSampler, SamplerOptions
 from windrow.gnn.task import NodeTask, TrainingOptions
+from windrow.gnn.types import GraphTypes
 from windrow.gnn.vertex_data import SplitOptions, VertexSplit
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "FullGraphOptions",
     "FullGraphTask",
     "Graph",
+    "GraphTypes",
     "LinkTask",
     "Links",
     "ModelOptions",
@@ -32,8 +34,10 @@ __all__ = [
     "SamplerOptions",
     "SplitOptions",
     "TrainingOptions",
+    "VertexRows",
     "VertexSplit",
     "assemble_graph",
+    "assemble_typed_graph",
     "build_model",
     "from_dgl",
     "from_pyg",

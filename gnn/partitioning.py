@@ -126,6 +126,9 @@ def graph_to_store(
         order = vertex_order(sampler, training.batch_size)
         needed["vertex order"] = bytes_for_priorities(graph, sampler.fanouts)
     progress.write(f"{graph.num_vertices:,} vertices, {graph.num_edges:,} stored edges")
+    if graph.types is not None:
+        kinds = ", ".join(f"{name} {one.number:,}" for name, one in graph.types.vertices.items())
+        progress.write(f"vertices of the types {kinds}; edges of {len(graph.types.edges)} types")
     told = check_memory(needed, available_memory_bytes())
     progress.write(f"partitioning into {options.num_parts} parts by {options.method} takes about {told}")
     indptr, indices = graph.indptr.numpy(), graph.indices.numpy()

@@ -20,6 +20,8 @@ from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.readers.read import read_graph
 from windrow.gnn.readers.table_files import TableFile
+from windrow.gnn.readers.typed_folder import is_typed_folder, vertex_files
+from windrow.gnn.types import edge_type_text
 from windrow.gnn.vertex_data import SplitOptions
 from windrow.launch.starter_recipe import (
     KINDS,
@@ -70,10 +72,10 @@ def graph_recipe(path: Path, out: Path, *, vertices: Path | None = None, labels:
     """Look at a graph and write a recipe for it.
 
     Args:
-        path: file, or folder of an OGB data set.
+        path: file, or folder of a graph with types or of an OGB data set.
         out: file that the recipe will stand in; it is not written.
         vertices: file of features, labels and splits beside an edge list.
-        labels: columns of labels in it; none: found by name.
+        labels: columns of labels in it, or in that of a type; none: found by name.
 
     Raises:
         DataError: the files cannot be understood; the message lists what was found and names the option that helps.
@@ -82,7 +84,9 @@ def graph_recipe(path: Path, out: Path, *, vertices: Path | None = None, labels:
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; correct the path")
     options: dict[str, Any] = {}
-    if path.is_dir():
+    if is_typed_folder(path):
+        options = {"edge_list": _typed_columns(path, labels)}
+    elif path.is_dir():
         names = sorted(entry.name for entry in path.glob("split/*") if entry.is_dir())
         options = {"split_name": names[0]} if len(names) > 1 else {}
     elif path.suffix not in OTHER_ENDINGS:
@@ -95,8 +99,29 @@ def graph_recipe(path: Path, out: Path, *, vertices: Path | None = None, labels:
             f"--vertices and --label are for edge lists in CSV or Parquet, and {path} is none: leave them out, "
             "labels are read from it"
         )
+    if vertices is not None and is_typed_folder(path):
+        raise RecipeError(f"--vertices {vertices}: vertices of each type are in {path / 'vertices'}; leave it out")
     chosen = GraphOptions(path=str(path.absolute()), random_split=SplitOptions(kind="fractions"), **options)
     return _write(path, out, chosen, read_graph(chosen))
+
+
+def _typed_columns(path: Path, labels: Sequence[str]) -> EdgeListOptions:
+    """What columns the files of a graph with types have."""
+    tables = [_read(file, whole=False) for file in vertex_files(path).values()]
+    for name in labels:
+        if not any(name in table.columns for table in tables):
+            raise DataError(f"--label {name}: no file in {path / 'vertices'} has such a column")
+    found = [one for table in tables if (one := column_named(table.columns, LABELS))]
+    splits = [one for table in tables if (one := column_named(table.columns, SPLIT_COLUMNS))]
+    named = [one for table in tables if (one := column_named(table.columns, VERTEX_IDS))]
+    layout: dict[str, Any] = {
+        "label_columns": tuple(labels) or tuple(found[:1]),
+        "split_column": splits[0] if splits else "",
+    }
+    if tables and len(named) == len(tables) and len({*named}) == 1:
+        is_text = any(_kind(table.columns[named[0]]) == "text" for table in tables)
+        layout |= {"ids": "names" if is_text else "integers", "vertex_id_column": named[0]}
+    return EdgeListOptions(**layout)
 
 
 def _edge_list(path: Path, vertices: Path | None, labels: Sequence[str]) -> EdgeListOptions:
@@ -246,6 +271,13 @@ def _write(path: Path, out: Path, options: GraphOptions, graph: Graph) -> Starte
     about = f"{graph.num_vertices:,} vertices, {graph.num_edges:,} edges, counted in both directions"
     commands = [f"windrow partition {out} --parts 2"]
     understood = [about, "no features" if graph.features is None else f"{graph.features.shape[1]:,} features"]
+    if graph.types is not None:
+        kinds = [f"{name} {one.number:,} ({one.columns} features)" for name, one in graph.types.vertices.items()]
+        understood = [
+            about,
+            "vertices: " + ", ".join(kinds),
+            f"edges: {', '.join(map(edge_type_text, graph.types.edges))}",
+        ]
     if graph.labels is None:
         understood.append("no labels")
     else:
@@ -284,12 +316,13 @@ def _graph(path: Path, out: Path, options: GraphOptions, graph: Graph) -> list[s
         if _has_few_labels(graph):
             text += '# self_loops = "add"  # for model.kind = gcn: a vertex hears itself too\n'
         sections.append(RANDOM_SPLIT)
-    if options.format == "edge-list":
+    if options.edge_list != EdgeListOptions():
         found = asdict(options.edge_list)
         if options.edge_list.vertex_file:
             found["vertex_file"] = relative_to_recipe(Path(options.edge_list.vertex_file), out)
         columns = {name: value for name, value in found.items() if value != default["edge_list"][name]}
-        sections.append(f"# Columns of the edge list and of the vertex file.\n[graph.edge_list]\n{entries(columns)}")
+        files = "the edge list and of the vertex file" if graph.types is None else "the files of vertices and edges"
+        sections.append(f"# Columns of {files}.\n[graph.edge_list]\n{entries(columns)}")
     return [text, *sections]
 
 
@@ -324,7 +357,7 @@ def _learning(graph: Graph) -> list[str]:
     )
     if graph.task == "single-label":
         trained += '# metric = "macro_f1"  # instead of accuracy: rare classes count as much as others\n'
-    network = FEW if few else MANY
+    network = TYPED if graph.types is not None else FEW if few else MANY
     return [network if graph.features is not None else network.replace(SAMPLER, EMBEDDING + SAMPLER), trained]
 
 
@@ -349,6 +382,18 @@ dropout = 0.5  # more against learning by heart
 # How minibatches are made.
 [sampler]
 fanouts = [10, 10]  # neighbours at each hop; -1: all of them
+"""
+TYPED = """\
+# The network: weights for each type of vertices and edges.
+[model]
+kind = "rgcn"  # rgat: neighbours of a type count by attention
+hidden = 64  # columns of its layers
+num_layers = 2  # hops; one fanout for each
+dropout = 0.3  # more against learning by heart
+
+# How minibatches are made.
+[sampler]
+fanouts = [10, 10]  # neighbours of each type of edges at each hop; -1: all of them
 """
 SAMPLER = "\n# How minibatches are made.\n"
 EMBEDDING = """\

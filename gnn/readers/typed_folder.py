@@ -21,7 +21,7 @@ from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.readers.table_files import TableFile
 from windrow.gnn.types import EdgeType
 
-__all__ = ["columns_of_type", "is_typed_folder", "read_typed_folder"]
+__all__ = ["columns_of_type", "is_typed_folder", "read_typed_folder", "vertex_files"]
 
 ENDINGS = (".parquet", ".pq", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
@@ -43,7 +43,7 @@ def read_typed_folder(options: GraphOptions) -> Graph:
     edge_files = {_edge_type(name, path): path for name, path in _files(folder / "edges").items()}
     if not edge_files:
         raise DataError(f"{folder / 'edges'}: there are no files of edges; write SOURCE__NAME__DESTINATION.parquet")
-    tables = {name: read_vertex_table(_columns(columns, path)) for name, path in _files(folder / "vertices").items()}
+    tables = {name: read_vertex_table(_columns(columns, path)) for name, path in vertex_files(folder).items()}
     unknown = sorted({end for edge in edge_files for end in edge[::2]} - tables.keys())
     if unknown and columns.ids != "rows":
         raise DataError(
@@ -65,10 +65,15 @@ def read_typed_folder(options: GraphOptions) -> Graph:
     )
 
 
+def vertex_files(folder: Path) -> dict[str, Path]:
+    """The vertex file of each type that has one."""
+    return _files(folder / "vertices")
+
+
 def columns_of_type(options: GraphOptions, vertex_type: str) -> EdgeListOptions:
     """The options by which the vertex file of a type is read, also where it is gone."""
-    folder = Path(options.path) / "vertices"
-    path = _files(folder).get(vertex_type, folder / vertex_type)
+    folder = Path(options.path)
+    path = vertex_files(folder).get(vertex_type, folder / "vertices" / vertex_type)
     return replace(options.edge_list, vertex_file=str(path), label_columns=(), split_column="")
 
 
