@@ -7,7 +7,7 @@ DEVICE ?= cpu
 PYTHON ?= python3.11 python3
 
 # Quick ones first.
-BENCHMARKS = cluster exchange codec kernels adaqp_parity adaqp adaqp_bits adaqp_quality reshard edge_cut parity kill_resume network reader recd_storage recd_reader recd_train recd_clicks recsys_parity torchrec_peer wire serving sampler \
+BENCHMARKS = cluster exchange codec kernels adaqp_parity adaqp adaqp_bits adaqp_quality reshard edge_cut parity kill_resume network reader recd_storage recd_reader recd_train recd_clicks recsys_parity torchrec_peer typed_graphs wire serving sampler \
 	epoch baseline salient robe tensor_train mlperf_tables compression vip large_graph dgl_distributed salient_quality link_prediction ikjt recd_quality \
 	graph_vectors planner_speed cost_model neuroshard oper gpu
 

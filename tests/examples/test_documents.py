@@ -1,5 +1,6 @@
 """The Python, TOML and commands of the documents are right: programs run, recipes are accepted, logs are prepared."""
 
+import json
 import re
 import shlex
 import tomllib
@@ -7,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
 from pyarrow import parquet
@@ -66,11 +68,11 @@ def test_the_whole_graph_is_trained_on(recipes: Path) -> None:
 
 # ----------------------------------------------------------------------------------------------------------- howto.md
 
-ARCHIVE, TABLES = blocks("howto.md", "toml")
-WRITE_ARCHIVE, WRITE_DGL, WRITE_STORE, OWN_MODEL, ROWS, LINKS = blocks("howto.md", "python")
+ARCHIVE, TABLES, TYPED = blocks("howto.md", "toml")
+WRITE_ARCHIVE, WRITE_DGL, WRITE_STORE, OWN_MODEL, TYPED_MODEL, ROWS, LINKS = blocks("howto.md", "python")
 
 
-@pytest.mark.parametrize("recipe", [ARCHIVE, TABLES])
+@pytest.mark.parametrize("recipe", [ARCHIVE, TABLES, TYPED])
 def test_recipes_of_graphs_are_accepted(recipe: str, tmp_path: Path) -> None:
     make_recipe({"name": "mine", **tomllib.loads(recipe)}, source="howto.md", base=tmp_path)
 
@@ -92,16 +94,37 @@ def test_tables_become_a_store(recipes: Path) -> None:
     assert (recipes.parent / "stores" / "people-2" / "manifest.json").is_file()
 
 
+def test_files_of_types_become_a_store(recipes: Path) -> None:
+    for folder in ("vertices", "edges"):
+        (recipes / "mag" / folder).mkdir(parents=True)
+    parquet.write_table(
+        pa.table(
+            {"id": list("pqrs"), "year": [1.0, 2, 3, 4], "field": [0, 1, 0, 1], "split": ["train"] * 2 + ["test"] * 2}
+        ),
+        "mag/vertices/paper.parquet",
+    )
+    parquet.write_table(pa.table({"id": ["anna", "bert"], "age": [1.0, 2]}), "mag/vertices/author.parquet")
+    parquet.write_table(
+        pa.table({"who": ["anna", "bert", "anna"], "what": list("pqr")}), "mag/edges/author__writes__paper.parquet"
+    )
+    parquet.write_table(pa.table({"from": list("qr"), "to": list("pp")}), "mag/edges/paper__cites__paper.parquet")
+    Path("mag.toml").write_text(TYPED)
+    assert main(["partition", "mag.toml", "--method", "random"]) == 0
+    manifest = json.loads((recipes.parent / "stores" / "mag-2" / "manifest.json").read_text())
+    assert manifest["metadata"]["types"]["edges"][-1] == ["paper", "rev_writes", "author"]
+
+
 @pytest.mark.parametrize(
     ("program", "made"),
     [
         (WRITE_DGL, "mine.dgl"),
         (WRITE_STORE, "stores/mine-2"),
         (OWN_MODEL, "runs/own-model/summary.json"),
+        (TYPED_MODEL, "runs/hetero/summary.json"),
         (ROWS, "runs/rows/summary.json"),
         (LINKS, "runs/links/summary.json"),
     ],
-    ids=["dgl", "store", "model", "rows", "links"],
+    ids=["dgl", "store", "model", "types", "rows", "links"],
 )
 def test_programs_for_graphs_run(recipes: Path, program: str, made: str) -> None:
     run(program)
