@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from windrow.comm.rows_kernels import transpose
+from windrow.comm.rows_kernels import sort_by_owner, transpose
 from windrow.comm.threads import ROWS_AT_ONCE, in_parallel
 from windrow.gnn import message_passing_kernels as kernels
 from windrow.gnn.types import EDGE_ARRAYS, EdgeType, GraphTypes
@@ -215,33 +215,30 @@ class TypedBlock:
         assert block.types is not None
         assert block.edge_type is not None
         assert block.source_types is not None
-        types, device = block.types, block.device
+        types, device, dtype = block.types, block.device, block.indices.dtype
         self._names = list(types.vertices)
-        places = [(block.source_types == number).nonzero().flatten() for number in range(len(self._names))]
-        self._order = torch.cat(places)
-        self._sizes = [len(rows) for rows in places]
-        counts = [int((rows < block.num_dst).sum()) for rows in places]
-        self._inverse = torch.empty(block.num_dst, dtype=torch.int64, device=device)
-        of_destinations = torch.cat([rows[:count] for rows, count in zip(places, counts, strict=True)])
-        self._inverse[of_destinations] = torch.arange(block.num_dst, device=device)
+        self._order, self._sizes = _grouped(block.source_types, len(self._names))
+        counts = torch.bincount(block.source_types[: block.num_dst], minlength=len(self._names)).tolist()
         self.num_dst: dict[str, int] = dict(zip(self._names, counts, strict=True))
         """Destinations of each type."""
-        local = torch.empty(block.num_src, dtype=block.indices.dtype, device=device)
-        for rows in places:
-            local[rows] = torch.arange(len(rows), dtype=local.dtype, device=device)
-        by_type = torch.sort(block.edge_type, stable=True).indices
-        of_types = torch.bincount(block.edge_type, minlength=len(types.edges)).tolist()
+        local = torch.empty(block.num_src, dtype=dtype, device=device)
+        local[self._order] = torch.cat([torch.arange(size, dtype=dtype, device=device) for size in self._sizes])
+        first = torch.tensor([0, *counts[:-1]], device=device).cumsum(0)
+        # Where each destination stands among those of all types, one type after another.
+        self._places = first[block.source_types[: block.num_dst].long()] + local[: block.num_dst]
+        by_type, of_types = _grouped(block.edge_type, len(types.edges))
+        ends = torch.stack([local[block.indices], local[block.edge_destinations]])[:, by_type].split(of_types, 1)
         self.edges: dict[EdgeType, Block] = {}
         """The edges of each type that there are any of, between the vertices of its two types: of other types than each
         other's, destinations are not among the sources."""
-        for edge, (source, destination), chosen in zip(types.edges, types.ends, by_type.split(of_types), strict=True):
-            if len(chosen):
-                received = torch.bincount(local[block.edge_destinations[chosen]], minlength=counts[destination])
+        for edge, (source, destination), (indices, destinations) in zip(types.edges, types.ends, ends, strict=True):
+            if len(indices):
+                received = torch.bincount(destinations, minlength=counts[destination])
                 self.edges[edge] = Block(
                     num_src=self._sizes[source],
                     num_dst=counts[destination],
                     indptr=torch.cat([received.new_zeros(1), received.cumsum(0)]),
-                    indices=local[block.indices[chosen]],
+                    indices=indices,
                 )
 
     @property
@@ -258,7 +255,17 @@ class TypedBlock:
 
         Of the rows of a type the first `num_dst`, those of its destinations, count: it may have rows of all sources.
         """
-        return torch.cat([rows[name][: self.num_dst[name]] for name in self._names])[self._inverse]
+        return torch.cat([rows[name][: self.num_dst[name]] for name in self._names])[self._places]
+
+
+def _grouped(kinds: Tensor, number: int) -> tuple[Tensor, list[int]]:
+    """The order that brings so many kinds, integers [n] from 0, one after another, and how many there are of each."""
+    counts = torch.bincount(kinds, minlength=number)
+    if kinds.device.type != "cpu":
+        return torch.sort(kinds, stable=True).indices, counts.tolist()
+    order = torch.empty(len(kinds), dtype=torch.int64)
+    sort_by_owner(kinds.numpy(), counts.numpy(), order.numpy())
+    return order, counts.tolist()
 
 
 def _transpose_anywhere(block: Block) -> Transpose:

@@ -180,6 +180,9 @@ class NeighborSampler:
             else:
                 degrees = self._weighted_degrees[torch.from_numpy(inputs)]
             blocks = [replace(block, source_degrees=degrees[: block.num_src]) for block in blocks]
+        if self._types is not None:
+            for block in blocks:
+                _ = block.typed  # Here, where it costs training no time.
         input_ids = torch.from_numpy(inputs)
         return Minibatch(seeds=seeds, input_ids=input_ids, blocks=blocks[::-1])
 

@@ -9,6 +9,14 @@
     raw/edge-feat.csv.gz      one row per edge              edge_feat in data.npz
     split/<name>/train.csv.gz, valid.csv.gz, test.csv.gz    vertex ids
 
+With types of vertices and edges, as in ogbn-mag (a type's own years, and features of edges, are passed over)::
+
+    raw/num-node-dict.csv.gz                              types of vertices, and below each how many there are
+    raw/node-feat/paper/node-feat.csv.gz                  one row per vertex of the type
+    raw/node-label/paper/node-label.csv.gz                likewise
+    raw/relations/author___writes___paper/edge.csv.gz     source,destination
+    split/<name>/paper/train.csv.gz, ...                  vertex ids
+
 The ogb package is not needed (Hu et al., Open Graph Benchmark, NeurIPS 2020).
 """
 
@@ -21,24 +29,28 @@ import torch
 
 from windrow.comm.errors import DataError
 from windrow.comm.numpy_files import load_arrays
-from windrow.gnn.build import assemble_graph
+from windrow.gnn.build import VertexRows, assemble_graph, assemble_typed_graph
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import GraphOptions
-from windrow.gnn.readers.table_files import read_matrix
+from windrow.gnn.readers.table_files import TableFile, read_matrix
+from windrow.gnn.types import EdgeType
 from windrow.gnn.vertex_data import VertexSplit
 
 __all__ = ["read_ogb_folder"]
 
 
 def read_ogb_folder(options: GraphOptions) -> Graph:
-    """Read an OGB folder of one homogeneous graph.
+    """Read an OGB folder of one graph.
 
     Directed data sets (ogbn-arxiv) and undirected ones (ogbn-products) both list an edge once; `symmetrise` decides.
     """
     folder = Path(options.path)
     raw = folder / "raw"
+    if (raw / "relations").is_dir():
+        return _read_typed(folder, options)
     binary = (raw / "data.npz").exists()
     num_vertices, edges, features, labels, edge_attr = _read_binary(raw) if binary else _read_csv(raw)
+    splits = _split_folder(folder / "split", options.split_name)
     return assemble_graph(
         edges[:, 0],
         edges[:, 1],
@@ -46,10 +58,44 @@ def read_ogb_folder(options: GraphOptions) -> Graph:
         features=features,
         labels=labels,
         edge_attr=edge_attr,
-        split=_read_split(folder / "split", options.split_name),
+        split=None if splits is None else _read_split(splits),
         describe_edge=lambda edge: f"{raw / ('data.npz' if binary else 'edge.csv.gz')}, edge {edge + 1}",
         **options.assembly,
     )
+
+
+def _read_typed(folder: Path, options: GraphOptions) -> Graph:
+    raw = folder / "raw"
+    numbers = TableFile(path=raw / "num-node-dict.csv.gz")
+    counts = numbers.read(dict.fromkeys(numbers.column_names(), "int64"))
+    splits = _split_folder(folder / "split", options.split_name)
+    vertices = {}
+    for name, count in counts.items():
+        features, labels = (
+            raw / "node-feat" / name / "node-feat.csv.gz",
+            raw / "node-label" / name / "node-label.csv.gz",
+        )
+        vertices[name] = VertexRows(
+            count[0].as_py(),
+            read_matrix(features, "float32") if features.exists() else None,
+            read_matrix(labels, "float64") if labels.exists() else None,
+            None if splits is None or not (splits / name).is_dir() else _read_split(splits / name),
+        )
+    files = {_edge_type(path): path / "edge.csv.gz" for path in sorted((raw / "relations").iterdir())}
+    edges = {edge: read_matrix(path, "int64") for edge, path in files.items()}
+    return assemble_typed_graph(
+        vertices,
+        {edge: (ends[:, 0], ends[:, 1]) for edge, ends in edges.items()},
+        describe_edge=lambda edge, place: f"{files[edge]}, edge {place + 1}",
+        **options.assembly,
+    )
+
+
+def _edge_type(folder: Path) -> EdgeType:
+    parts = folder.name.split("___")
+    if len(parts) != 3:
+        raise DataError(f"{folder}: expected a name such as author___writes___paper; fetch the data set again.")
+    return parts[0], parts[1], parts[2]
 
 
 Raw = tuple[int, npt.NDArray[np.int64], npt.NDArray[Any] | None, npt.NDArray[Any] | None, npt.NDArray[Any] | None]
@@ -93,7 +139,8 @@ def _only_graph(path: Path, counts: npt.NDArray[np.int64]) -> int:
     return int(counts[0])
 
 
-def _read_split(folder: Path, name: str) -> VertexSplit | None:
+def _split_folder(folder: Path, name: str) -> Path | None:
+    """The folder of the split of this name, or of the only one; None where there is none."""
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
     if not names and not name:
         return None
@@ -101,8 +148,11 @@ def _read_split(folder: Path, name: str) -> VertexSplit | None:
         raise DataError(f"{folder}: there is no split {name!r} among {names}; correct split_name.")
     if not name and len(names) > 1:
         raise DataError(f"{folder}: there are several splits, {names}; choose one as split_name.")
-    chosen = folder / (name or names[0])
-    return VertexSplit(*(_read_ids(chosen, part) for part in ("train", "valid", "test")))
+    return folder / (name or names[0])
+
+
+def _read_split(folder: Path) -> VertexSplit:
+    return VertexSplit(*(_read_ids(folder, part) for part in ("train", "valid", "test")))
 
 
 def _read_ids(folder: Path, part: str) -> torch.Tensor:

@@ -11,7 +11,7 @@ from windrow.comm.errors import DataError
 from windrow.gnn.build import edges_of
 from windrow.gnn.readers.ogb_folder import read_ogb_folder
 from windrow.gnn.readers.options import GraphOptions
-from windrow.gnn.synthetic import community_graph
+from windrow.gnn.synthetic import community_graph, typed_community_graph
 
 pytest.importorskip("pyarrow")
 
@@ -112,3 +112,33 @@ def test_broken_binary_folders_are_refused(tmp_path):
     np.savez(tmp_path / "raw" / "data.npz", edge_index=np.zeros((3, 1)), num_nodes_list=np.array([1]))
     with pytest.raises(DataError, match=r"edge_index has shape \(3, 1\); it must be \[2, E\]"):
         read_ogb_folder(options)
+
+
+def test_types_of_vertices_and_edges(tmp_path):
+    graph = typed_community_graph(40, 3, seed=8)
+    names = {name: graph.types.range_of(name) for name in graph.types.vertices}
+    text = ",".join(names) + "\n" + ",".join(str(last - first) for first, last in names.values()) + "\n"
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "num-node-dict.csv.gz").write_bytes(gzip.compress(text.encode()))
+    for name, (first, last) in names.items():
+        if columns := graph.types.vertices[name].columns:
+            write(tmp_path / "raw/node-feat" / name / "node-feat.csv.gz", graph.features[first:last, :columns].numpy())
+    first, last = names["paper"]
+    write(tmp_path / "raw/node-label/paper/node-label.csv.gz", graph.labels[first:last].numpy())
+    for name, ids in (("train", graph.train_ids), ("valid", graph.validation_ids), ("test", graph.test_ids)):
+        write(tmp_path / "split/time/paper" / f"{name}.csv.gz", ids.numpy() - first)
+    sources, destinations = edges_of(graph.indptr, graph.indices)
+    for number, (edge, ends) in enumerate(zip(graph.types.edges, graph.types.ends, strict=True)):
+        chosen = graph.edge_type == number
+        rows = torch.stack([sources[chosen], destinations[chosen]], 1) - graph.types.offsets[list(ends)]
+        write(tmp_path / "raw/relations" / "___".join(edge) / "edge.csv.gz", rows.numpy())
+    found = read_ogb_folder(GraphOptions(path=str(tmp_path), symmetrise=False))
+    assert found.types.vertices == graph.types.vertices
+    assert sorted(found.types.edges) == sorted(graph.types.edges)
+    assert torch.equal(found.indptr, graph.indptr)
+    torch.testing.assert_close(found.features, graph.features)
+    for name in ("labels", "train_ids", "validation_ids", "test_ids"):
+        assert torch.equal(getattr(found, name), getattr(graph, name))
+    (tmp_path / "raw/relations/author_writes").mkdir()
+    with pytest.raises(DataError, match="author_writes: expected a name such as author___writes___paper"):
+        read_ogb_folder(GraphOptions(path=str(tmp_path)))
