@@ -34,7 +34,7 @@ from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import LoadedMinibatch, PipelineOptions, SeedTask
 from windrow.gnn.seed_order import count_steps
 from windrow.gnn.task import GraphTask
-from windrow.gnn.types import EDGE_ARRAYS
+from windrow.gnn.types import EDGE_ARRAYS, EdgeType
 from windrow.training.embedding import EmbeddingModule
 from windrow.training.task import Loss, summed_loss
 
@@ -42,7 +42,7 @@ __all__ = ["LinkTask", "Links", "Negatives", "split_links"]
 
 Negatives = Literal["uniform", "degree", "in-batch"]
 """Vertices that u is taken not to be joined to: any; the ends of random training edges, so by degree; the other v of
-this rank's minibatch."""
+this rank's minibatch. Where vertices have types, those of the type of v."""
 
 PAIRS_PER_CHUNK = 1024
 """Edges that are scored at a time in evaluation."""
@@ -67,6 +67,7 @@ def split_links(
     test_fraction: float = 0.1,
     directed: bool = False,
     seed: int = 0,
+    edge_type: EdgeType | None = None,
 ) -> tuple[Graph, Links]:
     """Take edges to measure on out of a graph.
 
@@ -76,9 +77,13 @@ def split_links(
         test_fraction: likewise; RecipeError where nothing is left to train on.
         directed: whether u -> v and v -> u are two links; otherwise they are one, of which neither direction stays.
         seed: of the draw, which depends on the vertices' ids alone.
+        edge_type: where edges have types, which are links. Edges of all types leave between two ends of one that does.
 
     Returns:
-        The graph without validation and test links, and all links.
+        The graph without validation and test links, and all links: from sources to destinations of the type.
+
+    Raises:
+        RecipeError: nothing is left to train on, or a type is missing, or not there.
     """
     if validation_fraction < 0 or test_fraction < 0 or validation_fraction + test_fraction >= 1:
         raise RecipeError(
@@ -89,17 +94,29 @@ def split_links(
     targets = np.repeat(np.arange(graph.num_vertices), np.diff(graph.indptr.numpy()))
     low, high = (sources, targets) if directed else (np.minimum(sources, targets), np.maximum(sources, targets))
     keys = low * graph.num_vertices + high
+    is_link, turned = sources != targets, False
+    types = graph.types
+    if types is not None or edge_type is not None:
+        known = () if types is None else types.edges
+        if edge_type not in known:
+            names = ", ".join(map(str, known)) or "none"
+            raise RecipeError(f"edge_type = {edge_type}: choose the type of links among those of the graph: {names}")
+        number = known.index(edge_type)
+        is_link &= graph.edge_type_array == number
+        if types is not None and not directed:
+            turned = types.ends[number][0] > types.ends[number][1]
     draws = hash_ids(stream_key(seed, Stream.SPLIT), keys) / np.float64(2**64)
     in_test = draws < test_fraction
     in_train = draws >= test_fraction + validation_fraction
-    loops = sources == targets
 
     def links(chosen: npt.NDArray[np.bool_]) -> Tensor:
-        found = np.unique(keys[chosen & ~loops])
-        return torch.from_numpy(np.stack([found // graph.num_vertices, found % graph.num_vertices]))
+        found = np.unique(keys[chosen & is_link])
+        ends = torch.from_numpy(np.stack([found // graph.num_vertices, found % graph.num_vertices]))
+        return ends.flip(0) if turned else ends
 
-    stays = torch.from_numpy(loops | in_train)
-    counts = np.bincount(targets[loops | in_train], minlength=graph.num_vertices)
+    remains = in_train | ~np.isin(keys, keys[is_link]) if edge_type else in_train | ~is_link
+    stays = torch.from_numpy(remains)
+    counts = np.bincount(targets[remains], minlength=graph.num_vertices)
     remaining = replace(
         graph,
         indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])),
@@ -143,7 +160,7 @@ class LinkTask(GraphTask):
 
     Raises:
         RecipeError: an option is out of range.
-        DataError: there is nothing to learn, or a vertex of a link is not there.
+        DataError: there is nothing to learn, a vertex of a link is not there, or links end in several types.
     """
 
     metric = "mrr"
@@ -174,11 +191,6 @@ class LinkTask(GraphTask):
             pipeline=pipeline,
             embedding=embedding,
         )
-        if graph.types is not None:
-            raise RecipeError(
-                "the graph has types: negatives of links would be vertices of any of them; links are learnt of graphs "
-                "without types"
-            )
         if negatives not in get_args(Negatives):
             raise RecipeError(f"negatives = {negatives!r}: choose one of {', '.join(get_args(Negatives))}")
         for name, value in (("num_negatives", num_negatives), ("k", k), ("evaluation_negatives", evaluation_negatives)):
@@ -206,7 +218,8 @@ class LinkTask(GraphTask):
         self._loss = loss or F.cross_entropy
         self._k = k
         self._evaluation_negatives = evaluation_negatives
-        self._new_ids = new
+        self._others = new[slice(*_range_of_destinations(graph, links))]
+        """Vertices that could stand in the place of a link's v."""
 
     def start(self) -> None:
         """Choose what is cached, and start the threads that sample. Collective."""
@@ -224,9 +237,10 @@ class LinkTask(GraphTask):
         expected = np.bincount(own.reshape(-1), minlength=graph.num_vertices).astype(np.float64)
         negatives = own.shape[1] * self._num_negatives
         if self._negatives == "uniform":
-            expected += negatives / graph.num_vertices
+            expected[self._others.numpy()] += negatives / len(self._others)
         elif self._negatives == "degree":
-            expected += negatives / links.size * np.bincount(links.reshape(-1), minlength=graph.num_vertices)
+            drawn_from = self._ends().numpy()
+            expected += negatives / drawn_from.size * np.bincount(drawn_from, minlength=graph.num_vertices)
         return Demand(
             indptr=graph.indptr.numpy(),
             indices=graph.indices.numpy(),
@@ -265,9 +279,14 @@ class LinkTask(GraphTask):
             candidates=candidates,
         )
 
+    def _ends(self) -> Tensor:
+        """Ends of training edges that negatives by degree are drawn from: those of the type of v."""
+        train = self._links["train"]
+        return train.T.flatten() if self.graph.types is None else train[1]
+
     def _draw_negatives(self, epoch: int, chosen: npt.NDArray[np.int64]) -> Tensor:
         """[n, K] for these training edges, the same on any number of ranks."""
-        drawn_from = self._new_ids if self._negatives == "uniform" else self._links["train"].T.flatten()
+        drawn_from = self._others if self._negatives == "uniform" else self._ends()
         return _draw(drawn_from, chosen, self._num_negatives, stream_key(self.setup.seed, Stream.NEGATIVE, epoch))
 
     def loss(self, minibatch: LoadedMinibatch, epoch: int, step: int) -> Tensor | None:
@@ -304,7 +323,7 @@ class LinkTask(GraphTask):
         chunks = near_equal_split(pairs.shape[1], world.size * -(-pairs.shape[1] // (PAIRS_PER_CHUNK * world.size)))
         sums = torch.zeros(2, dtype=torch.float64)
         for start, stop in list(pairwise(chunks))[world.rank :: world.size]:
-            drawn = _draw(self._new_ids, np.arange(start, stop), self._evaluation_negatives, key)
+            drawn = _draw(self._others, np.arange(start, stop), self._evaluation_negatives, key)
             ids, inverse = torch.cat([pairs[:, start:stop].T, drawn], 1).unique(return_inverse=True)
             rows = fetch_rows(wire, self.graph.offsets, hidden, ids)
             inverse = inverse.to(rows.device)
@@ -314,6 +333,17 @@ class LinkTask(GraphTask):
             sums += torch.stack([(1 / ranks).sum(), (ranks <= self._k).sum()]).cpu()
         reciprocal, hits = world.all_reduce(sums, stage="evaluation").tolist()
         return {"mrr": reciprocal / pairs.shape[1], f"hits@{self._k}": hits / pairs.shape[1]}
+
+
+def _range_of_destinations(graph: PartitionedGraph, links: Links) -> tuple[int, int]:
+    """The user's ids of the vertices of the type that links end in: all, where there are no types."""
+    if graph.types is None:
+        return 0, graph.num_vertices
+    found = graph.types.of(torch.cat([links.train[1], links.validation[1], links.test[1]])).unique().tolist()
+    names = [list(graph.types.vertices)[place] for place in found]
+    if len(names) != 1:
+        raise DataError(f"links end in vertices of the types {', '.join(names)}: give those of one type of edges")
+    return graph.types.range_of(names[0])
 
 
 def _draw(ids: Tensor, numbers: npt.NDArray[np.int64], count: int, key: int) -> Tensor:

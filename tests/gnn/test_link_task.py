@@ -15,7 +15,7 @@ from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
 from windrow.gnn.message_passing import Block, Minibatch
-from windrow.gnn.synthetic import community_graph
+from windrow.gnn.synthetic import community_graph, typed_community_graph
 from windrow.partition import PartitionOptions
 
 VERTICES, FEATURES = 150, 8
@@ -75,6 +75,66 @@ def test_links_are_learnt_the_same_on_any_world(spmd: Any) -> None:
     for found, measured in spmd(train):
         assert found == pytest.approx(losses, rel=1e-4)
         assert measured["test"]["mrr"] == pytest.approx(figures["test"]["mrr"], rel=0.02)
+
+
+TYPED = typed_community_graph(200, 4, seed=1)
+WRITES = ("author", "writes", "paper")
+
+
+@pytest.mark.parametrize("edge_type", [WRITES, ("paper", "rev_writes", "author"), ("paper", "cites", "paper")])
+@pytest.mark.parametrize("directed", [False, True])
+def test_links_of_a_type(edge_type: tuple[str, str, str], directed: bool) -> None:
+    types = TYPED.types
+    assert types is not None
+    rest, links = gnn.split_links(
+        TYPED, validation_fraction=0.1, test_fraction=0.2, directed=directed, edge_type=edge_type
+    )
+    rest.validate()
+    of_type = TYPED.edge_type == types.edges.index(edge_type)
+    targets = torch.arange(TYPED.num_vertices).repeat_interleave(TYPED.indptr.diff())
+    expected = pairs_of(torch.stack([TYPED.indices[of_type], targets[of_type]]))
+    if edge_type[0] == edge_type[2] and not directed:
+        expected = {(min(pair), max(pair)) for pair in expected}
+    splits = [pairs_of(part) for part in (links.train, links.validation, links.test)]
+    assert set().union(*splits) == expected
+    assert [len(split) / len(expected) for split in splits] == pytest.approx([0.7, 0.1, 0.2], abs=0.05)
+    hidden = splits[1] | splits[2]
+    if not directed:
+        hidden |= {pair[::-1] for pair in hidden}
+    assert edges_of(rest) == edges_of(TYPED) - hidden
+
+
+def train_typed(world: World, negatives: str = "uniform") -> tuple[list[float], dict[str, dict[str, float]]]:
+    graph, links = gnn.split_links(TYPED, validation_fraction=0.1, test_fraction=0.1, edge_type=WRITES)
+    part = gnn.partition(graph, world, PartitionOptions(method="random"))
+    task = gnn.LinkTask(part, links, (-1, -1), evaluation_negatives=50, negatives=negatives)  # type: ignore[arg-type]
+    shape = gnn.ModelOptions(kind="rgcn", hidden=16, num_layers=2)
+    model = gnn.build_model(shape, in_features=16, out_features=8, seed=1, types=TYPED.types)
+    with wr.Trainer(world, model, task, epochs=4, batch_size=64, learning_rate=0.01, seed=2) as trainer:
+        negative = part.original_ids[task._draw_negatives(0, np.arange(50))]
+        assert 100 <= int(negative.min()) <= int(negative.max()) < 300, "papers"
+        return [trainer.train_epoch(epoch) for epoch in range(4)], trainer.evaluate()
+
+
+def test_links_of_a_type_are_learnt_the_same_on_any_world(spmd: Any) -> None:
+    losses, figures = train_typed(Loopback.single())
+    assert losses[-1] < 0.9 * losses[0]
+    assert figures["test"]["mrr"] > 0.12, "by chance it is 0.09"
+    for found, measured in spmd(train_typed):
+        assert found == pytest.approx(losses, rel=1e-4)
+        assert measured["test"]["mrr"] == pytest.approx(figures["test"]["mrr"], rel=0.02)
+    assert Loopback.run(2, lambda world: train_typed(world, "degree"))[0][0][-1] < losses[0]
+
+
+def test_links_have_a_type() -> None:
+    with pytest.raises(RecipeError, match=r"edge_type = None: choose the type of links among .*'author', 'writes'"):
+        gnn.split_links(TYPED)
+    with pytest.raises(RecipeError, match=r"edge_type = .*: choose the type of links among those of the graph: none"):
+        gnn.split_links(make_graph(), edge_type=WRITES)
+    part = gnn.partition(TYPED, Loopback.single())
+    pairs = torch.tensor([[0, 1], [0, 100]])
+    with pytest.raises(DataError, match="links end in vertices of the types author, paper: give those of one type"):
+        gnn.LinkTask(part, gnn.Links(train=pairs, validation=pairs, test=pairs))
 
 
 @pytest.mark.parametrize("negatives", ["degree", "in-batch"])

@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from windrow.comm.errors import RecipeError
-from windrow.comm.loopback import Loopback
-from windrow.gnn import Links, LinkTask, ModelOptions, build_model, partition
+from windrow.gnn import ModelOptions, build_model
 from windrow.gnn.build import edges_of
 from windrow.gnn.graph import Graph
 from windrow.gnn.synthetic import community_graph, typed_community_graph
@@ -135,7 +133,3 @@ def test_what_has_no_meaning_is_refused() -> None:
         build_model(options, in_features=3, out_features=2, seed=0, types=community_graph(20, 2, seed=0).types)
     with pytest.raises(RecipeError, match=r'model.residual = true with model.kind = "rgat"'):
         ModelOptions(kind="rgat", residual=True)
-    part = partition(typed_community_graph(20, 2, seed=0), Loopback.single())
-    pairs = torch.tensor([[0], [1]])
-    with pytest.raises(RecipeError, match="the graph has types: negatives of links would be vertices of any of them"):
-        LinkTask(part, Links(train=pairs, validation=pairs, test=pairs))
