@@ -77,7 +77,7 @@ def test_links_are_learnt_the_same_on_any_world(spmd: Any) -> None:
         assert measured["test"]["mrr"] == pytest.approx(figures["test"]["mrr"], rel=0.02)
 
 
-TYPED = typed_community_graph(200, 4, seed=1)
+TYPED = typed_community_graph(200, 4, seed=1, signal=1.0)
 WRITES = ("author", "writes", "paper")
 
 
@@ -110,10 +110,10 @@ def train_typed(world: World, negatives: str = "uniform") -> tuple[list[float], 
     task = gnn.LinkTask(part, links, (-1, -1), evaluation_negatives=50, negatives=negatives)  # type: ignore[arg-type]
     shape = gnn.ModelOptions(kind="rgcn", hidden=16, num_layers=2)
     model = gnn.build_model(shape, in_features=16, out_features=8, seed=1, types=TYPED.types)
-    with wr.Trainer(world, model, task, epochs=4, batch_size=64, learning_rate=0.01, seed=2) as trainer:
+    with wr.Trainer(world, model, task, epochs=8, batch_size=64, learning_rate=0.01, seed=2) as trainer:
         negative = part.original_ids[task._draw_negatives(0, np.arange(50))]
         assert 100 <= int(negative.min()) <= int(negative.max()) < 300, "papers"
-        return [trainer.train_epoch(epoch) for epoch in range(4)], trainer.evaluate()
+        return [trainer.train_epoch(epoch) for epoch in range(8)], trainer.evaluate()
 
 
 def test_links_of_a_type_are_learnt_the_same_on_any_world(spmd: Any) -> None:
