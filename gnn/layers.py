@@ -305,8 +305,8 @@ class RGCNLayer(_TypedLayer):
 
     def messages(self, place: int, block: Block, rows: tuple[Tensor, Tensor]) -> Tensor:
         """W_r times the mean over the sources."""
-        mean = aggregate(block, rows[0]) / _column(block.degrees, rows[0].dtype)
-        return linear(mean, self.relation_weight[place])
+        total = _aggregate_projected(block, rows[0], self.relation_weight[place])
+        return total / _column(block.degrees, total.dtype)
 
 
 class RGATLayer(_TypedLayer):
