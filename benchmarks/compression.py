@@ -246,7 +246,7 @@ def as_served(job: Job, found: Mapping[str, Any], folders: Sequence[Path]) -> li
 
 def work(task: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Train one form at every size."""
-    found = []
+    found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         job = job_of(task["part"], Path(task["data"]), folder, short=task["short"])
