@@ -303,7 +303,7 @@ def measure(program: Program) -> Findings:
     aims: dict[str, Aim] = {}
     comparisons: dict[str, Comparison] = {}
     rows: list[dict[str, object]] = []
-    parts = [part for part, file in FILES.items() if (program.options.data / file).exists()]
+    parts = [part for part, file in FILES.items() if not file or (program.options.data / file).exists()]
     seeds = range(1 if short else SEEDS)
     for part in program.chosen(parts, short=3):
         base = {"part": part, "data": str(program.options.data), "papers": 2_000 if short else 6_000, "batch_size": 200}

@@ -151,7 +151,8 @@ def _typed_lists(
     indptr: npt.NDArray[np.int64], edge_type: npt.NDArray[np.int16]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Where each list starts among the edges, and each vertex's lists among the lists: [L] and [N + 1]."""
-    is_start = np.diff(edge_type, prepend=-1) != 0
+    is_start = np.ones(len(edge_type), np.bool_)
+    np.not_equal(edge_type[1:], edge_type[:-1], out=is_start[1:])
     is_start[indptr[:-1][np.diff(indptr) > 0]] = True
     starts = np.flatnonzero(is_start)
     return starts, np.searchsorted(starts, indptr)

@@ -309,44 +309,20 @@ def assemble_typed_graph(
             'self_loops = "add" with types of edges: layers for them have weights for a vertex\'s own row; leave it out'
         )
     features, columns = _joined_features(vertices)
-    given = dict(edges)
-    if symmetrise:
-        for (source, name, destination), ends in edges.items():
-            if source != destination:
-                given.setdefault((destination, f"rev_{name}", source), ends[::-1])
+    given = _with_reverses(edges) if symmetrise else dict(edges)
     types = GraphTypes({name: VertexType(rows.number, columns[name]) for name, rows in vertices.items()}, tuple(given))
     lists = []
     for edge, ends in given.items():
-        describe = partial(describe_edge, edge)
-        sources, destinations = (
-            _checked(ids, side, vertices[of].number, describe, f"type {of!r}") + types.range_of(of)[0]
-            for ids, side, of in zip(ends, ("source", "destination"), edge[::2], strict=True)
-        )
-        indptr, indices, _ = csc_from_edges(
-            sources,
-            destinations,
-            int(types.offsets[-1]),
-            symmetrise=symmetrise and edge[0] == edge[2],
-            self_loops=self_loops,
-            deduplicate=deduplicate,
-        )
-        lists.append((indptr, indices))
-    indptr, indices, edge_type = _merged(lists, int(types.offsets[-1]))
-    labelled = [name for name, rows in vertices.items() if rows.labels is not None or rows.split is not None]
-    if len(labelled) > 1:
-        raise DataError(f"the types {', '.join(labelled)} have labels or splits; leave those of the one to learn.")
-    rows, first = VertexRows(0), 0
-    for name in labelled:
-        rows, first = vertices[name], types.range_of(name)[0]
-    known = _label_fields(rows.labels, rows.split, task, random_split_options, split_seed)
-    known |= {name: known[name] + first for name in VertexSplit._fields}
-    if rows.labels is not None:
-        own = known["labels"]
-        if len(own) != rows.number:
-            raise DataError(f"there are {len(own)} labels for {rows.number} vertices of type {labelled[0]!r}.")
-        unknown = 0 if known["task"] == "multi-label" else -1
-        known["labels"] = own.new_full((int(types.offsets[-1]), *own.shape[1:]), unknown)
-        known["labels"][first : first + rows.number] = own
+        sources, destinations = _numbered(edge, ends, types, partial(describe_edge, edge))
+        is_other = sources != destinations
+        if self_loops == "remove":
+            sources, destinations, is_other = sources[is_other], destinations[is_other], is_other[is_other]
+        if symmetrise and edge[0] == edge[2]:
+            turned = sources[is_other]
+            sources, destinations = np.append(sources, destinations[is_other]), np.append(destinations, turned)
+        lists.append((sources, destinations))
+    indptr, indices, edge_type = _csc_of_types(lists, int(types.offsets[-1]), deduplicate=deduplicate)
+    known = _labels_of_types(vertices, types, task, random_split_options, split_seed)
     graph = Graph(indptr=indptr, indices=indices, features=features, edge_type=edge_type, types=types, **known)
     graph.validate(training=graph.labels is not None)
     return graph
@@ -373,17 +349,67 @@ def _joined_features(vertices: Mapping[str, VertexRows]) -> tuple[Tensor | None,
     return features, columns
 
 
-def _merged(lists: Sequence[tuple[Tensor, Tensor]], num_vertices: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Put the lists of a vertex one behind another: of each type's indptr and indices those of all, and the types."""
-    empty = torch.zeros(num_vertices + 1, dtype=torch.int64)
-    indptr = sum((own for own, _ in lists), start=empty)
-    starts = indptr[:-1].clone()
-    indices = torch.empty(int(indptr[-1]), dtype=lists[0][1].dtype if lists else torch.int32)
-    edge_type = torch.empty(len(indices), dtype=torch.int16)
-    for number, (own, sources) in enumerate(lists):
-        counts = own.diff()
-        places = (starts - own[:-1]).repeat_interleave(counts) + torch.arange(len(sources))
-        indices[places] = sources
-        edge_type[places] = number
-        starts += counts
-    return indptr, indices, edge_type
+def _with_reverses(edges: Mapping[EdgeType, Ends]) -> dict[EdgeType, Ends]:
+    """The same and a type of reverses for each type that joins two types and is no such type itself."""
+    given = dict(edges)
+    for (source, name, destination), ends in edges.items():
+        is_reverse = name.startswith("rev_") and (destination, name.removeprefix("rev_"), source) in edges
+        if source != destination and not is_reverse:
+            given.setdefault((destination, f"rev_{name}", source), ends[::-1])
+    return given
+
+
+def _labels_of_types(
+    vertices: Mapping[str, VertexRows], types: GraphTypes, task: TaskOption, options: SplitOptions | None, seed: int
+) -> dict[str, Any]:
+    """The fields of a graph that concern labels, those of the one type that has them."""
+    labelled = [name for name, rows in vertices.items() if rows.labels is not None or rows.split is not None]
+    if len(labelled) > 1:
+        raise DataError(f"the types {', '.join(labelled)} have labels or splits; leave those of the one to learn.")
+    rows, first = VertexRows(0), 0
+    for name in labelled:
+        rows, first = vertices[name], types.range_of(name)[0]
+    known = _label_fields(rows.labels, rows.split, task, options, seed)
+    known |= {name: known[name] + first for name in VertexSplit._fields}
+    if rows.labels is not None:
+        own = known["labels"]
+        if len(own) != rows.number:
+            raise DataError(f"there are {len(own)} labels for {rows.number} vertices of type {labelled[0]!r}.")
+        unknown = 0 if known["task"] == "multi-label" else -1
+        known["labels"] = own.new_full((int(types.offsets[-1]), *own.shape[1:]), unknown)
+        known["labels"][first : first + rows.number] = own
+    return known
+
+
+def _numbered(
+    edge: EdgeType, ends: Ends, types: GraphTypes, describe: Callable[[int], str]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Sources and destinations of a type of edges by the numbers of the whole graph."""
+    sources, destinations = (
+        _checked(ids, side, types.vertices[of].number, describe, f"type {of!r}") + types.range_of(of)[0]
+        for ids, side, of in zip(ends, ("source", "destination"), edge[::2], strict=True)
+    )
+    if sources.size != destinations.size:
+        raise DataError(
+            f"{edge_type_text(edge)}: there are {sources.size} sources but {destinations.size} destinations; each edge "
+            "needs both."
+        )
+    return sources, destinations
+
+
+def _csc_of_types(
+    lists: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]], num_vertices: int, *, deduplicate: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sort edges, sources and destinations of each type, by destination, type and source: indptr, indices and types."""
+    none = np.empty(0, np.int64)
+    sources, destinations = (np.concatenate([none, *(ends[side] for ends in lists)]) for side in (0, 1))
+    kinds = np.repeat(np.arange(len(lists), dtype=np.int16), [len(own) for own, _ in lists])
+    order = np.lexsort((sources, kinds, destinations))
+    sources, destinations, kinds = sources[order], destinations[order], kinds[order]
+    if deduplicate and len(kinds):
+        is_new = np.append(True, np.diff(sources) != 0)
+        is_new[1:] |= (np.diff(destinations) != 0) | (np.diff(kinds) != 0)
+        sources, destinations, kinds = sources[is_new], destinations[is_new], kinds[is_new]
+    indptr = np.searchsorted(destinations, np.arange(num_vertices + 1)).astype(np.int64, copy=False)
+    dtype = torch.int32 if num_vertices < 2**31 - 1 else torch.int64
+    return torch.from_numpy(indptr), torch.from_numpy(sources).to(dtype), torch.from_numpy(kinds)

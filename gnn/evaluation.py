@@ -18,6 +18,7 @@ from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, Split
 from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import Fanout
+from windrow.gnn.types import GraphTypes, edge_type_text
 from windrow.training.embedding import EmbeddingModule
 from windrow.training.task import Metric, Metrics
 
@@ -73,6 +74,30 @@ def check_width(graph: PartitionedGraph, num_features: int) -> None:
         raise DataError(
             f"the graph has {graph.num_features} features for each vertex, but the model was trained with "
             f"{num_features}: give the same features, in the same order"
+        )
+
+
+def check_types(found: GraphTypes | None, known: GraphTypes | None) -> None:
+    """Refuse a graph of other types than those, if any, of the graph that a model was trained on: DataError.
+
+    Their order does not matter, and types of edges may be missing.
+    """
+    if found is None or known is None:
+        if found is not known:
+            with_types = "model was trained on one" if found is None else "graph has them"
+            raise DataError(f"a graph without types, but the {with_types}: give a graph of the same kind")
+        return
+    columns = [{name: one.columns for name, one in types.vertices.items()} for types in (known, found)]
+    if columns[0] != columns[1]:
+        raise DataError(
+            f"the graph has vertices of these types and columns of features: {columns[1]}, but the model was trained "
+            f"on {columns[0]}: give the same, in the same order of columns"
+        )
+    unknown = [edge_type_text(edge) for edge in found.edges if edge not in known.edges]
+    if unknown:
+        raise DataError(
+            f"the model has no weights for edges {', '.join(unknown)}: it was trained on "
+            f"{', '.join(map(edge_type_text, known.edges))}"
         )
 
 

@@ -88,7 +88,8 @@ class Graph(GraphData):
     features: Tensor | None
     """Floating point [N, F], or None: a graph that is only partitioned or sampled needs none."""
     feature_scaling: Tensor | None = None
-    """float64 [2, F], means and deviations by which the features were made standard; None: they are as they were."""
+    """float64 [2, F], means and deviations by which the features were made standard, of each type [types, 2, F]; None:
+    they are as they were."""
 
     def validate(self, *, training: bool = True) -> None:
         """Check the graph against every law that sampling and training rely on.

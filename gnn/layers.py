@@ -265,29 +265,37 @@ class _TypedLayer(nn.Module):
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
         """Apply the layer to one hop: x [num_src, in_features] -> [num_dst, out_features]."""
+        block, x = block.with_sources(x)
         typed = block.typed
-        _, x = block.with_sources(x)
         rows = typed.split(x)
-        total = {
-            name: linear(rows[name][: typed.num_dst[name]], self.self_weight[place], self.bias[place])
-            for place, name in enumerate(self.types.vertices)
-        }
-        for edge, own in typed.edges.items():
-            place, (source, _, destination) = self.types.edges.index(edge), edge
-            total[destination] = total[destination] + self.messages(place, own, (rows[source], rows[destination]))
+        own = zip(self.types.vertices, self.self_weight.unbind(), self.bias.unbind(), strict=True)
+        total = {name: linear(rows[name][: typed.num_dst[name]], weight, bias) for name, weight, bias in own}
+        # All parts at once: each by itself would have a gradient of full size.
+        of_edges = zip(*(each.unbind() for each in self.edge_parameters()), strict=True)
+        for edge, weights in zip(self.types.edges, of_edges, strict=True):
+            if edge in typed.edges:
+                source, _, destination = edge
+                found = self.messages(typed.edges[edge], (rows[source], rows[destination]), *weights)
+                total[destination] = total[destination] + found
         return typed.join(total)
 
-    def messages(self, place: int, block: Block, rows: tuple[Tensor, Tensor]) -> Tensor:
-        """What the edges of the type at a place bring: [block.num_dst, out_features].
+    def edge_parameters(self) -> tuple[Tensor, ...]:
+        """Parameters with a part for each type of edges, [types, ...]."""
+        return (self.relation_weight,)
 
-        `rows` are those of the type of its sources and of the type of its destinations.
+    def messages(self, block: Block, rows: tuple[Tensor, Tensor], *weights: Tensor) -> Tensor:
+        """What the edges of a type bring: [block.num_dst, out_features].
+
+        `rows` are those of the type of its sources and of the type of its destinations, `weights` its parts of the
+        `edge_parameters`.
         """
         raise NotImplementedError
 
 
 def _stack(number: int, *shape: int, generator: torch.Generator) -> nn.Parameter:
     """So many parameters of a shape, each as `glorot` draws it, as one: [number, ...]."""
-    return nn.Parameter(torch.stack([glorot(*shape, generator=generator).detach() for _ in range(number)]))
+    drawn = [glorot(*shape, generator=generator).detach() for _ in range(number)]
+    return nn.Parameter(torch.stack(drawn) if drawn else torch.empty(0, *shape))
 
 
 class RGCNLayer(_TypedLayer):
@@ -303,9 +311,9 @@ class RGCNLayer(_TypedLayer):
         """Draw the weights from the generator."""
         super().__init__(in_features, out_features, types=types, generator=generator, rows=out_features)
 
-    def messages(self, place: int, block: Block, rows: tuple[Tensor, Tensor]) -> Tensor:
+    def messages(self, block: Block, rows: tuple[Tensor, Tensor], *weights: Tensor) -> Tensor:
         """W_r times the mean over the sources."""
-        total = _aggregate_projected(block, rows[0], self.relation_weight[place])
+        total = _aggregate_projected(block, rows[0], weights[0])
         return total / _column(block.degrees, total.dtype)
 
 
@@ -337,12 +345,16 @@ class RGATLayer(_TypedLayer):
         self.source_attention = _stack(len(types.edges), heads, own, generator=generator)
         self.destination_attention = _stack(len(types.edges), heads, in_features, generator=generator)
 
-    def messages(self, place: int, block: Block, rows: tuple[Tensor, Tensor]) -> Tensor:
+    def edge_parameters(self) -> tuple[Tensor, ...]:
+        """The weights, and the two vectors of each head that make scores."""
+        return self.relation_weight, self.source_attention, self.destination_attention
+
+    def messages(self, block: Block, rows: tuple[Tensor, Tensor], *weights: Tensor) -> Tensor:
         """Sources, weighted by attention."""
-        sources, destinations = rows
-        projected = linear(sources, self.relation_weight[place]).view(len(sources), self.heads, -1)
-        source_scores = (projected * self.source_attention[place]).sum(-1)
-        destination_scores = linear(destinations[: block.num_dst], self.destination_attention[place])
+        (sources, destinations), (weight, source_attention, destination_attention) = rows, weights
+        projected = linear(sources, weight).view(len(sources), self.heads, -1)
+        source_scores = (projected * source_attention).sum(-1)
+        destination_scores = linear(destinations[: block.num_dst], destination_attention)
         scores = functional.leaky_relu(add_ends(block, source_scores, destination_scores), _NEGATIVE_SLOPE)
         found = aggregate(block, projected, edge_weights=edge_softmax(block, scores))
         return found.flatten(1) if self.combine == "concatenate" else found.mean(1)

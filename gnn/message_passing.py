@@ -16,7 +16,8 @@ both side by side, so that one product with both weights side by side does it: o
 threads, in the order of the edges too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, Self
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from windrow.comm.errors import DataError
 from windrow.comm.rows_kernels import sort_by_owner, transpose
 from windrow.comm.threads import ROWS_AT_ONCE, in_parallel
 from windrow.gnn import message_passing_kernels as kernels
@@ -164,7 +166,12 @@ class Block:
         Collective where the block has an `exchange`; otherwise nothing happens. A layer that only adds rows up calls
         `aggregate` instead, which may send less. Of x, floating [num_dst, ...], or [num_src, ...] without exchange.
         """
-        return (self, x) if self.exchange is None else (replace(self, exchange=None), self.exchange.rows(x))
+        if self.exchange is None:
+            return self, x
+        whole = replace(self, exchange=None)
+        if self.types is not None:
+            whole.__dict__["typed"] = self.typed  # It is the same for every step.
+        return whole, self.exchange.rows(x)
 
     @property
     def device(self) -> torch.device:
@@ -195,7 +202,10 @@ class Block:
         moved: dict[str, Any] = {
             name: array.to(target, non_blocking=non_blocking) for name, array in self.arrays().items()
         }
-        return replace(self, **moved)
+        block = replace(self, **moved)
+        if "typed" in self.__dict__:
+            block.__dict__["typed"] = self.typed.to(target, non_blocking=non_blocking)
+        return block
 
     def arrays(self) -> dict[str, Tensor]:
         """What the block is made of, by the names of its fields: those that are there."""
@@ -211,26 +221,31 @@ class TypedBlock:
     """
 
     def __init__(self, block: Block) -> None:
-        """Sort the edges by type."""
-        assert block.types is not None
-        assert block.edge_type is not None
-        assert block.source_types is not None
+        """Sort the edges by type: DataError where there are no types."""
+        if block.types is None or block.edge_type is None or block.source_types is None:
+            raise DataError(
+                "the block has no types of vertices and edges: make the graph by assemble_typed_graph, or read it with "
+                'graph.format = "typed"'
+            )
         types, device, dtype = block.types, block.device, block.indices.dtype
         self._names = list(types.vertices)
-        self._order, self._sizes = _grouped(block.source_types, len(self._names))
+        self.order, self._sizes = _grouped(block.source_types, len(self._names))
+        """Places of the sources in the block, one type after another, int64 [num_src]."""
         counts = torch.bincount(block.source_types[: block.num_dst], minlength=len(self._names)).tolist()
         self.num_dst: dict[str, int] = dict(zip(self._names, counts, strict=True))
         """Destinations of each type."""
         local = torch.empty(block.num_src, dtype=dtype, device=device)
-        local[self._order] = torch.cat([torch.arange(size, dtype=dtype, device=device) for size in self._sizes])
+        local[self.order] = torch.cat([torch.arange(size, dtype=dtype, device=device) for size in self._sizes])
         first = torch.tensor([0, *counts[:-1]], device=device).cumsum(0)
-        # Where each destination stands among those of all types, one type after another.
-        self._places = first[block.source_types[: block.num_dst].long()] + local[: block.num_dst]
+        self.places = first[block.source_types[: block.num_dst].long()] + local[: block.num_dst]
+        """Where each destination stands among those of all types, one type after another, int64 [num_dst]."""
         by_type, of_types = _grouped(block.edge_type, len(types.edges))
-        ends = torch.stack([local[block.indices], local[block.edge_destinations]])[:, by_type].split(of_types, 1)
+        # Not `edge_destinations`: threads that make cached properties wait for each other.
+        at_edge = torch.arange(block.num_dst, device=device).repeat_interleave(block.degrees)
+        ends = torch.stack([local[block.indices], local[at_edge]])[:, by_type].split(of_types, 1)
         self.edges: dict[EdgeType, Block] = {}
-        """The edges of each type that there are any of, between the vertices of its two types: of other types than each
-        other's, destinations are not among the sources."""
+        """The edges of each type that there are any of, from sources to destinations of its two types. Where these
+        differ, `num_dst` may exceed `num_src`, and destinations are none of the sources."""
         for edge, (source, destination), (indices, destinations) in zip(types.edges, types.ends, ends, strict=True):
             if len(indices):
                 received = torch.bincount(destinations, minlength=counts[destination])
@@ -241,6 +256,20 @@ class TypedBlock:
                     indices=indices,
                 )
 
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> Self:
+        """The same on another device."""
+        moved = copy(self)
+        moved.order = self.order.to(device, non_blocking=non_blocking)
+        moved.places = self.places.to(device, non_blocking=non_blocking)
+        moved.edges = {edge: block.to(device, non_blocking=non_blocking) for edge, block in self.edges.items()}
+        return moved
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All that it consists of."""
+        yield from (self.order, self.places)
+        for block in self.edges.values():
+            yield from block.arrays().values()
+
     @property
     def edge_index(self) -> dict[EdgeType, Tensor]:
         """int64 [2, edges] by type, source and destination of each edge, as `HeteroData` has them."""
@@ -248,14 +277,14 @@ class TypedBlock:
 
     def split(self, x: Tensor) -> dict[str, Tensor]:
         """Rows of the sources of each type: of x [num_src, ...], differentiable."""
-        return dict(zip(self._names, x[self._order].split(self._sizes), strict=True))
+        return dict(zip(self._names, x[self.order].split(self._sizes), strict=True))
 
     def join(self, rows: Mapping[str, Tensor]) -> Tensor:
         """Rows of all destinations in the block's order, [num_dst, ...], from those of each type, as `split` has them.
 
         Of the rows of a type the first `num_dst`, those of its destinations, count: it may have rows of all sources.
         """
-        return torch.cat([rows[name][: self.num_dst[name]] for name in self._names])[self._places]
+        return torch.cat([rows[name][: self.num_dst[name]] for name in self._names])[self.places]
 
 
 def _grouped(kinds: Tensor, number: int) -> tuple[Tensor, list[int]]:
@@ -289,6 +318,11 @@ class Minibatch:
     """int64 [inputs], ids of the sources of `blocks[0]`: the rows to fetch. Unique; the first are `seeds`."""
     blocks: list[Block]
     """One per layer in the order in which layers run: outermost hop first, `blocks[-1]` gives the seeds."""
+
+    def split_by_type(self) -> None:
+        """Make `Block.typed` of all blocks ahead of time, in whatever thread calls this."""
+        for block in self.blocks:
+            block.__dict__["typed"] = TypedBlock(block)
 
     def without(self, edges: Tensor) -> Self:
         """The same vertices and blocks without some edges, int64 [2, n]: ids of their sources and destinations.

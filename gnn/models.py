@@ -162,6 +162,11 @@ class GNN(nn.Module):
         return self.options.edge_weights
 
     @property
+    def needs_types(self) -> bool:
+        """Whether layers ask for `Block.typed`."""
+        return self.options.is_typed
+
+    @property
     def num_hidden_layers(self) -> int:
         """How often `layer_forward` is called for the rows that the last layer or linear map makes outputs of."""
         return self.options.num_layers - (0 if self.options.residual else 1)

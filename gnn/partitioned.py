@@ -24,6 +24,7 @@ from windrow.comm.world import World
 from windrow.gnn.graph import Graph, GraphData, Task
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.types import EDGE_ARRAYS, GraphTypes
+from windrow.gnn.vertex_data import scale_features
 from windrow.partition.book import PartitionBook
 from windrow.partition.options import PartitionOptions
 from windrow.partition.partitioners import partition_graph
@@ -167,11 +168,19 @@ class PartitionedGraph(GraphData):
             return None
         return list(self.types.vertices)[int(self.types.of(self.original_ids[learnt[:1]]))]
 
-    @property
-    def labelled_range(self) -> tuple[int, int]:
-        """The user's ids of the vertices of that type, the first and the one after the last; without types all."""
-        of_type = self.labelled_type
-        return (0, self.num_vertices) if self.types is None or of_type is None else self.types.range_of(of_type)
+    def scale_features(self, scaling: Tensor, types: GraphTypes | None, *, back: bool = False) -> None:
+        """`windrow.gnn.vertex_data.scale_features` of this part, each type of vertices by its own row of the scaling.
+
+        `types` are those of the graph that the scaling, [2, F] or [types, 2, F], is of.
+        """
+        if types is None or self.types is None:
+            scale_features(self.features, scaling, back=back)
+            return
+        kinds = self.types.of(self.original_ids[slice(*self.own_range)])
+        for place, name in enumerate(self.types.vertices):
+            own = self.features[kinds == place]
+            scale_features(own, scaling[list(types.vertices).index(name)], back=back)
+            self.features[kinds == place] = own
 
     def labels_of(self, ids: Tensor) -> Tensor:
         """Labels of vertices, ids of the partition: DataError where the graph has none."""
@@ -210,6 +219,7 @@ class PartitionedGraph(GraphData):
             edge_attr=None if hasattr(model, "needs_edge_weights") else self.edge_attr,
             edge_type=self.edge_type,
             types=self.types,
+            splits_by_type=getattr(model, "needs_types", True),
         )
 
     @property

@@ -144,6 +144,8 @@ class _MinibatchLoader:
             minibatch = self.sampler.sample(task.seeds, epoch=task.epoch, step=task.step)
             if task.exclude is not None:
                 minibatch = minibatch.without(task.exclude)
+            if self.sampler.splits_by_type:
+                minibatch.split_by_type()
             return _PlannedMinibatch(task=task, minibatch=minibatch, request=self.plan(minibatch.input_ids))
 
 
@@ -210,6 +212,8 @@ class LoadedMinibatch:
         yield from (self.rows, self.minibatch.seeds, self.minibatch.input_ids)
         for block in self.minibatch.blocks:
             yield from block.arrays().values()
+            if "typed" in block.__dict__:
+                yield from block.typed.tensors()
 
 
 _Flight = tuple[_PlannedMinibatch, RowGather, RowLookup | None]

@@ -18,7 +18,15 @@ from windrow.comm.meter import Traffic
 from windrow.comm.options import PositiveFloat, PositiveInt, checked_dataclass
 from windrow.comm.rows import move_rows
 from windrow.gnn.cache_choice import CacheChoice, Sampling, choose_cache, seed_order
-from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers, check_width, metrics_of, predictions_of
+from windrow.gnn.evaluation import (
+    EvaluationOptions,
+    Evaluator,
+    check_layers,
+    check_types,
+    check_width,
+    metrics_of,
+    predictions_of,
+)
 from windrow.gnn.graph import Task as Labels
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, graph_placement
@@ -234,6 +242,7 @@ class GraphTask(VertexTask[LoadedMinibatch]):
         evaluator = self.evaluator
         if graph is not None:
             check_width(graph, self.graph.num_features)
+            check_types(graph.types, self.graph.types)
             if self._embedding is not None:
                 raise RecipeError("rows of vertices were learnt for the task's own graph: another one has none")
             evaluator = self._make_evaluator(graph)

@@ -41,7 +41,7 @@ class VertexType(NamedTuple):
 
 @dataclass(frozen=True)
 class GraphTypes:
-    """The types of a graph.
+    """The types of a graph; compared by what they say, and not hashed.
 
     Raises:
         DataError: there is no type, or too many, a name is there twice, or an edge's end is of an unknown type.
@@ -51,6 +51,8 @@ class GraphTypes:
     """By name, in the order of the vertices' numbers."""
     edges: tuple[EdgeType, ...]
     """An edge's type is its place here."""
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if not 0 < len(self.vertices) <= MOST_VERTEX_TYPES or len(self.edges) > MOST_EDGE_TYPES:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.wire import Codec
 from windrow.comm.world import World
 from windrow.gnn.cache_choice import choose_inference_cache
-from windrow.gnn.evaluation import Evaluator, check_width, measure_split, metrics_of
+from windrow.gnn.evaluation import Evaluator, check_types, check_width, measure_split, metrics_of
 from windrow.gnn.inference import own_vertices, rows_in_users_order, wanted_vertices
 from windrow.gnn.metrics import check_finite, prediction_columns
 from windrow.gnn.models import GNN
@@ -46,8 +46,8 @@ from windrow.gnn.readers import read_graph
 from windrow.gnn.readers.edge_list import read_vertex_ids
 from windrow.gnn.readers.options import EdgeListOptions
 from windrow.gnn.readers.typed_folder import columns_of_type
-from windrow.gnn.types import GraphTypes, edge_type_text
-from windrow.gnn.vertex_data import SplitOptions, scale_features
+from windrow.gnn.types import GraphTypes
+from windrow.gnn.vertex_data import SplitOptions
 from windrow.launch.commands.arguments import writing
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import Recipe
@@ -137,18 +137,21 @@ def predict(
                 "(model.embedding = true), and none of others: leave out --graph and --store"
             )
     with joined_job(recipe.run) as (world, device), make_progress(rank=world.rank) as progress:
-        part, fingerprint, columns = _open_graph(world, recipe, graph, store, measured=bool(splits))
+        opened = _open_graph(world, recipe, graph, store, measured=bool(splits))
+        part, predicted = opened.graph, opened.predicted
         measured = splits or (() if graph or store or hidden else MEASURED)
         metrics = metrics_of(recipe.evaluation, part) if measured else {}
-        first, last = (0, part.num_vertices) if hidden else part.labelled_range
+        first, last = 0, part.num_vertices
+        if part.types is not None and predicted and not hidden:
+            first, last = part.types.range_of(predicted)
         ids = _ids_of(part, splits, first, last)
-        names = None if world.rank or hidden else _users_ids(columns, last - first, say=progress.write)
-        model = gnn_of(recipe, part).to(device)
+        names = None if world.rank or hidden else _users_ids(opened.columns, last - first, say=progress.write)
+        model = gnn_of(recipe, part, opened.types).to(device)
         embedding = rows_of_vertices(world, recipe, part, device)
 
         def check(header: CheckpointHeader) -> None:
             asked = {**header.recipe, "model": recipe.decisive_settings()["model"]}
-            check_fits(header, recipe=asked, data_fingerprint=fingerprint, data="graph")
+            check_fits(header, recipe=asked, data_fingerprint=opened.fingerprint, data="graph")
 
         loaded = load_together(world, run_folder.checkpoint_folder, check, checkpoint, weights_only=True)
         for message in loaded.damaged:
@@ -174,7 +177,7 @@ def predict(
             "method": recipe.evaluation.method,
             "fanouts": list(_fanouts(recipe)) if recipe.evaluation.method == "sampled" else None,
             "splits": list(splits) or None,
-            **({} if part.labelled_type is None or hidden else {"type": part.labelled_type}),
+            **({"type": predicted} if predicted and not hidden else {}),
             **({metric: result.figures} if measured else {}),
             **({"graph": str(graph or store)} if graph or store else {}),
         }
@@ -186,7 +189,7 @@ def predict(
             progress.start("writing", result.rows)
             for vertices, received in chunks:
                 if write is not None:
-                    check_finite(vertices, received)
+                    check_finite(vertices - first, received)
                     write(vertices - first, received)
                 progress.advance(len(vertices))
             progress.finish()
@@ -249,14 +252,25 @@ def _ids_of(part: PartitionedGraph, splits: Sequence[Split], first: int, last: i
     return ids
 
 
-def _open_graph(
-    world: World, recipe: Recipe, file: Path | None, store: Path | None, *, measured: bool
-) -> tuple[PartitionedGraph, str, EdgeListOptions]:
-    """The graph to predict, the fingerprint of the run's own, and the columns of the files that it was read from.
+class _Opened(NamedTuple):
+    """A graph to predict."""
 
-    Collective. What labels mean is what they mean to the run's model.
-    """
+    graph: PartitionedGraph
+    """What labels mean is what they mean to the run's model."""
+    fingerprint: str
+    """Of the run's own graph."""
+    columns: EdgeListOptions
+    """Of the files that the graph was read from."""
+    types: GraphTypes | None
+    """Those of the run's own graph, which the model has weights for."""
+    predicted: str | None
+    """Type of the vertices that had labels; None: there are no types."""
+
+
+def _open_graph(world: World, recipe: Recipe, file: Path | None, store: Path | None, *, measured: bool) -> _Opened:
+    """Open the graph to predict. Collective."""
     trained = PartitionStore.open(recipe.store, verify=False)
+    known, predicted = _types_of(trained)
     path, columns, own_scaling, trained_scaling = recipe.graph.path, recipe.graph.edge_list, None, _scaling_of(trained)
     if store is not None:
         graph = open_store(store, world)
@@ -274,14 +288,18 @@ def _open_graph(
     else:
         graph, trained_scaling = open_store(recipe.store, world), None
     check_width(graph, stored_features(trained, 0).shape[1])
+    check_types(graph.types, known)
+    if graph.labelled_type not in (None, predicted):
+        raise DataError(
+            f"vertices of type {graph.labelled_type!r} have labels, but the model was trained on those of type "
+            f"{predicted!r}: label these, or none"
+        )
     # The model knows features by the means and deviations of the graph that it was trained on.
-    for scaling, back in ((own_scaling, True), (trained_scaling, False)):
+    for scaling, types, back in ((own_scaling, graph.types, True), (trained_scaling, known, False)):
         if scaling is not None:
-            scale_features(graph.features, scaling, back=back)
-    if graph.types is not None or "types" in trained.metadata:
-        _check_types(graph.types, trained, is_other=store is not None or file is not None, recipe=recipe)
-    if graph.labelled_type is not None:
-        columns = columns_of_type(replace(recipe.graph, path=path, edge_list=columns), graph.labelled_type)
+            graph.scale_features(scaling, types, back=back)
+    if predicted is not None and path:
+        columns = columns_of_type(Path(path), columns, predicted)
     task, num_classes = cast("Task", trained.metadata["task"]), int(trained.metadata["num_classes"])
     if measured and graph.labels is not None and (graph.task != task or graph.num_classes > num_classes):
         raise DataError(
@@ -292,23 +310,19 @@ def _open_graph(
     if recipe.sampler.storage != "fp32":
         # The model has learnt from features that were rounded so.
         graph = graph.stored_as(recipe.sampler.storage)
-    return graph, str(trained.metadata["fingerprint"]), columns
+    return _Opened(graph, str(trained.metadata["fingerprint"]), columns, known, predicted)
 
 
-def _check_types(found: GraphTypes | None, trained: PartitionStore, *, is_other: bool, recipe: Recipe) -> None:
-    """Refuse a graph of other types than the model has weights for, or whose features would be scaled by themselves."""
-    known = GraphTypes.from_json(trained.metadata["types"]) if "types" in trained.metadata else None
-    if found is None or known is None or known.edges != found.edges or [*known.vertices] != [*found.vertices]:
-        described = [
-            "none" if types is None else f"{', '.join(types.vertices)}; {', '.join(map(edge_type_text, types.edges))}"
-            for types in (found, known)
-        ]
-        raise DataError(f"the graph has the types {described[0]}, but the model was trained on {described[1]}")
-    if is_other and recipe.graph.standardise == "standard":
-        raise RecipeError(
-            'graph.standardise = "standard": of graphs with types it is not kept by what, so that another graph cannot '
-            "be scaled alike: scale the features in the files, or leave out --graph and --store"
-        )
+def _types_of(store: PartitionStore) -> tuple[GraphTypes | None, str | None]:
+    """The types of a store's graph, and which of the vertices' has the labels, if any."""
+    if "types" not in store.metadata:
+        return None, None
+    types = GraphTypes.from_json(store.metadata["types"])
+    for split in ("train", "validation", "test"):
+        ids = store.shared(f"{split}_ids")[:1]
+        if len(ids):
+            return types, list(types.vertices)[int(types.of(torch.from_numpy(store.book.new_to_old[ids])))]
+    return types, None
 
 
 def _scaling_of(store: PartitionStore) -> Tensor | None:

@@ -111,17 +111,44 @@ def _typed_columns(path: Path, labels: Sequence[str]) -> EdgeListOptions:
     for name in labels:
         if not any(name in table.columns for table in tables):
             raise DataError(f"--label {name}: no file in {path / 'vertices'} has such a column")
-    found = [one for table in tables if (one := column_named(table.columns, LABELS))]
-    splits = [one for table in tables if (one := column_named(table.columns, SPLIT_COLUMNS))]
-    named = [one for table in tables if (one := column_named(table.columns, VERTEX_IDS))]
-    layout: dict[str, Any] = {
-        "label_columns": tuple(labels) or tuple(found[:1]),
-        "split_column": splits[0] if splits else "",
-    }
-    if tables and len(named) == len(tables) and len({*named}) == 1:
+    named = [column_named(table.columns, VERTEX_IDS) for table in tables]
+    layout: dict[str, Any] = {}
+    if named and named[0] and len({*named}) == 1:
         is_text = any(_kind(table.columns[named[0]]) == "text" for table in tables)
-        layout |= {"ids": "names" if is_text else "integers", "vertex_id_column": named[0]}
-    return EdgeListOptions(**layout)
+        layout = {"ids": "names" if is_text else "integers", "vertex_id_column": named[0]}
+    for table in tables:
+        found = labels or [one for one in [column_named(table.columns, LABELS)] if one]
+        if found and found[0] in table.columns:
+            split = column_named(table.columns, SPLIT_COLUMNS) or ""
+            layout |= {"label_columns": tuple(found), "split_column": split}
+            break
+    texts = {layout.get("vertex_id_column"), layout.get("split_column")}
+    for table in tables:
+        for name, values in table.columns.items():
+            if name not in texts and _kind(values) not in ("whole numbers", "numbers", "true and false"):
+                is_label = name in layout.get("label_columns", ())
+                cure = "number the classes 0, 1, 2, ..." if is_label else "make numbers of it, or leave it out"
+                raise DataError(
+                    f"{table.path}: column {name!r} is {_kind(values)}, but labels and features, which all columns "
+                    f"without another use are, must be numbers: {cure}. Columns: {table.listed()}"
+                )
+    return EdgeListOptions(**layout, **_layout_of([table for table in tables if not table.file.is_parquet], path))
+
+
+def _layout_of(texts: Sequence[_Table], path: Path) -> dict[str, Any]:
+    """How files of text are laid out, which must be the same for all."""
+    layout: dict[str, Any] = {}
+    if all(table.file.delimiter == ("\t" if ".tsv" in table.path.suffixes else ",") for table in texts):
+        texts = [replace(table, file=replace(table.file, delimiter="")) for table in texts]
+    for name in ("delimiter", "has_header"):
+        found = [getattr(table.file, name) for table in texts]
+        if len(set(found)) > 1:
+            raise DataError(
+                f"{path}: {' and '.join(str(table.path) for table in texts)} differ in {name}, "
+                f"{' and '.join(map(repr, found))}: write all in the same way, for example as CSV with a header"
+            )
+        layout |= dict(zip([name], found, strict=False))
+    return layout
 
 
 def _edge_list(path: Path, vertices: Path | None, labels: Sequence[str]) -> EdgeListOptions:
@@ -156,17 +183,7 @@ def _edge_list(path: Path, vertices: Path | None, labels: Sequence[str]) -> Edge
     else:
         from_zero = "text" not in kinds and min(int(end.to_numpy().min()) for end in ends) == 0
         layout["ids"] = "names" if "text" in kinds else "rows" if from_zero else "integers"
-    texts = [table for table in tables if not table.file.is_parquet]
-    if all(table.file.delimiter == ("\t" if ".tsv" in table.path.suffixes else ",") for table in texts):
-        texts = [replace(table, file=replace(table.file, delimiter="")) for table in texts]
-    for name in ("delimiter", "has_header"):
-        found = [getattr(table.file, name) for table in texts]
-        if len(set(found)) > 1:
-            raise DataError(
-                f"{path} and {vertices} differ in {name}, {' and '.join(map(repr, found))}: write both in the same "
-                "way, for example as CSV with a header"
-            )
-        layout |= dict(zip([name], found, strict=False))
+    layout |= _layout_of([table for table in tables if not table.file.is_parquet], path)
     return EdgeListOptions(**layout)
 
 
@@ -297,7 +314,8 @@ def _write(path: Path, out: Path, options: GraphOptions, graph: Graph) -> Starte
         commands.append(f"mpirun -n 2 windrow train {out}")
         sections += _learning(graph)
     else:
-        understood.append("to train it needs labels: an edge list has them in a file given by --vertices")
+        where = "a file given by --vertices" if graph.types is None else "the vertex file of a type, named by --label"
+        understood.append(f"to train it needs labels: an edge list has them in {where}")
     return starter(path.name, about, understood, commands, *sections)
 
 
@@ -313,7 +331,7 @@ def _graph(path: Path, out: Path, options: GraphOptions, graph: Graph) -> list[s
         text += entry("standardise", *_standardise(graph))
     if graph.labels is not None:
         text += f'# task = "{graph.task}"  # as read off the labels: binary, single-label or multi-label\n'
-        if _has_few_labels(graph):
+        if _has_few_labels(graph) and graph.types is None:
             text += '# self_loops = "add"  # for model.kind = gcn: a vertex hears itself too\n'
         sections.append(RANDOM_SPLIT)
     if options.edge_list != EdgeListOptions():

@@ -13,6 +13,7 @@ from windrow.gnn.models import GNN, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import check_vertex_order
 from windrow.gnn.task import NodeTask
+from windrow.gnn.types import GraphTypes
 from windrow.launch.known_links import kept_links, world_of_sums
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import VERTEX_TABLE, AnyRecipe, Recipe
@@ -119,11 +120,11 @@ def _graph(world: World, recipe: Recipe, device: torch.device) -> "tuple[torch.n
     return gnn_of(recipe, graph).to(device), task
 
 
-def gnn_of(recipe: Recipe, graph: PartitionedGraph) -> GNN:
-    """The model of a recipe."""
+def gnn_of(recipe: Recipe, graph: PartitionedGraph, types: GraphTypes | None = None) -> GNN:
+    """The model of a recipe, for a graph or one with these types."""
     columns = graph.num_features + recipe.vertex_table.dim * recipe.model.embedding
     outputs, seed = graph.num_outputs, recipe.run.seed
-    return build_model(recipe.model, in_features=columns, out_features=outputs, seed=seed, types=graph.types)
+    return build_model(recipe.model, in_features=columns, out_features=outputs, seed=seed, types=types or graph.types)
 
 
 def rows_of_vertices(

@@ -48,7 +48,7 @@ class EdgeTable(NamedTuple):
     destinations: npt.NDArray[np.int64]
     """Likewise."""
     names: npt.NDArray[np.generic]
-    """[N], what the files call each destination."""
+    """[N], what the files call the vertices, of destinations where types differ."""
     rows: npt.NDArray[np.float32]
     """[E, columns]: the weight, where there is one, then features."""
 
@@ -168,7 +168,6 @@ def read_edge_list_and_names(options: GraphOptions) -> tuple[Graph, npt.NDArray[
         The edges as 64-bit numbers (or as strings, for "names") and what `csc_from_edges` needs.
     """
     columns = options.edge_list
-    columns.check_vertex_file()
     table = read_vertex_table(columns) if columns.vertex_file else None
     sources, destinations, names, edge_rows = read_edges(Path(options.path), columns, (table, table))
     graph = assemble_graph(

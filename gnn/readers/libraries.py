@@ -1,7 +1,9 @@
 """Graphs from other libraries: DGL, and PyTorch Geometric, whose ``Data`` is known by its attributes alone."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,7 +58,7 @@ def from_dgl(
     )
 
 
-def _as_data(graph: Any) -> SimpleNamespace:
+def _as_data(graph: Any) -> Any:
     """A DGL graph under the names of PyG."""
 
     def of_vertices(name: str | None) -> dict[str, Any]:
@@ -71,12 +73,17 @@ def _as_data(graph: Any) -> SimpleNamespace:
 
     if graph.is_homogeneous:
         return SimpleNamespace(**of_vertices(None), **of_edges(None))
-    return SimpleNamespace(
-        node_types=graph.ntypes,
-        edge_types=graph.canonical_etypes,
-        **{name: SimpleNamespace(**of_vertices(name)) for name in graph.ntypes},
-        **{edge_type_text(edge): SimpleNamespace(**of_edges(edge)) for edge in graph.canonical_etypes},
+    return _Typed(
+        {name: SimpleNamespace(**of_vertices(name)) for name in graph.ntypes},
+        {edge: SimpleNamespace(**of_edges(edge)) for edge in graph.canonical_etypes},
     )
+
+
+class _Typed(NamedTuple):
+    """A graph with types under the names of PyG."""
+
+    vertices: dict[str, Any]
+    edges: dict[EdgeType, Any]
 
 
 def read_dgl(options: GraphOptions) -> Graph:
@@ -138,6 +145,8 @@ def from_pyg(
 
 def _assemble(data: Any, split: int = 0, **options: Any) -> Graph:
     if hasattr(data, "edge_types"):
+        data = _Typed({name: data[name] for name in data.node_types}, {edge: data[edge] for edge in data.edge_types})
+    if isinstance(data, _Typed):
         return _assemble_typed(data, split, **options)
     sources, destinations = _ends(data)
     return assemble_graph(
@@ -153,22 +162,27 @@ def _assemble(data: Any, split: int = 0, **options: Any) -> Graph:
     )
 
 
-def _assemble_typed(data: Any, split: int, **options: Any) -> Graph:
-    """From a ``HeteroData``, which has its parts as items, or one of attributes."""
-    is_pyg = hasattr(data, "__getitem__")
-    of_edges = {edge: data[edge] if is_pyg else getattr(data, edge_type_text(edge)) for edge in data.edge_types}
-    for edge, own in of_edges.items():
-        for name in ("edge_weight", "edge_attr"):
-            if _tensor(own, name) is not None:
-                raise DataError(
-                    f"edges {edge_type_text(edge)} have {name}, which graphs with types have none of; delete it."
-                )
-    of_vertices = {name: data[name] if is_pyg else getattr(data, name) for name in data.node_types}
-    vertices = {
-        name: VertexRows(_number(own), _tensor(own, "x"), _tensor(own, "y"), _split_of(own, split))
-        for name, own in of_vertices.items()
-    }
-    return assemble_typed_graph(vertices, {edge: _ends(own) for edge, own in of_edges.items()}, **options)
+def _assemble_typed(data: _Typed, split: int, **options: Any) -> Graph:
+    vertices: dict[str, VertexRows] = {}
+    edges: dict[EdgeType, tuple[Tensor, Tensor]] = {}
+    for name, own in data.vertices.items():
+        with _about(f"vertices of type {name!r}"):
+            vertices[name] = VertexRows(_number(own), _tensor(own, "x"), _tensor(own, "y"), _split_of(own, split))
+    for edge, own in data.edges.items():
+        with _about(f"edges {edge_type_text(edge)}"):
+            if any(_tensor(own, name) is not None for name in ("edge_weight", "edge_attr")):
+                raise DataError("have weights or features, which edges of graphs with types have none of; delete them.")
+            edges[edge] = _ends(own)
+    return assemble_typed_graph(vertices, edges, **options)
+
+
+@contextmanager
+def _about(what: str) -> Iterator[None]:
+    """Say in an error what it is about."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{what}: {error}") from error
 
 
 def _ends(data: Any) -> tuple[Tensor, Tensor]:

@@ -96,6 +96,12 @@ class GraphOptions:
     edge_list: EdgeListOptions = field(default_factory=EdgeListOptions)
     """Columns of an edge list, or of the files of a graph with types."""
 
+    def __post_init__(self) -> None:
+        """Refuse columns of a vertex file where there is none: RecipeError."""
+        # A folder of a graph with types has no ending.
+        if self.format != "typed" and (self.format != "auto" or Path(self.path).suffix):
+            self.edge_list.check_vertex_file()
+
     @property
     def assembly(self) -> Mapping[str, Any]:
         """The keywords of `windrow.gnn.build.assemble_graph` that every format has."""

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from windrow.comm.errors import DataError, RecipeError
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.edge_list import read_edge_list_and_names
@@ -54,9 +56,15 @@ def read_graph(options: GraphOptions) -> Graph:
         return graph
     if graph.types is None:
         return replace(graph, feature_scaling=standardise_features(graph.features, options.standardise))
-    for name, of_type in graph.types.vertices.items():
-        standardise_features(graph.features[slice(*graph.types.range_of(name)), : of_type.columns], options.standardise)
-    return graph
+    scalings = [
+        standardise_features(rows, options.standardise) if len(rows) else None
+        for rows in graph.features.split([one.number for one in graph.types.vertices.values()])
+    ]
+    if options.standardise != "standard":
+        return graph
+    # Of what is not there nothing is known: it would become 0.
+    none = torch.stack([torch.zeros(graph.features.shape[1]), torch.full(graph.features.shape[1:], torch.inf)]).double()
+    return replace(graph, feature_scaling=torch.stack([none if one is None else one for one in scalings]))
 
 
 def _format_of(options: GraphOptions) -> str:

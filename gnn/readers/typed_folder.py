@@ -7,7 +7,8 @@
     edges/author__writes__paper.parquet       one row per edge, its ends in the first two columns
 
 The options are those of edge lists, for all files alike; those of label and split concern the file that has such
-columns. A type whose vertices have nothing needs no file where ids are row numbers: it has as many as edges name.
+columns, and `skip_rows` files of edges. All other columns of a vertex file are features, so they must be numbers. A
+type whose vertices have nothing needs no file where ids are row numbers: it has as many as edges name.
 """
 
 from dataclasses import replace
@@ -42,13 +43,20 @@ def read_typed_folder(options: GraphOptions) -> Graph:
             )
     edge_files = {_edge_type(name, path): path for name, path in _files(folder / "edges").items()}
     if not edge_files:
-        raise DataError(f"{folder / 'edges'}: there are no files of edges; write SOURCE__NAME__DESTINATION.parquet")
-    tables = {name: read_vertex_table(_columns(columns, path)) for name, path in vertex_files(folder).items()}
+        raise DataError(
+            f"{folder / 'edges'}: there are no files of edges; write SOURCE__NAME__DESTINATION with one of the endings "
+            f"{', '.join(ENDINGS)}"
+        )
+    chosen = {name: _columns(columns, path) for name, path in vertex_files(folder).items()}
+    for wanted, option in ((columns.label_columns, "label_columns"), (columns.split_column, "split_column")):
+        if wanted and not any(getattr(own, option) for own in chosen.values()):
+            raise DataError(f"{folder / 'vertices'}: no file has a column of graph.edge_list.{option} = {wanted!r}")
+    tables = {name: read_vertex_table(own) for name, own in chosen.items()}
     unknown = sorted({end for edge in edge_files for end in edge[::2]} - tables.keys())
     if unknown and columns.ids != "rows":
         raise DataError(
-            f"{folder}: there is no file vertices/{unknown[0]}, which says what the vertices of that type are called "
-            f'(ids = "{columns.ids}"); add it'
+            f"{folder}: there is no file vertices/{unknown[0]} with one of the endings {', '.join(ENDINGS)}, which "
+            f'says what the vertices of that type are called (ids = "{columns.ids}"); add it'
         )
     edges = {
         edge: read_edges(path, columns, (tables.get(edge[0]), tables.get(edge[2]))) for edge, path in edge_files.items()
@@ -70,11 +78,10 @@ def vertex_files(folder: Path) -> dict[str, Path]:
     return _files(folder / "vertices")
 
 
-def columns_of_type(options: GraphOptions, vertex_type: str) -> EdgeListOptions:
+def columns_of_type(folder: Path, columns: EdgeListOptions, vertex_type: str) -> EdgeListOptions:
     """The options by which the vertex file of a type is read, also where it is gone."""
-    folder = Path(options.path)
     path = vertex_files(folder).get(vertex_type, folder / "vertices" / vertex_type)
-    return replace(options.edge_list, vertex_file=str(path), label_columns=(), split_column="")
+    return replace(columns, vertex_file=str(path), label_columns=(), split_column="")
 
 
 def _columns(options: EdgeListOptions, path: Path) -> EdgeListOptions:

@@ -1,6 +1,7 @@
 """Lists read the other way round; inclusion probabilities: closed forms, reachability, the formula as loops."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -206,17 +207,30 @@ def test_they_are_probabilities_that_never_fall(lists, fanouts, steps, data):
     assert set(np.flatnonzero(hops[-1]).tolist()) <= within
 
 
+def kinds_of(kinds, entries, wanted):
+    """The types of those of some entries that are one vertex."""
+    return [kind for kind, entry in zip(kinds, entries, strict=True) if entry == wanted]
+
+
 def slow_probabilities(demand):
     """The formulas of the module, edge by edge."""
     n, fanouts = demand.num_vertices, demand.fanouts
     lists = [demand.indices[demand.indptr[v] : demand.indptr[v + 1]].tolist() for v in range(n)]
+    kinds = np.zeros(len(demand.indices), int) if demand.edge_type is None else demand.edge_type
+    kinds = [kinds[demand.indptr[v] : demand.indptr[v + 1]].tolist() for v in range(n)]
     overlap = COMMON_SHARE * find_samplers(demand.indptr, demand.indices).shared.astype(float)
 
-    def drawn(hop, v):
-        return 1.0 if fanouts[hop - 1] < 0 else min(1.0, fanouts[hop - 1] / max(1, len(lists[v])))
+    def drawn(hop, v, kind=None):
+        """Of the part of v's list that is of a type; None: of its average part."""
+        length = len(lists[v]) // max(1, len(set(kinds[v]))) if kind is None else kinds[v].count(kind)
+        return 1.0 if fanouts[hop - 1] < 0 else min(1.0, fanouts[hop - 1] / max(1, length))
 
-    def by(hop, i, v, copies=1):
-        return 1 - math.prod(1 - drawn(j, v) for j in range(i + 1, hop + 1)) ** copies
+    def by(hop, i, v, *some_kinds):
+        """That v, found at hop i, draws one of as many entries of these types by a hop."""
+        return 1 - math.prod(1 - drawn(j, v, kind) for j in range(i + 1, hop + 1) for kind in some_kinds)
+
+    def by_any(hop, i, v):
+        return sum(by(hop, i, v, kind) for kind in kinds[v]) / max(1, len(kinds[v]))
 
     def log_of_rest(probability):
         return math.log1p(-probability) if probability < 1 else CERTAIN
@@ -228,18 +242,20 @@ def slow_probabilities(demand):
     for hop in range(1, len(fanouts) + 1):
         for v in range(n):
             found = [hops[i][v] - (hops[i - 1][v] if i else 0) for i in range(hop)]
-            sent[hop, v] = log_of_rest(sum(r * by(hop, i, v) for i, r in enumerate(found)))
+            sent[hop, v] = log_of_rest(sum(r * by_any(hop, i, v) for i, r in enumerate(found)))
             for u in set(lists[v]) - {v}:
                 before = w = 0.0
                 for i in range(hop):
                     q = q0[v]
                     if i:
                         own = sent[i, u] if v in lists[u] else 0.0
-                        log_all = sum(terms[i, x, v] for x in range(n) if (i, x, v) in terms)
-                        log_common = sum(terms[i, x, v] * drawn(i, x) for x in range(n) if (i, x, v) in terms)
+                        listing = [x for x in range(n) if (i, x, v) in terms]
+                        log_all = sum(terms[i, x, v] for x in listing)
+                        first = {x: kinds_of(kinds[x], lists[x], v)[0] for x in listing}
+                        log_common = sum(terms[i, x, v] * drawn(i, x, first[x]) for x in listing)
                         rest = log_all - own - overlap[v] * (log_common - own * drawn(i, u))
                         q = max(before, 1 - (1 - q0[v]) * math.exp(min(0.0, rest)))
-                    w += (q - before) * by(hop, i, v, lists[v].count(u))
+                    w += (q - before) * by(hop, i, v, *kinds_of(kinds[v], lists[v], u))
                     before = q
                 terms[hop, v, u] = log_of_rest(w)
         rest = [sum(terms[hop, v, u] for v in range(n) if (hop, v, u) in terms) for u in range(n)]
@@ -254,6 +270,19 @@ def test_the_fast_way_and_the_slow_way_agree(lists, undirected, fanouts, steps, 
         lists = both_ways(len(lists), {(min(v, u), max(v, u)) for v, one in enumerate(lists) for u in one if u != v})
     seeds = data.draw(st.lists(st.integers(0, len(lists) - 1), unique=True))
     demand = demand_for(lists, seeds, steps=steps, fanouts=fanouts)
+    fast = inclusion_probabilities(demand)
+    assert np.array(fast) == pytest.approx(np.array(slow_probabilities(demand)), abs=1e-11)
+
+
+@given(graphs, fanout_lists, st.integers(1, 4), st.data())
+def test_the_fast_way_and_the_slow_way_agree_on_types(lists, fanouts, num_types, data):
+    # A vertex's entries may repeat in other types; in one they stand together.
+    kinds = [[data.draw(st.integers(0, num_types - 1)) for _ in one] for one in lists]
+    both = [sorted(zip(kind, one, strict=True)) for kind, one in zip(kinds, lists, strict=True)]
+    lists = [[entry for _, entry in one] for one in both]
+    edge_type = np.array([kind for one in both for kind, _ in one], np.int16)
+    seeds = data.draw(st.lists(st.integers(0, len(lists) - 1), unique=True))
+    demand = replace(demand_for(lists, seeds, steps=3, fanouts=fanouts), edge_type=edge_type)
     fast = inclusion_probabilities(demand)
     assert np.array(fast) == pytest.approx(np.array(slow_probabilities(demand)), abs=1e-11)
 

@@ -263,7 +263,8 @@ class HeteroNet(nn.Module):
         )
 
     def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
-        for conv, block in zip(self.convs, blocks, strict=True):
+        for conv, whole in zip(self.convs, blocks, strict=True):
+            block, x = whole.with_sources(x)
             rows = {name: each.relu() for name, each in block.typed.split(x).items()}
             found = conv(rows, block.typed.edge_index)
             width = next(iter(found.values())).shape[1]
@@ -299,3 +300,12 @@ def test_a_module_of_hetero_data(ranks: int) -> None:
                 total = torch.tensor(trainer.train_step(0, step), dtype=torch.float64)
                 world.all_reduce(total, stage="loss")
                 assert float(total) / len(seeds) == pytest.approx(loss.item(), rel=1e-5)
+
+        full = gnn.FullGraphTask(gnn.partition(graph, world, PartitionOptions(method="random")), num_layers=2)
+        with torch.random.fork_rng():
+            plain, ours = (weights_of(HeteroNet(graph.types.edges, 16)) for _ in range(2))
+        with wr.Trainer(world, ours, full, epochs=1, learning_rate=0.01) as trainer:
+            expected = nn.functional.cross_entropy(
+                plain([whole] * 2, graph.features)[graph.train_ids], graph.labels[graph.train_ids]
+            )
+            assert trainer.train_epoch(0) == pytest.approx(expected.item(), rel=1e-5)

@@ -337,7 +337,9 @@ with connect("mpi", deadline_s=60) as world:
     sampler = NeighborSampler(graph.indptr, graph.indices, (4, 3), seed=9)
 
     class Failing:
-        def sample(self, seeds, *, epoch, step):
+        splits_by_type = False
+
+    def sample(self, seeds, *, epoch, step):
             if world.rank == 1 and step == 5:
                 raise KeyError("the cause")
             return sampler.sample(seeds, epoch=epoch, step=step)

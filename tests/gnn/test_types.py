@@ -76,6 +76,8 @@ def test_renumbering_keeps_types(edges, order):
     moved = graph.relabel(book)
     back = torch.from_numpy(book.new_to_old)
     sources, destinations = edges_of(moved.indptr, moved.indices)
+    in_lists = moved.edge_type.diff()[destinations.diff() == 0]
+    assert (in_lists >= 0).all(), "as the sampler takes for granted"
     found = zip(moved.edge_type.tolist(), back[sources.long()].tolist(), back[destinations].tolist(), strict=True)
     assert sorted(found) == typed_edges(graph)
     assert moved.types == graph.types
@@ -93,7 +95,8 @@ def test_types_have_their_own_numbers_and_outlive_json():
     ("change", "message"),
     [
         ({"edge_type": None}, "types and edge_type go together"),
-        ({"edge_type": torch.zeros(7, dtype=torch.int32)}, "edge_type is torch.int32 of shape"),
+        ({"edge_type": torch.zeros(8, dtype=torch.int32)}, r"edge_type is torch.int32 of shape \(8,\) for 8 edges"),
+        ({"edge_type": torch.zeros(7, dtype=torch.int16)}, r"edge_type is torch.int16 of shape \(7,\) for 8 edges"),
         ({"types": GraphTypes({"x": VertexType(9, 0)}, ())}, "types are of 9 vertices, but there are 10"),
         ({"types": GraphTypes({"x": VertexType(10, 0)}, ())}, "edge 0 is of type 3, but there are 0 types"),
     ],
@@ -127,6 +130,14 @@ def test_data_that_break_a_law(vertices, edges, message):
     given_edges = {edge: tuple(np.array(ids) for ids in ends) for edge, ends in edges.items()}
     with pytest.raises(DataError, match=message):
         assemble_typed_graph(vertices, given_edges, random_split_options=SplitOptions(kind="fractions"))
+
+
+def test_reverses_that_are_there_get_no_reverses():
+    writes = (np.array([0, 1]), np.array([2, 3]))
+    edges = {WRITES: writes, ("paper", "rev_writes", "author"): writes[::-1]}
+    graph = assemble_typed_graph({"author": VertexRows(2), "paper": VertexRows(4)}, edges)
+    assert graph.types.edges == tuple(edges)
+    assert graph.num_edges == 4
 
 
 def test_self_loops_are_not_added():
@@ -203,6 +214,34 @@ def test_each_type_is_sampled_by_itself(fanouts, seeds, seed, num_types):
         )
         assert list(found) == expected
         assert block.source_types.tolist() == (original[ids[: block.num_src]] >= 60).int().tolist()
+
+
+@pytest.mark.parametrize("known", ["edge_type", "types", "short"])
+def test_the_sampler_wants_all_types(known):
+    graph = graph_of({WRITES: [(0, 1), (2, 1)], CITES: [(0, 1)], IN: [(4, 1)]})
+    given = {"edge_type": graph.edge_type, "types": graph.types}
+    given = {"edge_type": graph.edge_type[1:], "types": graph.types} if known == "short" else {known: given[known]}
+    with pytest.raises(DataError, match=r"edge_type has (none|7|8) entries for 8 edges, types .*: give both in full"):
+        NeighborSampler(graph.indptr, graph.indices, [2], seed=0, **given)
+
+
+def test_types_are_split_ahead_and_stay_so():
+    graph = typed_community_graph(60, 3, seed=1)
+    sampler = NeighborSampler(graph.indptr, graph.indices, [3, 2], seed=0, edge_type=graph.edge_type, types=graph.types)
+    minibatch = sampler.sample(graph.train_ids[:7], epoch=0, step=0)
+    sources, destinations = edges_of(graph.indptr, graph.indices)
+    minibatch = minibatch.without(torch.stack([sources, destinations])[:, ::2].long())
+    assert minibatch.blocks[0].num_edges < sampler.sample(graph.train_ids[:7], epoch=0, step=0).blocks[0].num_edges
+    minibatch.split_by_type()
+    for block in minibatch.blocks:
+        typed = block.typed
+        assert sum(each.num_edges for each in typed.edges.values()) == block.num_edges
+        moved = block.to("meta")
+        assert moved.__dict__["typed"].order.device.type == "meta"
+        assert all(each.device.type == "meta" for each in moved.typed.tensors())
+        assert len(list(typed.tensors())) == 2 + 2 * len(typed.edges)
+    with pytest.raises(DataError, match="the block has no types of vertices and edges"):
+        _ = replace(minibatch.blocks[0], types=None).typed
 
 
 def test_a_block_by_types_has_all_edges_and_rows():

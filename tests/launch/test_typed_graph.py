@@ -93,21 +93,43 @@ def test_every_command(trained: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert np.load(vectors).shape == (462, 16)
 
 
+def test_another_graph_is_scaled_alike_and_needs_no_labels(trained: Path, tmp_path: Path) -> None:
+    run, out = str(trained / "run"), str(tmp_path / "p.parquet")
+    graph = typed_community_graph(120, 3, seed=1, signal=1.0)
+    other = write_folder(graph, tmp_path / "other")
+    assert main(["predict", run, "--graph", str(other), "--out", out]) == 0
+    table = parquet.read_table(out)
+    assert table["id"].to_pylist() == [f"paper {v}" for v in range(120)]
+    # Of the same edges, scaled by themselves, and scaled back.
+    store = str(tmp_path / "store")
+    sets = [f"graph.path={other}", f"store={store}"]
+    assert main(["partition", str(trained / "r.toml"), "--parts", "1", *changed(*sets)]) == 0
+    assert main(["predict", run, "--store", store, "--out", str(tmp_path / "q.parquet")]) == 0
+    found = parquet.read_table(tmp_path / "q.parquet")
+    assert found["prediction"].to_pylist() == table["prediction"].to_pylist()
+    assert np.allclose(found["probability"], table["probability"], atol=1e-3)
+    papers = other / "vertices" / "paper.parquet"
+    parquet.write_table(parquet.read_table(papers).drop_columns(["label", "split"]), papers)
+    sets = [f"graph.path={other}", f"store={tmp_path / 'bare'}", "graph.edge_list.label_columns=[]"]
+    sets.append("graph.edge_list.split_column=")
+    assert main(["partition", str(trained / "r.toml"), "--parts", "1", *changed(*sets)]) == 0
+    assert main(["predict", run, "--store", str(tmp_path / "bare"), "--out", out]) == 0
+    assert parquet.read_table(out)["prediction"].to_pylist() == table["prediction"].to_pylist()
+
+
 def test_another_graph_has_the_same_types(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, out = str(trained / "run"), str(tmp_path / "p.parquet")
-    other = write_folder(typed_community_graph(120, 3, seed=2, signal=1.0), tmp_path / "other")
-    assert main(["predict", run, "--graph", str(other), "--out", out]) == 2
-    assert 'graph.standardise = "standard": of graphs with types' in capsys.readouterr().err
-    plain = trained / "plain.toml"
-    plain.write_text((trained / "r.toml").read_text().replace('standardise = "standard"', 'standardise = "none"'))
-    assert main(["partition", str(plain), "--parts", "1", "--overwrite"]) == 0
-    train(plain, "plain_run", "training.epochs=1")
-    run = str(trained / "plain_run")
-    assert main(["predict", run, "--graph", str(other), "--out", out]) == 0
-    assert parquet.read_table(out)["id"].to_pylist() == [f"paper {v}" for v in range(120)]
     fewer = write_folder(typed_community_graph(120, 3, seed=2), tmp_path / "fewer", without="mentions")
+    assert main(["predict", run, "--graph", str(fewer), "--out", out]) == 0
+    assert parquet.read_table(out).num_rows == 120
+    file = fewer / "edges" / "paper__cites__paper.parquet"
+    file.rename(file.with_name("paper__likes__paper.parquet"))
     assert main(["predict", run, "--graph", str(fewer), "--out", out]) == 2
-    assert "the graph has the types author, paper, venue; author__writes__paper" in capsys.readouterr().err
+    assert "the model has no weights for edges paper__likes__paper: it was trained on" in capsys.readouterr().err
+    authors = fewer / "vertices" / "author.parquet"
+    parquet.write_table(parquet.read_table(authors).drop_columns(["f0"]), authors)
+    assert main(["predict", run, "--graph", str(fewer), "--out", out]) == 2
+    assert "the graph has vertices of these types and columns of features: {'author': 7" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["rgcn", "rgat"])

@@ -83,5 +83,6 @@ def test_paths_are_relative_to_a_folder(tmp_path):
 def test_options_that_cannot_be_used():
     with pytest.raises(RecipeError, match="ids is 'names' and there is a vertex_file"):
         EdgeListOptions(ids="names", vertex_file="v.csv")
-    with pytest.raises(RecipeError, match=r"columns \['class'\] belong to a vertex file; set vertex"):
-        EdgeListOptions(label_columns=("class",)).check_vertex_file()
+    for given in ({"path": "a.npz"}, {"path": "folder", "format": "ogb"}):
+        with pytest.raises(RecipeError, match=r"columns \['class'\] belong to a vertex file; set vertex"):
+            GraphOptions(**given, edge_list=EdgeListOptions(label_columns=("class",)))

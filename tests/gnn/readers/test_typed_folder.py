@@ -1,5 +1,6 @@
 """Folders with a file for each type of vertices and edges."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,8 @@ def test_each_type_is_made_standard_by_itself(folder):
     assert graph.features[:2].tolist() == [[-1, -1], [1, 1]]
     assert graph.features[2:, 0].tolist() == pytest.approx([-(1.5**0.5), 0, 1.5**0.5])
     assert not graph.features[2:, 1].any()
-    assert graph.feature_scaling is None
+    assert graph.feature_scaling.shape == (2, 2, 2)
+    assert graph.feature_scaling[1].tolist() == [[2, 0], [pytest.approx((2 / 3) ** 0.5), math.inf]]
 
 
 def test_numbered_vertices_of_which_some_have_nothing(tmp_path):
@@ -80,7 +82,7 @@ def test_what_is_not_right_is_said(folder):
     with pytest.raises(DataError, match=r"author__knows.parquet: the name of a file of edges is the type of their"):
         read_graph(options(folder))
     (folder / "edges/author__knows.parquet").rename(folder / "edges/author__from__town.parquet")
-    with pytest.raises(DataError, match="there is no file vertices/town, which says what the vertices of that type"):
+    with pytest.raises(DataError, match="there is no file vertices/town with one of the endings"):
         read_graph(options(folder))
     (folder / "edges/author__from__town.parquet").rename(folder / "edges/author__writes__paper.csv")
     with pytest.raises(DataError, match=r"author__writes__paper.csv and .*\.parquet are of the same type"):
@@ -89,6 +91,9 @@ def test_what_is_not_right_is_said(folder):
     (folder / "edges/paper__cites__paper.csv").write_text("from,to\nq,x\n")
     with pytest.raises(DataError, match=r"paper__cites__paper.csv, column 'to', row 1: 'x' is not in the vertex file"):
         read_graph(options(folder))
+    misspelt = EdgeListOptions(ids="names", vertex_id_column="id", label_columns=("feild",))
+    with pytest.raises(DataError, match=r"no file has a column of graph.edge_list.label_columns = \('feild',\)"):
+        read_graph(options(folder, misspelt))
     with pytest.raises(RecipeError, match=r'graph.edge_list.weight_column = \'w\' with graph.format = "typed"'):
         read_graph(options(folder, EdgeListOptions(weight_column="w")))
     for file in (folder / "edges").iterdir():
@@ -98,7 +103,13 @@ def test_what_is_not_right_is_said(folder):
 
 
 def test_the_file_of_a_type(folder):
-    found = columns_of_type(options(folder), "author")
+    found = columns_of_type(folder, NAMED, "author")
     assert found == EdgeListOptions(
         ids="names", vertex_id_column="id", vertex_file=str(folder / "vertices/author.parquet")
     )
+
+
+def test_a_type_without_vertices(folder):
+    write(folder, "vertices/venue", {"id": pa.array([], pa.string()), "size": pa.array([], pa.float32())})
+    graph = read_graph(options(folder, standardise="standard"))
+    assert graph.types.vertices["venue"] == (0, 1)

@@ -278,6 +278,31 @@ def test_vertex_tables_that_are_not_understood(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("vertices", "arguments", "words"),
+    [
+        ("id;x;kind\na;1;0\nb;2;1\n", ["--label", "king"], "no file in data/vertices has such a column"),
+        ("id;x;kind\na;1;red\nb;2;blue\n", ["--label", "kind"], "number the classes 0, 1, 2"),
+        ("id;x;town\na;1;here\nb;2;there\n", [], "make numbers of it, or leave it out. Columns: id (text), x (whole"),
+    ],
+)
+def test_files_of_types_that_are_not_understood(
+    capsys: pytest.CaptureFixture[str], vertices: str, arguments: list[str], words: str
+) -> None:
+    for folder, name, text in (("vertices", "person", vertices), ("edges", "person__knows__person", "from;to\na;b\n")):
+        Path("data", folder).mkdir(parents=True)
+        Path("data", folder, f"{name}.csv").write_text(text)
+    assert main(["init", "graph", "data", *arguments]) == 2
+    assert words in capsys.readouterr().err
+    Path("data/vertices/person.csv").write_text("id;x;class\na;1;0\nb;2;1\n")
+    recipe = init("graph", "data")
+    assert recipe["graph"]["edge_list"] == {
+        "ids": "names", "vertex_id_column": "id", "label_columns": ["class"], "delimiter": ";"
+    }  # fmt: skip
+    assert main(["init", "graph", "data", "--vertices", "data/vertices/person.csv"]) == 2
+    assert "vertices of each type are in data/vertices; leave it out" in capsys.readouterr().err
+
+
 def test_nothing_is_replaced_unasked(capsys: pytest.CaptureFixture[str]) -> None:
     write_libfm()
     assert main(["init", "log", "log.libfm"]) == 0
