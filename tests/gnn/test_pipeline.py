@@ -339,7 +339,7 @@ with connect("mpi", deadline_s=60) as world:
     class Failing:
         splits_by_type = False
 
-    def sample(self, seeds, *, epoch, step):
+        def sample(self, seeds, *, epoch, step):
             if world.rank == 1 and step == 5:
                 raise KeyError("the cause")
             return sampler.sample(seeds, epoch=epoch, step=step)
