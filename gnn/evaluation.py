@@ -84,8 +84,10 @@ def check_types(found: GraphTypes | None, known: GraphTypes | None) -> None:
     """
     if found is None or known is None:
         if found is not known:
-            with_types = "model was trained on one" if found is None else "graph has them"
-            raise DataError(f"a graph without types, but the {with_types}: give a graph of the same kind")
+            has, had = ("no types", "has") if found is None else ("types", "has none")
+            raise DataError(
+                f"the graph has {has}, but the one that the model was trained on {had}: give one of its kind"
+            )
         return
     columns = [{name: one.columns for name, one in types.vertices.items()} for types in (known, found)]
     if columns[0] != columns[1]:

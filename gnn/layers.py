@@ -3,7 +3,8 @@
 GraphSAGE and GCN aggregate and multiply by weights in the cheaper of the two orders.
 """
 
-from typing import Any, Literal
+from abc import ABC, abstractmethod
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -169,6 +170,9 @@ def _column(sums: Tensor, dtype: torch.dtype) -> Tensor:
     return sums.masked_fill(sums == 0, 1).to(dtype).unsqueeze(1)
 
 
+Combine: TypeAlias = Literal["concatenate", "mean"]
+"""What becomes of the heads of attention."""
+
 _NEGATIVE_SLOPE = 0.2
 """Of LeakyReLU in GAT, as in the paper."""
 
@@ -190,7 +194,7 @@ class GATLayer(nn.Module):
         out_features: int,
         *,
         heads: int,
-        combine: Literal["concatenate", "mean"] = "concatenate",
+        combine: Combine = "concatenate",
         generator: torch.Generator,
     ) -> None:
         """Draw the weights from the generator.
@@ -215,10 +219,14 @@ class GATLayer(nn.Module):
         block, projected = block.with_sources(self.linear(x).view(-1, self.heads, self.head_features))
         source_scores = (projected * self.source_attention).sum(-1)
         destination_scores = (projected[: block.num_dst] * self.destination_attention).sum(-1)
-        scores = functional.leaky_relu(add_ends(block, source_scores, destination_scores), _NEGATIVE_SLOPE)
-        rows = aggregate(block, projected, edge_weights=edge_softmax(block, scores))
-        combined = rows.flatten(1) if self.combine == "concatenate" else rows.mean(1)
-        return combined + self.bias
+        return _attend(block, projected, source_scores, destination_scores, self.combine) + self.bias
+
+
+def _attend(block: Block, rows: Tensor, source_scores: Tensor, destination_scores: Tensor, combine: Combine) -> Tensor:
+    """Add up the rows of sources, [num_src, heads, columns], weighted by attention: [num_dst, columns of all heads]."""
+    scores = functional.leaky_relu(add_ends(block, source_scores, destination_scores), _NEGATIVE_SLOPE)
+    found = aggregate(block, rows, edge_weights=edge_softmax(block, scores))
+    return found.flatten(1) if combine == "concatenate" else found.mean(1)
 
 
 class GINLayer(nn.Module):
@@ -245,7 +253,7 @@ class GINLayer(nn.Module):
         return output
 
 
-class _TypedLayer(nn.Module):
+class _TypedLayer(nn.Module, ABC):
     """What layers of typed graphs share: a vertex's own row, and the sum over the types of its edges.
 
         y_v = W_t x_v + b_t + sum_r messages_r(v),    t the type of v, r the types of edges that enter it
@@ -283,13 +291,13 @@ class _TypedLayer(nn.Module):
         """Parameters with a part for each type of edges, [types, ...]."""
         return (self.relation_weight,)
 
+    @abstractmethod
     def messages(self, block: Block, rows: tuple[Tensor, Tensor], *weights: Tensor) -> Tensor:
         """What the edges of a type bring: [block.num_dst, out_features].
 
         `rows` are those of the type of its sources and of the type of its destinations, `weights` its parts of the
         `edge_parameters`.
         """
-        raise NotImplementedError
 
 
 def _stack(number: int, *shape: int, generator: torch.Generator) -> nn.Parameter:
@@ -334,7 +342,7 @@ class RGATLayer(_TypedLayer):
         out_features: int,
         *,
         heads: int,
-        combine: Literal["concatenate", "mean"] = "concatenate",
+        combine: Combine = "concatenate",
         types: GraphTypes,
         generator: torch.Generator,
     ) -> None:
@@ -355,12 +363,10 @@ class RGATLayer(_TypedLayer):
         projected = linear(sources, weight).view(len(sources), self.heads, -1)
         source_scores = (projected * source_attention).sum(-1)
         destination_scores = linear(destinations[: block.num_dst], destination_attention)
-        scores = functional.leaky_relu(add_ends(block, source_scores, destination_scores), _NEGATIVE_SLOPE)
-        found = aggregate(block, projected, edge_weights=edge_softmax(block, scores))
-        return found.flatten(1) if self.combine == "concatenate" else found.mean(1)
+        return _attend(block, projected, source_scores, destination_scores, self.combine)
 
 
-def _head_features(out_features: int, heads: int, combine: Literal["concatenate", "mean"]) -> int:
+def _head_features(out_features: int, heads: int, combine: Combine) -> int:
     """Columns of a head: RecipeError where heads do not divide the columns that they are to fill."""
     if combine == "concatenate" and out_features % heads:
         raise RecipeError(

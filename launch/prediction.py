@@ -270,7 +270,8 @@ class _Opened(NamedTuple):
 def _open_graph(world: World, recipe: Recipe, file: Path | None, store: Path | None, *, measured: bool) -> _Opened:
     """Open the graph to predict. Collective."""
     trained = PartitionStore.open(recipe.store, verify=False)
-    known, predicted = _types_of(trained)
+    own = PartitionedGraph.open(recipe.store, rank=0, size=trained.manifest.num_parts, read_features=False)
+    known, predicted = own.types, own.labelled_type
     path, columns, own_scaling, trained_scaling = recipe.graph.path, recipe.graph.edge_list, None, _scaling_of(trained)
     if store is not None:
         graph = open_store(store, world)
@@ -311,18 +312,6 @@ def _open_graph(world: World, recipe: Recipe, file: Path | None, store: Path | N
         # The model has learnt from features that were rounded so.
         graph = graph.stored_as(recipe.sampler.storage)
     return _Opened(graph, str(trained.metadata["fingerprint"]), columns, known, predicted)
-
-
-def _types_of(store: PartitionStore) -> tuple[GraphTypes | None, str | None]:
-    """The types of a store's graph, and which of the vertices' has the labels, if any."""
-    if "types" not in store.metadata:
-        return None, None
-    types = GraphTypes.from_json(store.metadata["types"])
-    for split in ("train", "validation", "test"):
-        ids = store.shared(f"{split}_ids")[:1]
-        if len(ids):
-            return types, list(types.vertices)[int(types.of(torch.from_numpy(store.book.new_to_old[ids])))]
-    return types, None
 
 
 def _scaling_of(store: PartitionStore) -> Tensor | None:

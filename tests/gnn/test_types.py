@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.random import GOLDEN, Stream, mix64, stream_key
 from windrow.gnn.build import VertexRows, assemble_typed_graph, edges_of
+from windrow.gnn.evaluation import check_types
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import typed_community_graph
 from windrow.gnn.types import GraphTypes, VertexType, edge_type_text
@@ -138,6 +139,16 @@ def test_reverses_that_are_there_get_no_reverses():
     graph = assemble_typed_graph({"author": VertexRows(2), "paper": VertexRows(4)}, edges)
     assert graph.types.edges == tuple(edges)
     assert graph.num_edges == 4
+
+
+def test_a_graph_with_types_is_not_one_without():
+    types = graph_of({CITES: [(0, 1)]}).types
+    check_types(types, types)
+    check_types(None, None)
+    with pytest.raises(DataError, match="the graph has no types, but the one that the model was trained on has: give"):
+        check_types(None, types)
+    with pytest.raises(DataError, match="the graph has types, but the one that the model was trained on has none: "):
+        check_types(types, None)
 
 
 def test_self_loops_are_not_added():
