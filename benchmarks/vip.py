@@ -9,6 +9,8 @@ epochs ask for most often, so no fixed choice can ask for less. It also knows wh
 epochs are counted, the nearer both are. "VIP, last hop" is the formula as it was published, for samplers that expand
 the last hop's vertices only. "expected" is what analysis predicts for the cache of policy VIP, "expected, last hop"
 what that formula does for its own. "S3-FIFO" is a dynamic cache of the same size, after it has seen some epochs.
+"window 2" and so on are caches of that size, filled as VIP says, which then know so many minibatches ahead
+(``cache.window``), so that they may ask for fewer than any choice that stays.
 
 Points count where the oracle asks for at least a hundredth of what no cache asks for.
 """
@@ -18,6 +20,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import numba
 import numpy as np
@@ -30,8 +33,10 @@ from benchmarks.harness.power_law import power_law_communities
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table
 from windrow.caching.policies import score_vertices
+from windrow.caching.request import index_cache, plan_request
 from windrow.caching.selection import PolicyName, cache_capacity, choose_cached
 from windrow.caching.vip import Demand, find_samplers
+from windrow.caching.window import CacheWindow
 from windrow.comm.errors import DataError
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.gnn.build import csc_from_edges, edges_of
@@ -56,7 +61,8 @@ POLICIES: tuple[PolicyName, ...] = (
 )  # fmt: skip
 LAST_HOP, FORESIGHT, ORACLE, DYNAMIC = "VIP, last hop", "foresight", "oracle", "S3-FIFO"
 EXPECTED, EXPECTED_LAST_HOP = "expected", "expected, last hop"
-COLUMNS = (EXPECTED, *POLICIES, DYNAMIC, FORESIGHT, ORACLE, LAST_HOP, EXPECTED_LAST_HOP)
+WINDOWS = {f"window {length}": length for length in (2, 8, 32)}
+COLUMNS = (EXPECTED, *POLICIES, *WINDOWS, DYNAMIC, FORESIGHT, ORACLE, LAST_HOP, EXPECTED_LAST_HOP)
 
 GENERATED = "generated"
 REAL_SHARES: Mapping[str, float | None] = {"tolokers": None, "coauthor_physics": 0.1, "ego_twitter": 0.1}
@@ -108,6 +114,10 @@ def conclude_graph(name: str, points: list[dict[str, float]], figures: dict[str,
     for policy in (*POLICIES, DYNAMIC, LAST_HOP, FORESIGHT):
         worst = max(point[policy] / point[ORACLE] for point in counted)
         figures[f"{name}_{policy.replace(', ', '_').replace(' ', '_')}_over_oracle_worst_ratio"] = worst
+    for window in WINDOWS:
+        over_vip = [point[window] / point["vip"] for sweep in sweeps for point in sweep[1:] if point in counted]
+        for which, ratio in (("least", min(over_vip)), ("mean", fmean(over_vip)), ("most", max(over_vip))):
+            figures[f"{name}_{window.replace(' ', '_')}_over_vip_{which}_ratio"] = ratio
     over = figures[f"{name}_vip_over_oracle_worst_ratio"]
     error = max(abs(point[EXPECTED] / point["vip"] - 1) for point in counted)
     error_last_hop = max(abs(point[EXPECTED_LAST_HOP] / point[LAST_HOP] - 1) for point in counted)
@@ -193,8 +203,11 @@ def sweep(setting: Setting, fanouts: tuple[int, ...], epochs: int) -> dict[float
             for policy, column in (("vip", EXPECTED), (LAST_HOP, EXPECTED_LAST_HOP))
         }
         missed = dynamic_misses(sampler, order, demand, book.num_parts)
+        asked = window_misses(sampler, order, book, part, choose_cached(scores["vip"], demand.own))
         for alpha in ALPHAS:
             found[alpha][DYNAMIC] += missed[alpha]
+            for column in WINDOWS:
+                found[alpha][column] += asked[alpha, column]
             capacity = cache_capacity(alpha, book.num_vertices, book.num_parts)
             for policy, values in scores.items():
                 kept = choose_cached(values, (start, stop))[:capacity]
@@ -222,6 +235,30 @@ def dynamic_misses(sampler: NeighborSampler, order: SeedOrder, demand: Demand, n
                 if epoch >= DYNAMIC_EPOCHS:
                     missed[alpha] += (len(remote) - hits) / DYNAMIC_EPOCHS
     return missed
+
+
+def window_misses(
+    sampler: NeighborSampler, order: SeedOrder, book: PartitionBook, part: int, ranking: npt.NDArray[np.int64]
+) -> dict[tuple[float, str], float]:
+    """Rows per epoch that a part asks for, with caches of each size that know the minibatches ahead."""
+    windows = dict[tuple[float, str], CacheWindow]()
+    offsets, travels = book.offsets.tolist(), [True] * book.num_parts
+    nothing, asked = np.empty(0, np.int32), dict.fromkeys(((a, column) for a in ALPHAS for column in WINDOWS), 0.0)
+    for alpha, column in asked:
+        kept = torch.from_numpy(ranking[: cache_capacity(alpha, book.num_vertices, book.num_parts)])
+        if len(kept):
+            index = index_cache(kept, book.num_vertices)
+            windows[alpha, column] = CacheWindow(index, kept, travels, length=WINDOWS[column])
+    for epoch in range(DYNAMIC_EPOCHS):
+        ids = (
+            sampler.sample(order.seeds(epoch, step), epoch=epoch, step=step) for step in range(order.steps_per_epoch)
+        )
+        requests = [plan_request(one.input_ids, offsets, part, nothing) for one in ids]
+        for point in asked:
+            window = windows.get(point)
+            planned = requests if window is None else window.planned(requests)
+            asked[point] += sum(len(request.remote) for request in planned) / DYNAMIC_EPOCHS
+    return asked
 
 
 def without_own(rows: npt.NDArray[np.float64], demand: Demand) -> npt.NDArray[np.float64]:

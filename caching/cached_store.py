@@ -10,30 +10,18 @@
 So the answer does not depend on what is cached or shared, bit for bit. The static cache is that of Kaler et al.,
 Communication-Efficient Graph Neural Networks with Probabilistic Neighborhood Expansion Analysis and Caching, MLSys
 2023.
-
-A request says what is asked of whom, before anything is sent::
-
-    ids              7 2 9 4 5          this rank owns 0..4, another 5..9; id 9 is cached in slot 3
-
-    local            2 4                positions among the own rows       local_places    1 3
-    cached           3                  slots of the cache                 cached_places   2
-    remote           7 5                ids, grouped by owner (0 | 2)      remote_places   0 4
-
-Every row has one place, so the three together fill the answer.
 """
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import compress, pairwise
 from typing import Self
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from windrow.caching.store_kernels import classify, sort_by_source
+from windrow.caching.request import RowRequest, index_cache, plan_request
+from windrow.caching.window import CacheWindow
 from windrow.comm.errors import DataError
 from windrow.comm.fetch import IdRequest, check_ranges, fetch_rows
 from windrow.comm.route import Route, Rows, Transfer
@@ -42,107 +30,7 @@ from windrow.comm.shared_memory import SharedRows
 from windrow.comm.wire import Codec, Wire
 from windrow.comm.world import World
 
-__all__ = ["CachedStore", "LocalRows", "RowGather", "RowRequest", "index_cache", "plan_request"]
-
-
-def index_cache(ids: Tensor, num_ids: int) -> npt.NDArray[np.int32]:
-    """Slots of ids that are cached: position i of `ids`, int64 [c] on the CPU, is slot i.
-
-    Returns:
-        int32 [num_ids], the slot of each id or -1; empty where nothing is cached.
-
-    Raises:
-        DataError: an id is out of range or given twice.
-    """
-    array = ids.contiguous().numpy()
-    outside = (array < 0) | (array >= num_ids)
-    if outside.any():
-        position = int(outside.argmax())
-        raise DataError(
-            f"cached id {array[position]} at position {position} is out of range: ids are 0 to {num_ids - 1}. "
-            "Check that the ids are in the numbering of this partition"
-        )
-    index = np.full(num_ids if len(array) else 0, -1, np.int32)
-    slots = np.arange(len(array), dtype=np.int32)
-    index[array] = slots
-    # Of an id that stands twice one slot has lost.
-    overwritten = index[array] != slots
-    if overwritten.any():
-        raise DataError(
-            f"cached id {array[overwritten.argmax()]} is given twice: give each id once, as torch.unique does"
-        )
-    return index
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class RowRequest:
-    """Where the rows of a list of ids come from, and where they belong; all tensors int64 on the CPU.
-
-    In each group ids keep their order.
-    """
-
-    num_rows: int
-    """Ids that were asked for."""
-    local: Tensor
-    """Positions among the rows that this rank owns."""
-    local_places: Tensor
-    """Where each of them stands in the list of ids."""
-    cached: Tensor
-    """Slots of the cache."""
-    cached_places: Tensor
-    """Where each of them stands in the list of ids."""
-    remote: Tensor
-    """Ids that other ranks are asked for, grouped by owner in rank order."""
-    remote_places: Tensor
-    """Where each of them stands in the list of ids."""
-    remote_counts: list[int]
-    """How many of `remote` each rank is asked for; 0 for this rank."""
-
-
-def plan_request(ids: Tensor, offsets: Sequence[int], rank: int, index: npt.NDArray[np.int32]) -> RowRequest:
-    """Split a list of ids by where their rows come from. Makes no collective; any thread may call it, at any time.
-
-    `ids`, int64 [n] on the CPU, come in any order; one that repeats is asked for as often. Rank r owns the ids from
-    offsets[r] to offsets[r + 1], `rank` is this one, and `index`, made by `index_cache`, what it has cached of others'.
-
-    Raises:
-        DataError: nobody owns an id; names it and its position.
-
-    Cost:
-        About log2(ranks) + 4 passes over the ids, without the interpreter lock.
-    """
-    array = ids.contiguous().numpy()
-    boundaries = np.asarray(offsets, np.int64)
-    num_ranks = len(boundaries) - 1
-    source, slots = np.empty(len(array), np.int32), np.empty(len(array), np.int32)
-    counts = np.zeros(num_ranks + 1, np.int64)
-    outside = classify(array, boundaries, rank, index, source, slots, counts)
-    if outside >= 0:
-        group_by_owner(ids, offsets)  # It says which id.
-    num_local, num_cached = int(counts[rank]), int(counts[num_ranks])
-    num_remote = len(array) - num_local - num_cached
-    remote_counts = counts[:num_ranks].copy()
-    remote_counts[rank] = 0
-    # Groups stand in this order: remote by owner, local, cached.
-    cursors = np.zeros(num_ranks + 1, np.int64)
-    cursors[1:] = np.cumsum(remote_counts)
-    cursors[rank] = num_remote
-    cursors[num_ranks] = num_remote + num_local
-    values, places = np.empty(len(array), np.int64), np.empty(len(array), np.int64)
-    sort_by_source(array, source, slots, int(boundaries[rank]), rank, cursors, values, places)
-    sizes = [num_remote, num_local, num_cached]
-    remote, local, cached = torch.from_numpy(values).split(sizes)
-    remote_places, local_places, cached_places = torch.from_numpy(places).split(sizes)
-    return RowRequest(
-        num_rows=len(array),
-        local=local,
-        local_places=local_places,
-        cached=cached,
-        cached_places=cached_places,
-        remote=remote,
-        remote_places=remote_places,
-        remote_counts=remote_counts.tolist(),
-    )
+__all__ = ["CachedStore", "LocalRows", "RowGather"]
 
 
 class LocalRows:
@@ -230,6 +118,8 @@ class CachedStore:
             page-locked memory of the host. Means nothing on a CPU.
         shared: the rows of ranks on this host as the codec encodes them, which then do not travel; all ranks give them,
             or none. None: all rows of other ranks travel.
+        window: how many minibatches ahead are known by whoever plans, so that the cache may change from one to the next
+            (`CacheWindow`); `cached_ids` are the most probable first then. 0: it stays as it is.
 
     Raises:
         ValueError: `offsets` or `rows` do not fit the world.
@@ -249,6 +139,7 @@ class CachedStore:
         device: torch.device | None = None,
         device_share: float = 1.0,
         shared: SharedRows | None = None,
+        window: int = 0,
     ) -> None:
         self.world = world
         self.stage = stage
@@ -288,6 +179,14 @@ class CachedStore:
         missing = sum(compress(map(operator.sub, sizes, kept), self.by_message))
         self.needs_messages = bool(world.all_reduce(torch.tensor(missing), stage=f"{stage}: cache", op="max"))
         """Whether some rank lacks a row; else nothing is ever sent."""
+        self.window: CacheWindow | None = None
+        """Says of each minibatch what is cached, see `plan`; None where the cache stays as it is."""
+        self._index = self.index
+        if window and len(wanted) and self.needs_messages:
+            self.window = CacheWindow(self.index, wanted, self.by_message, length=window)
+            self._index = self.index[:0]
+        self.under_way: list[RowGather] = []
+        """Gathers that were started, and are not finished."""
         self.wire = Wire(
             world,
             stage=stage,
@@ -301,8 +200,11 @@ class CachedStore:
         """How rows that are asked for travel."""
 
     def plan(self, ids: Tensor) -> RowRequest:
-        """Work out where the rows of ids, int64 [n] on the CPU, come from, for `start`; see `plan_request`."""
-        return plan_request(ids, self.offsets, self.world.rank, self.index)
+        """Work out where the rows of ids, int64 [n] on the CPU, come from, for `start`; see `plan_request`.
+
+        Where there is a `window`, nothing is taken for cached yet: the result goes through its `planned`.
+        """
+        return plan_request(ids, self.offsets, self.world.rank, self._index)
 
     def start(self, request: RowRequest) -> "RowGather":
         """Begin to gather what was planned: tell other ranks how many rows are wanted. Collective; does not wait.
@@ -313,7 +215,17 @@ class CachedStore:
         if self.needs_messages:
             ids = self.travelling(request.remote, request.remote_counts)
             asked = IdRequest(self.wire, torch.cat(ids), list(map(len, ids)), self.offsets[self.world.rank])
-        return RowGather(self, request, asked)
+        gather = RowGather(self, request, asked)
+        self.under_way.append(gather)
+        return gather
+
+    def settle(self) -> None:
+        """Finish the gathers whose caller has given them up: messages must not land in memory that is gone. Collective.
+
+        Every rank has started the same ones.
+        """
+        while self.under_way:
+            self.under_way[0].finish()
 
     def travelling(self, grouped: Tensor, counts: Sequence[int]) -> list[Tensor]:
         """What is grouped by rank, [sum(counts)], for each rank; nothing for those whose rows do not travel."""
@@ -324,8 +236,8 @@ class RowGather:
     """Rows on their way to this rank; made by `CachedStore.start`.
 
     Its stages are `send_ids`, `send_rows` and `finish`; each first does those before it, and waits for no more than the
-    message that the stage before has posted. Every rank calls them, those of several gathers in the same order. Finish
-    every gather: one that is dropped half-way leaves messages under way to memory that is gone.
+    message that the stage before has posted. Every rank calls them, those of several gathers in the same order, and
+    finishes every gather; what a caller gives up, `CachedStore.settle` finishes.
     """
 
     def __init__(self, store: CachedStore, request: RowRequest, asked: IdRequest | None) -> None:
@@ -345,11 +257,11 @@ class RowGather:
             return
         store, request = self._store, self._request
         places = store.travelling(request.remote_places, request.remote_counts)
+        self._places = torch.cat(places)
         if store.packed is None:
             route = Route.of_rows(store.wire, self._asked.wait(), places, store.row_shape)
             self._transfer = route.start([store.local])
             return
-        self._places = torch.cat(places)
         row_shape = store.packed.row_shape
         self._arriving = torch.empty((len(self._places), *row_shape), dtype=torch.uint8, device=store.device)
         targets: list[Rows] = [*spans(list(map(len, places)))]
@@ -386,6 +298,8 @@ class RowGather:
             else:
                 self._transfer.finish([self._arriving])
                 store.codec.decode(self._arriving, out, places=self._places.to(store.device))
+            self._keep(out)
+        store.under_way.remove(self)
         # Counted when they are there: a gather that is under way when a checkpoint is written is made again after it.
         if store.world.meter is not None:
             store.world.meter.record_found(
@@ -396,3 +310,11 @@ class RowGather:
                 remote=len(request.remote) - shared,
             )
         return out
+
+    def _keep(self, out: Tensor) -> None:
+        """Have the cache hold what it shall from now on, in the form in which it came."""
+        store, kept, slots = self._store, self._request.kept, self._request.kept_slots
+        if kept is None or slots is None:
+            return
+        rows, positions = (out, self._places[kept]) if store.packed is None else (self._arriving, kept)
+        move_rows(rows, positions.to(store.device), store.cached, slots.to(store.device))

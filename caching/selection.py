@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from windrow.comm.options import NonNegativeFloat, Share, checked_dataclass
+from windrow.comm.options import NonNegativeFloat, NonNegativeInt, Share, checked_dataclass
 
 __all__ = [
     "GIB_BYTES",
@@ -49,6 +49,10 @@ class CacheOptions:
     memory_gib: NonNegativeFloat = 1.0
     """Most memory of a rank for remote rows, in GiB (2**30 bytes), where alpha is "auto"; that of the GPU, where one
     trains. The index of the rows comes on top, in memory of the host: 4 bytes for each vertex of the graph."""
+
+    window: NonNegativeInt = 0
+    """Minibatches that are sampled further ahead, so that the cache, instead of staying as it was filled, keeps of all
+    remote rows that come by those that are needed soonest. 0: it stays. The index takes 12 bytes more a vertex."""
 
     shared_memory: bool = True
     """Whether the ranks of a host read each other's rows where they stand, in memory that all of them map, so that none

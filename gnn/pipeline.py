@@ -30,12 +30,13 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from windrow.caching.cached_store import CachedStore, RowGather, RowRequest
+from windrow.caching.cached_store import CachedStore, RowGather
+from windrow.caching.request import RowRequest
 from windrow.comm.errors import DeadlineError
 from windrow.comm.meter import Stopwatch
 from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
@@ -255,8 +256,8 @@ class MinibatchPipeline:
         self._stopwatch = stopwatch
         self._combined = torch.empty((0, *store.row_shape))
         self._copies = _DeviceCopy(device if options.depth else torch.device("cpu"))
-        # Where a caller stopped early: their messages are on their way to memory that must stay.
-        self._given_up: list[_Flight] = []
+        # Where a caller stopped early.
+        self._given_up: list[RowLookup] = []
         self._loader = _MinibatchLoader(
             sampler,
             store.plan,
@@ -276,7 +277,7 @@ class MinibatchPipeline:
             DataError: a seed or a row is not there.
             DeadlineError: a rank did not come in time.
         """
-        planned = self._loader.run(tasks)
+        planned = self._planned(self._loader.run(tasks))
         try:
             if self._depth == 0:
                 for one in planned:
@@ -294,6 +295,22 @@ class MinibatchPipeline:
         """End the threads that sample."""
         self._loader.close()
 
+    def _planned(self, sampled: Iterator[_PlannedMinibatch]) -> Iterator[_PlannedMinibatch]:
+        """Where the cache changes from minibatch to minibatch, plan each when those that follow it are known."""
+        window = self._store.window
+        if window is None:
+            yield from sampled
+            return
+        seen = deque[_PlannedMinibatch]()
+
+        def requests() -> Iterator[RowRequest]:
+            for one in sampled:
+                seen.append(one)
+                yield one.request
+
+        for request in window.planned(requests()):
+            yield replace(seen.popleft(), request=request)
+
     def _copied(self, fetched: Iterator[LoadedMinibatch]) -> Iterator[LoadedMinibatch]:
         """Hand minibatches over, each when the copy of the next has begun where that runs beside computing."""
         ready: deque[LoadedMinibatch] = deque()
@@ -310,10 +327,9 @@ class MinibatchPipeline:
     def _fetched(self, planned: Iterator[_PlannedMinibatch]) -> Generator[LoadedMinibatch, None, None]:
         flights: deque[_Flight] = deque()
         with self._world.background_progress():
-            for _, gather, lookup in self._given_up:
-                gather.finish()
-                if lookup is not None:
-                    lookup.drop()
+            self._store.settle()
+            for lookup in self._given_up:
+                lookup.drop()
             self._given_up.clear()
             try:
                 self._move_on(flights, planned)
@@ -323,7 +339,7 @@ class MinibatchPipeline:
                     self._move_on(flights, planned)
                     yield loaded
             finally:
-                self._given_up.extend(flights)
+                self._given_up += [lookup for _, _, lookup in flights if lookup is not None]
 
     def _move_on(self, flights: deque[_Flight], planned: Iterator[_PlannedMinibatch]) -> None:
         """Begin new exchanges until there are enough, and bring every exchange to the stage of its place."""

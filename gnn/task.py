@@ -173,6 +173,7 @@ class GraphTask(VertexTask[LoadedMinibatch]):
             stage="features",
             device=setup.device,
             shared=shared,
+            window=self._cache.window,
             device_share=self._cache.gpu_share if setup.device.type == "cuda" else 1.0,
         )
         expected = self._choice and self._choice.expected_rows
@@ -277,6 +278,8 @@ class GraphTask(VertexTask[LoadedMinibatch]):
             line = f"cache: alpha {self._choice.alpha:.3g}, up to {kept:,} rows of other ranks ({size})"
             if None not in self._expected_rows:
                 line += f"; all ranks together will ask for about {sum(self._expected_rows):,.0f} more in an epoch"
+                if self._cache.window:
+                    line += f", or fewer, since it knows {self._cache.window} minibatches ahead"
             lines.append(line)
         return lines
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.caching.cached_store import index_cache, plan_request
+from windrow.caching.request import index_cache, plan_request
 from windrow.comm.errors import DataError
 
 

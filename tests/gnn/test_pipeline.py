@@ -9,7 +9,8 @@ import threading
 import pytest
 import torch
 
-from windrow.caching.cached_store import CachedStore, index_cache, plan_request
+from windrow.caching.cached_store import CachedStore
+from windrow.caching.request import index_cache, plan_request
 from windrow.comm.errors import DataError, DeadlineError
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter, Stopwatch
@@ -27,7 +28,7 @@ def offsets_of(world):
     return [VERTICES * rank // world.size for rank in range(world.size + 1)]
 
 
-def make_pipeline(world, *, depth, cached=(), threads=1, device=CPU):
+def make_pipeline(world, *, depth, cached=(), threads=1, device=CPU, window=0):
     graph = community_graph(VERTICES, 4, seed=3, num_features=5)
     offsets = offsets_of(world)
     first, last = offsets[world.rank], offsets[world.rank + 1]
@@ -38,6 +39,7 @@ def make_pipeline(world, *, depth, cached=(), threads=1, device=CPU):
         graph.features[first:last].clone(),
         cached_ids=torch.tensor(remote, dtype=torch.int64),
         device=device,
+        window=window,
     )
     sampler = NeighborSampler(graph.indptr, graph.indices, (4, 3), seed=9)
     pipeline = MinibatchPipeline(
@@ -59,10 +61,14 @@ def tasks(world, steps=STEPS):
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("cached", [(), range(0, VERTICES, 3), range(VERTICES)], ids=["none", "third", "all"])
-def test_every_minibatch_gets_its_rows(spmd, depth, cached):
+@pytest.mark.parametrize(
+    ("cached", "window"),
+    [((), 0), (range(0, VERTICES, 3), 0), (range(0, VERTICES, 3), 2), (range(VERTICES), 2)],
+    ids=["none", "third", "third, window", "all"],
+)
+def test_every_minibatch_gets_its_rows(spmd, depth, cached, window):
     def body(world):
-        pipeline, graph = make_pipeline(world, depth=depth, cached=cached)
+        pipeline, graph = make_pipeline(world, depth=depth, cached=cached, window=window)
         seen = []
         for loaded in pipeline.run(tasks(world)):
             assert torch.equal(loaded.rows, graph.features[loaded.input_ids])
@@ -141,10 +147,10 @@ def test_an_epoch_may_be_empty_or_shorter_than_the_pipeline(spmd):
     assert all(counts == [0, 1, 2, 6] for counts in spmd(body))
 
 
-@pytest.mark.parametrize("depth", [0, 3])
-def test_all_ranks_may_stop_early_and_begin_again(spmd, depth):
+@pytest.mark.parametrize(("depth", "window"), [(0, 0), (3, 0), (0, 4), (3, 4)])
+def test_all_ranks_may_stop_early_and_begin_again(spmd, depth, window):
     def body(world):
-        pipeline, graph = make_pipeline(world, depth=depth)
+        pipeline, graph = make_pipeline(world, depth=depth, cached=range(0, VERTICES, 5), window=window)
         for _ in range(3):
             for loaded in pipeline.run(tasks(world)):
                 if loaded.task.step == 2:
@@ -153,7 +159,7 @@ def test_all_ranks_may_stop_early_and_begin_again(spmd, depth):
             world.barrier(stage="between")
         for loaded in pipeline.run(tasks(world)):
             assert torch.equal(loaded.rows, graph.features[loaded.input_ids])
-        assert pipeline._given_up == []
+        assert pipeline._store.under_way == []
         pipeline.close()
 
     spmd(body)

@@ -38,6 +38,8 @@ def make_trainer(
     fanouts=(4, 3),
     wire="fp32",
     shared_memory=True,
+    window=0,
+    evaluation=None,
     **training,
 ):
     # Neighbouring vertices land on different ranks: nearly everything must be fetched.
@@ -49,7 +51,13 @@ def make_trainer(
     return Trainer(
         world,
         build_model(options, in_features=columns, out_features=part.num_outputs, seed=5, types=graph.types),
-        NodeTask(part, fanouts, order=order, cache=CacheOptions(alpha=0.2, shared_memory=shared_memory)),
+        NodeTask(
+            part,
+            fanouts,
+            order=order,
+            cache=CacheOptions(alpha=0.2, shared_memory=shared_memory, window=window),
+            evaluation=evaluation,
+        ),
         wire=WireOptions(vectors=wire),
         seed=5,
         **{"batch_size": 20, "learning_rate": 0.01, "weight_decay": 0.01, **training},
@@ -73,6 +81,31 @@ def test_losses_do_not_depend_on_the_world(spmd, kind):
     expected = losses_of(Loopback.single(), graph, kind=kind)
     for losses in spmd(lambda world: losses_of(world, graph, kind=kind)):
         torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("wire", ["fp32", "int8"])
+def test_a_window_of_the_cache_changes_no_bit_and_spares_rows(spmd, wire):
+    """Also where steps are left in the middle of an epoch, and sampled evaluation goes through the same cache."""
+
+    def body(world):
+        found = []
+        for window in (0, 3):
+            evaluation = EvaluationOptions(method="sampled")
+            options = {"shared_memory": False, "window": window, "evaluation": evaluation, "wire": wire}
+            with make_trainer(world, make_graph(), **options) as trainer:
+                world.meter = Meter()
+                for epoch in range(4):
+                    trainer.train_epoch(epoch)
+                asked = world.meter.found("features: rows").remote
+                trainer.train_steps(4, range(3))
+                metrics = trainer.evaluate()
+                trainer.train_epoch(4, first_step=3)
+                found.append((trainer.loss_so_far(), metrics, asked))
+        return found, world.size > 1
+
+    for ((loss, metrics, asked), (same_loss, same_metrics, fewer)), several in spmd(body):
+        assert (loss, metrics) == (same_loss, same_metrics)
+        assert fewer < 0.95 * asked if several else fewer == asked == 0
 
 
 @pytest.mark.parametrize("wire", ["fp32", "bf16", "int8"])

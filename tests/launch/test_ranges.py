@@ -60,6 +60,7 @@ RANGES: dict[type, dict[str, list[Any]]] = {
         "alpha": [-0.1, math.inf, math.nan, "all"],
         "policy": ["luck"],
         "memory_gib": [-1.0, math.nan],
+        "window": [-1],
         "gpu_share": [-0.1, 1.1],
     },
     ClusterOptions: {"files": [0, 100_001], "row_group_rows": [0], "memory_bytes": [(256 << 20) - 1]},
