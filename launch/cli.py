@@ -28,11 +28,23 @@ examples:
 """
 COMMANDS = (
     *("init", "partition", "cluster-log", "prepare", "generate-log", "groups", "plan", "pretrain-cost", "explain"),
-    *("train", "profile", "predict", "recommend", "evaluate", "export", "network", "report", "doctor", "completion"),
+    *(
+        "train",
+        "profile",
+        "sweep",
+        "predict",
+        "recommend",
+        "evaluate",
+        "export",
+        "network",
+        "report",
+        "doctor",
+        "completion",
+    ),
 )
 """In the order in which the help shows them; each is a module of `windrow.launch.commands`."""
 
-COLLECTIVE = ("train", "profile", "predict", "recommend", "evaluate", "network")
+COLLECTIVE = ("train", "profile", "sweep", "predict", "recommend", "evaluate", "network")
 """Those that ranks do together; the others are the work of one process."""
 
 WRONG_USE = 2

@@ -35,7 +35,7 @@ from windrow.training.environment import usable_cores
 from windrow.training.epoch_cost import RankCost, own_traffic, with_time
 from windrow.training.trainer import Trainer
 
-__all__ = ["advise", "profile", "stage_rows"]
+__all__ = ["AROUND", "advise", "profile", "run_steps", "stage_rows"]
 
 STAGES = (
     *("sample", "wait for samples", "fetch", "read", "ids", "lookup", "forward", "pooled", "backward"),
@@ -88,11 +88,11 @@ def profile(recipe: AnyRecipe, *, steps: int = 20) -> dict[str, Any]:
         if has_minibatches and training.batch_size > 1:
             smaller: Any = dataclasses.replace(training, batch_size=training.batch_size // 2)
             with make_trainer(world, dataclasses.replace(recipe, training=smaller), device) as trainer:
-                half, _ = _run(trainer, steps)
+                half, _ = run_steps(trainer, steps)
             del trainer
             gc.collect()  # Tables of two trainers may be more than fits into memory.
         with make_trainer(world, recipe, device) as trainer:
-            cost, processor_s = _run(trainer, steps)
+            cost, processor_s = run_steps(trainer, steps)
             costs = world.all_gather_object(cost, stage="profile")
             flops, moved = _flops_of_products(trainer), _bytes_moved(trainer, costs, steps)
         if device.type != "cpu":
@@ -268,8 +268,12 @@ def _takes_whole_graph(recipe: AnyRecipe) -> bool:
     return isinstance(recipe, Recipe) and recipe.full_graph.enabled
 
 
-def _run(trainer: Trainer, steps: int) -> tuple[RankCost, float]:
-    """Train, and say what it cost this rank, with the seconds that all threads of its process computed. Collective."""
+def run_steps(trainer: Trainer, steps: int) -> tuple[RankCost, float]:
+    """Train `steps` steps between `AROUND` before and as many after, from one epoch into the next. Collective.
+
+    Returns:
+        What the steps between cost this rank, and the seconds that all threads of its process computed.
+    """
     meter = trainer.world.meter
     assert meter is not None
     done, began, found = 0, (0.0, 0.0), (RankCost(), 0.0)

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,9 @@ from windrow.launch.recipe_file import read_recipe
 
 if TYPE_CHECKING:
     from windrow.comm.links import Links
-    from windrow.launch.recipe import AnyRecipe
+    from windrow.gnn.epoch_estimate import StepWork
+    from windrow.gnn.partitioned import PartitionedGraph
+    from windrow.launch.recipe import AnyRecipe, Recipe
     from windrow.launch.recommendation_recipe import RecommendationRecipe
     from windrow.recsys.log.store import LogStore
     from windrow.recsys.tables.choose import ChosenForm
@@ -24,8 +27,10 @@ __all__ = [
     "add_log",
     "add_network",
     "add_overrides",
+    "add_ranks_per_machine",
     "add_recipe",
     "add_run",
+    "add_shortest",
     "add_table_bytes",
     "byte_count",
     "fit_tables",
@@ -33,6 +38,7 @@ __all__ = [
     "network_of",
     "recipe_to_compute",
     "refuse_form_alone",
+    "step_work",
     "write_json",
     "writing",
 ]
@@ -67,6 +73,17 @@ def add_network(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_ranks_per_machine(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--ranks-per-machine``, for `step_work`."""
+    parser.add_argument(
+        "--ranks-per-machine",
+        type=int,
+        metavar="N",
+        help="ranks that share a machine's cores, where the network does not tell: emulated hosts share "
+        "those of this one",
+    )
+
+
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Declare the folder of a run, and ``--checkpoint``, which names one of its checkpoints."""
     parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
@@ -81,6 +98,16 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def add_log(parser: argparse.ArgumentParser, *, text: str) -> None:
     """Declare ``--log``, which fills ``files`` with files of samples that came after training."""
     parser.add_argument("--log", type=Path, action="append", default=[], dest="files", metavar="FILE", help=text)
+
+
+def add_shortest(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--shortest``: down to which number format on the wire rounding is allowed."""
+    parser.add_argument(
+        "--shortest",
+        choices=("fp32", "bf16", "int8", "int4"),
+        default="fp32",
+        help="shortest number format on the wire that may be proposed; what is shorter than fp32 rounds (fp32)",
+    )
 
 
 def add_table_bytes(parser: argparse.ArgumentParser) -> None:
@@ -203,3 +230,31 @@ def network_of(file: Path | None, parts: int) -> "tuple[Links | None, str]":
             f"partition the graph into {links.size} parts, or say --ranks {links.size} of a log"
         )
     return links, str(file)
+
+
+def step_work(
+    graph: "PartitionedGraph", recipe: "Recipe", links: "Links", ranks_per_machine: int | None
+) -> "tuple[StepWork, str]":
+    """What a step costs on a machine like this one, and where that was measured.
+
+    Raises:
+        RecipeError: the number of ranks of a machine is out of range.
+    """
+    import torch
+
+    from windrow.gnn.epoch_estimate import measure_step_work
+    from windrow.launch.rank_process import threads_of_rank
+    from windrow.training.environment import usable_cores
+
+    sharing = max(Counter(links.hosts).values()) if ranks_per_machine is None else ranks_per_machine
+    if sharing < 1:
+        raise RecipeError(f"--ranks-per-machine {sharing}: expected at least 1")
+    wanted = torch.device(recipe.run.device)
+    device = wanted if wanted.type == "cpu" or torch.cuda.is_available() else torch.device("cpu")
+    cores = usable_cores()
+    threads = threads_of_rank(recipe.run, sharing)
+    slower = max(1.0, sharing * threads / cores)
+    work = measure_step_work(graph, recipe.model, recipe.sampling, device, threads=threads, slower=slower)
+    where = "measured here" if device == wanted else "measured here on a CPU, for want of a GPU"
+    ranks = "1 rank" if sharing == 1 else f"{sharing} ranks"
+    return work, f"{where} with {cores} {'core' if cores == 1 else 'cores'} for {ranks}"

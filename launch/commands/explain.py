@@ -11,7 +11,6 @@ be stored in to fit. One process does this: start it without mpirun.
 """
 
 import argparse
-from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,11 +18,13 @@ from typing import TYPE_CHECKING
 from windrow.comm.errors import RecipeError
 from windrow.launch.commands.arguments import (
     add_network,
+    add_ranks_per_machine,
     add_recipe,
     add_table_bytes,
     fit_tables,
     network_of,
     refuse_form_alone,
+    step_work,
     write_json,
     writing,
 )
@@ -31,7 +32,6 @@ from windrow.launch.recipe_file import read_recipe
 
 if TYPE_CHECKING:
     from windrow.comm.links import Links
-    from windrow.gnn.epoch_estimate import StepWork
     from windrow.gnn.partitioned import PartitionedGraph
     from windrow.launch.recipe import Recipe
     from windrow.launch.recommendation_recipe import RecommendationRecipe
@@ -60,13 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its arguments."""
     add_recipe(parser, "whose graph was partitioned, or whose log was prepared", example="cache.policy=degree")
     add_network(parser)
-    parser.add_argument(
-        "--ranks-per-machine",
-        type=int,
-        metavar="N",
-        help="ranks that share a machine's cores, where the network does not tell: emulated hosts share "
-        "those of this one",
-    )
+    add_ranks_per_machine(parser)
     parser.add_argument(
         "--alphas", type=_alphas, metavar="A,B,...", help="replication factors to show, for example 0,0.1,0.5"
     )
@@ -141,7 +135,7 @@ def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
         return _explain_full_graph(recipe, arguments, graph, links, network)
     work, computed = None, ""
     if links is not None:
-        work, computed = _work(graph, recipe, links, arguments.ranks_per_machine)
+        work, computed = step_work(graph, recipe, links, arguments.ranks_per_machine)
     sampling = recipe.sampling
     if recipe.run.device != "cpu":
         sampling = replace(sampling, cache=replace(sampling.cache, shared_memory=False))
@@ -197,30 +191,6 @@ def _refuse_options(arguments: argparse.Namespace, names: tuple[str, ...], recip
             raise RecipeError(
                 f"--{name.replace('_', '-')} says nothing about {recipe}, {arguments.recipe}: leave it out"
             )
-
-
-def _work(
-    graph: "PartitionedGraph", recipe: "Recipe", links: "Links", ranks_per_machine: int | None
-) -> "tuple[StepWork, str]":
-    """What a step costs on a machine like this one, and where that was measured."""
-    import torch
-
-    from windrow.gnn.epoch_estimate import measure_step_work
-    from windrow.launch.rank_process import threads_of_rank
-    from windrow.training.environment import usable_cores
-
-    sharing = max(Counter(links.hosts).values()) if ranks_per_machine is None else ranks_per_machine
-    if sharing < 1:
-        raise RecipeError(f"--ranks-per-machine {sharing}: expected at least 1")
-    wanted = torch.device(recipe.run.device)
-    device = wanted if wanted.type == "cpu" or torch.cuda.is_available() else torch.device("cpu")
-    cores = usable_cores()
-    threads = threads_of_rank(recipe.run, sharing)
-    slower = max(1.0, sharing * threads / cores)
-    work = measure_step_work(graph, recipe.model, recipe.sampling, device, threads=threads, slower=slower)
-    where = "measured here" if device == wanted else "measured here on a CPU, for want of a GPU"
-    ranks = "1 rank" if sharing == 1 else f"{sharing} ranks"
-    return work, f"{where} with {cores} {'core' if cores == 1 else 'cores'} for {ranks}"
 
 
 def _alphas(text: str) -> list[float]:

@@ -323,13 +323,20 @@ class TableCosts:
         between: Floats = np.tile(np.diag(sent), (self._groups, self._groups))
         return float(exchange_seconds(self._links, between, np.zeros(len(between))).max())
 
-    def of_plan(self, plan: Plan) -> PlanCost:
-        """The cost of any plan of these tables."""
-        size = self.world_size
-        pieces: list[list[Piece]] = [[] for _ in range(size)]
-        copied = {rows.table: copied_octaves(self.specs[rows.table], rows.ids) for rows in plan.copies}
+    def owned(self, plan: Plan) -> list[list[Piece]]:
+        """What each rank of a group owns under a plan, copies of rows left out."""
+        pieces: list[list[Piece]] = [[] for _ in range(self.world_size)]
+        copied = self._copied(plan)
         for shard in plan.shards:
             pieces[shard.rank].append(Piece(shard.table, shard.rows, shard.columns, copied.get(shard.table, ())))
+        return pieces
+
+    def _copied(self, plan: Plan) -> dict[str, tuple[int, ...]]:
+        return {rows.table: copied_octaves(self.specs[rows.table], rows.ids) for rows in plan.copies}
+
+    def of_plan(self, plan: Plan) -> PlanCost:
+        """The cost of any plan of these tables."""
+        size, pieces, copied = self.world_size, self.owned(plan), self._copied(plan)
         copies = [Piece(copy.table, copy.rows, (0, self.specs[copy.table].dim)) for copy in plan.replicated]
         copies += [
             Piece(rows.table, (0, len(rows.ids)), (0, self.specs[rows.table].dim), copied[rows.table])

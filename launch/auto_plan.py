@@ -1,0 +1,277 @@
+"""Which settings of a recipe would make its steps fastest, by the models that predict them; nothing is trained.
+
+Of a graph: what each rank keeps of others' rows, in which format they travel, and the pipeline
+(`windrow.gnn.explain_caches`). Of a log: which lists are held once, where tables live (`windrow.partition.tables`), and
+formats on the wire (`windrow.comm.wire_savings`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from windrow.comm.errors import PlanError, RecipeError, StoreError
+from windrow.comm.link_model import predict_all_reduce
+from windrow.comm.wire_savings import FormatSaving, row_savings, sum_savings
+from windrow.launch.recipe import Recipe
+from windrow.launch.recommendation_recipe import RecommendationRecipe
+from windrow.launch.sweep import PLANNERS, changed, shorter_formats
+from windrow.training.terminal import byte_size, table
+
+if TYPE_CHECKING:
+    from windrow.comm.links import Links
+    from windrow.gnn.epoch_estimate import StepWork
+    from windrow.gnn.explain_caches import SizeEstimate
+    from windrow.gnn.partitioned import PartitionedGraph
+    from windrow.partition.tables.costs import TableCosts
+    from windrow.partition.tables.plan import Plan
+    from windrow.recsys.log.store import LogStore
+
+__all__ = ["AutoPlan", "Step", "describe_auto_plan", "plan_graph", "plan_log", "setting_of"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """What is predicted of a step."""
+
+    seconds: float
+    """Of a graph all of it, of a log that of its tables and of the sums of gradients."""
+    memory_bytes: float
+    """Of the fullest rank: of a graph its cache, of a log its tables."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AutoPlan:
+    """What is proposed."""
+
+    changes: Mapping[str, Any]
+    """Settings by dotted name, with the values proposed; those that stay are left out."""
+    before: Step
+    """As the recipe is."""
+    after: Step
+    """With all changes."""
+
+
+def plan_graph(
+    recipe: Recipe, graph: "PartitionedGraph", links: "Links", work: "StepWork", *, shortest: str = "fp32"
+) -> AutoPlan:
+    """Propose settings for sampled training of a partitioned graph.
+
+    Rows are kept up to ``cache.memory_gib``, but no more than the shortest epoch needs within 1 %. A step of training
+    must be known, and the network: what pays follows from both.
+
+    Args:
+        recipe: to begin with.
+        graph: topology and training vertices.
+        links: between as many ranks as the graph has parts.
+        work: of a step.
+        shortest: number format on the wire down to which rounding is allowed.
+
+    Raises:
+        DataError: the graph has no features.
+        RecipeError: the recipe trains on the whole graph, whose method ``full_graph.method = "auto"`` chooses.
+
+    Cost: that of `windrow.gnn.explain_caches.explain`, once for each format.
+    """
+    from windrow.gnn.explain_caches import explain
+
+    if recipe.full_graph.enabled:
+        raise RecipeError(
+            'full-graph training chooses by itself: set full_graph.method = "auto" and full_graph.messages = "adaptive"'
+        )
+    wire, cache, pipelined = recipe.wire, recipe.cache, recipe.pipeline.depth > 0
+    allowed = shorter_formats(recipe, shortest)
+    seconds, chosen = float("inf"), str(wire.vectors)
+    for form in [wire.vectors, *allowed.get("wire.vectors", [])]:
+        sampling = replace(recipe.sampling, wire=replace(wire, vectors=form))  # type: ignore[arg-type]
+        found = explain(graph, sampling, pipelined=True, links=links, work=work)
+        if form == wire.vectors:
+            before = _step(found.marks["recipe"], found.steps, pipelined=pipelined)
+            sums = _best(found.formats, "wire.sums", allowed)
+        size = min((found.marks[name] for name in ("knee", "auto")), key=lambda one: one.kept_rows)
+        step = _step(size, found.steps, pipelined=True)
+        if step.seconds < seconds:
+            seconds, chosen, after, kept = step.seconds, form, step, size
+    changes: dict[str, Any] = {"wire.vectors": chosen, "pipeline.depth": recipe.pipeline.depth or 4}
+    # As much as "auto" keeps, the recipe need not say in numbers.
+    changes["cache.alpha"] = "auto" if kept is found.marks["auto"] and cache.alpha == "auto" else round(kept.alpha, 4)
+    if sums is not None:
+        changes["wire.sums"] = sums.form
+        after = replace(after, seconds=after.seconds - (sums.saved_s - sums.codec_s))
+    return AutoPlan(changes=_without_same(recipe, changes), before=before, after=after)
+
+
+def _step(size: "SizeEstimate", steps: int, *, pipelined: bool) -> Step:
+    assert size.time is not None
+    return Step(seconds=size.time.seconds(pipelined=pipelined) / steps, memory_bytes=size.memory_bytes)
+
+
+def plan_log(
+    recipe: RecommendationRecipe, store: "LogStore", ranks: int, links: "Links | None", *, shortest: str = "fp32"
+) -> AutoPlan:
+    """Propose settings for a prepared log: groups of deduplication, a planner, formats on the wire.
+
+    Args:
+        recipe: to begin with.
+        store: its prepared log.
+        ranks: that will train.
+        links: between them; None: nothing is known of the network, so that formats on the wire stay.
+        shortest: number format on the wire down to which rounding is allowed.
+
+    Raises:
+        PlanError: no planner finds room for the tables; with the least shortfall.
+
+    Cost: for each planner what it takes, and one look at a sample of the log, or two where it has sessions.
+    """
+    job = _Job(store, ranks, links)
+    changes: dict[str, Any] = {}
+    if groups := _groups(recipe, job):
+        changes["deduplication.groups"] = [list(group) for group in groups]
+    base, stays = _changed(recipe, changes), recipe.plan.planner
+    planners = [stays] if recipe.plan.file else [stays, *(name for name in PLANNERS if name != stays)]
+    best = job.best_plan(base, planners)
+    changes["plan.planner"] = best.planner
+    allowed = shorter_formats(recipe, shortest)
+    savings = job.savings(best)
+    for name in allowed:
+        if (saving := _best(savings, name, allowed)) is not None:
+            changes[name] = saving.form
+    before, after = (job.step(one, savings) for one in (recipe, _changed(recipe, changes)))
+    return AutoPlan(changes=_without_same(recipe, changes), before=before, after=after)
+
+
+def _groups(recipe: RecommendationRecipe, job: "_Job") -> Sequence[Sequence[str]]:
+    """Groups to propose, where samples of a session meet in minibatches."""
+    from windrow.recsys.log_survey import groups_for
+    from windrow.recsys.log_tables import survey
+
+    if recipe.deduplication.groups or recipe.training.shuffle == "window":
+        return ()
+    try:
+        found = survey(recipe, job.store, ranks=job.ranks)
+    except StoreError:
+        return ()  # There are no sessions.
+    return groups_for(recipe, found) if found.is_clustered else ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What a planner made of a recipe's tables."""
+
+    recipe: RecommendationRecipe
+    planner: str
+    plan: "Plan"
+    costs: "TableCosts"
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A log on some ranks."""
+
+    store: "LogStore"
+    ranks: int
+    links: "Links | None"
+
+    def best_plan(self, recipe: RecommendationRecipe, planners: Sequence[str]) -> _Planned:
+        """The plan that is predicted to take least, of those that fit."""
+        from windrow.partition.tables.cost_model import ComputeModel
+        from windrow.partition.tables.costs import TableCosts
+        from windrow.partition.tables.planners import SHIPPED_MODEL, make_plan
+        from windrow.recsys.log_tables import plan_workload, surveyed_table_specs
+
+        specs = surveyed_table_specs(recipe, self.store, self.ranks)
+        workload = plan_workload(recipe, self.ranks, self.links)
+        model = ComputeModel.load(recipe.plan.cost_model or SHIPPED_MODEL)
+        found: list[_Planned] = []
+        lacking: list[PlanError] = []
+        for planner in planners:
+            options = replace(recipe.plan, planner=planner, replan_every_steps=0)
+            try:
+                plan = make_plan(options, specs, self.ranks, workload)
+            except PlanError as error:
+                lacking.append(error)
+                continue
+            costs = TableCosts(specs, self.ranks, workload, model, replica_groups=plan.replica_groups)
+            found.append(_Planned(recipe, planner, plan, costs))
+        if not found:
+            raise min(lacking, key=lambda error: error.shortfall_bytes)
+        return min(found, key=lambda one: one.costs.of_plan(one.plan).total)
+
+    def savings(self, planned: _Planned) -> list[FormatSaving]:
+        """What shorter formats on the wire would save under a plan."""
+        plan, costs = planned.plan, planned.costs
+        if self.links is None or self.ranks == 1:
+            return []
+        width = round(np.mean([spec.dim for spec in costs.specs.values()]))
+        vector_bytes = [costs.traffic_of_rank(pieces).vectors for pieces in costs.owned(plan)]
+        # Each owner sends every rank as much.
+        numbers = np.array(vector_bytes) / costs.workload.vector_bytes
+        rows = np.repeat(numbers[:, None] / width, costs.world_size, axis=1)
+        of_group = self.links.of_first(costs.world_size)
+        found = row_savings("vectors", of_group, rows, width) + row_savings("gradients", of_group, rows.T, width)
+        return found + sum_savings(self.links, self._dense_numbers(planned.recipe))
+
+    def _dense_numbers(self, recipe: RecommendationRecipe) -> int:
+        from windrow.recsys.recommendation import make_click_model
+
+        model = make_click_model(recipe, self.store, seed=0)
+        return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+
+    def step(self, recipe: RecommendationRecipe, savings: Sequence[FormatSaving]) -> Step:
+        """What is predicted of a step of a recipe; of formats, what rounding takes, as it was measured."""
+        planned = self.best_plan(recipe, [recipe.plan.planner])
+        cost = planned.costs.of_plan(planned.plan)
+        seconds = cost.total
+        if self.links is not None and self.ranks > 1:
+            seconds += predict_all_reduce(self.links, 4 * self._dense_numbers(recipe))
+        for one in savings:
+            if getattr(recipe.wire, one.setting) == one.form:
+                # Shorter vectors and gradients are in the plan's costs.
+                seconds += one.codec_s - one.saved_s * (one.setting == "sums")
+        return Step(seconds=seconds, memory_bytes=float(cost.memory.max()))
+
+
+def _best(savings: Sequence[FormatSaving], name: str, allowed: Mapping[str, Sequence[str]]) -> FormatSaving | None:
+    """Of one setting the allowed format that saves most; None where none pays."""
+    paying = [
+        one for one in savings if f"wire.{one.setting}" == name and one.form in allowed.get(name, ()) and one.pays
+    ]
+    return max(paying, key=lambda one: one.saved_s - one.codec_s, default=None)
+
+
+def _changed(recipe: RecommendationRecipe, changes: Mapping[str, Any]) -> RecommendationRecipe:
+    found = changed(recipe, changes)
+    assert isinstance(found, RecommendationRecipe)
+    return found
+
+
+def _without_same(recipe: Recipe | RecommendationRecipe, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What differs from the recipe."""
+    return {name: value for name, value in changes.items() if value != setting_of(recipe, name)}
+
+
+def setting_of(recipe: Recipe | RecommendationRecipe, name: str) -> Any:
+    """The value that a recipe has of a setting, by its dotted name."""
+    section, _, key = name.partition(".")
+    return getattr(getattr(recipe, section), key)
+
+
+def describe_auto_plan(found: AutoPlan, recipe: Recipe | RecommendationRecipe) -> str:
+    """Lay out what is proposed, for a terminal."""
+    what, memory = (
+        ("a step takes", "its cache") if isinstance(recipe, Recipe) else ("a step's tables and sums take", "its tables")
+    )
+    before, after = found.before, found.after
+    predicted = (
+        f"predicted: {what} {1e3 * before.seconds:.4g} ms as the recipe is, and {1e3 * after.seconds:.4g} ms as "
+        f"proposed ({before.seconds / after.seconds:.3g} times as fast); the fullest rank holds "
+        f"{byte_size(round(before.memory_bytes))} and {byte_size(round(after.memory_bytes))} in {memory}"
+    )
+    if not found.changes:
+        return f"nothing is predicted to be faster than the recipe as it is\n\n{predicted}"
+    rows = [
+        {"setting": name, "recipe": str(setting_of(recipe, name)), "proposed": str(value)}
+        for name, value in found.changes.items()
+    ]
+    return f"{table(rows)}\n\n{predicted}"

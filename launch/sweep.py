@@ -1,0 +1,220 @@
+"""Which of several recipes trains fastest: some steps under each of them, in turn, on the ranks that will train.
+
+Those that are near a recipe differ from it in one setting that decides about speed, not about what is learnt, unless
+number formats on the wire may be shorter.
+"""
+
+import contextlib
+import copy
+import gc
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeAlias, get_args
+
+from windrow.comm.errors import RecipeError, WindrowError
+from windrow.comm.wire import CodecName, SumsName
+from windrow.launch.profiling import AROUND, run_steps
+from windrow.launch.rank_process import joined_job
+from windrow.launch.recipe import AnyRecipe, Recipe, make_any_recipe
+from windrow.launch.training import make_trainer
+from windrow.training.trainer import Trainer
+
+__all__ = ["AS_IT_IS", "Changes", "Measured", "changed", "near_recipes", "shorter_formats", "sweep", "sweep_rows"]
+
+Changes: TypeAlias = Mapping[str, Any]
+"""Settings by dotted name, with other values than a recipe has."""
+
+AS_IT_IS = "the recipe as it is"
+
+WIDTHS: Mapping[str, int] = {"fp32": 32, "bf16": 16, "fp16": 16, "int8": 8, "fp8": 8, "int4": 4}
+"""Bits of a number on the wire."""
+
+PLANNERS = ("greedy", "greedy_lookups", "row_wise", "neuroshard", "oper")
+"""Those of which each is the best somewhere."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What training under one recipe took."""
+
+    sample_s: Sequence[float]
+    """Seconds of a sample on the slowest rank, in each round."""
+    sent_bytes: float
+    """That all ranks send each other for a sample, sums of gradients left out."""
+    loss: float
+    """Mean over the samples of the steps, the first ones included."""
+
+
+def shorter_formats(recipe: AnyRecipe, shortest: str) -> dict[str, list[str]]:
+    """Number formats of [wire] that are shorter than those of a recipe, down to one, for each setting that they fit.
+
+    Args:
+        recipe: to look at.
+        shortest: one of `WIDTHS`; "fp32" allows none.
+    """
+    is_graph = isinstance(recipe, Recipe)
+    found = {"wire.vectors": [*get_args(CodecName)], "wire.gradients": [*get_args(CodecName)]}
+    if isinstance(recipe, Recipe) and (recipe.sampler.storage != "fp32" or recipe.full_graph.enabled):
+        del found["wire.vectors"]
+    if is_graph:
+        del found["wire.gradients"]
+    found["wire.sums"] = [*get_args(SumsName)]
+    used = {name: getattr(recipe.wire, name.removeprefix("wire.")) for name in found}
+    # Of equal length the one with the range of float32.
+    return {
+        name: [form for form in forms if form != "fp16" and WIDTHS[shortest] <= WIDTHS[form] < WIDTHS[used[name]]]
+        for name, forms in found.items()
+    }
+
+
+def near_recipes(recipe: AnyRecipe, *, shortest: str = "fp32") -> dict[str, AnyRecipe]:
+    """Recipes with other values of one setting, or of two that belong together, whose steps may be faster.
+
+    Args:
+        recipe: to begin with.
+        shortest: number format on the wire down to which rounding is allowed.
+
+    Returns:
+        By what is changed, as ``--set`` takes it, with "; " between two; what recipes refuse is left out.
+    """
+    near = _near_graph(recipe) if isinstance(recipe, Recipe) else _near_log(recipe)
+    near += [{name: form} for name, forms in shorter_formats(recipe, shortest).items() for form in forms]
+    found = dict[str, AnyRecipe]()
+    for changes in near:
+        with contextlib.suppress(RecipeError):
+            found["; ".join(f"{name} = {json.dumps(value)}" for name, value in changes.items())] = changed(
+                recipe, changes
+            )
+    return found
+
+
+def changed(recipe: AnyRecipe, changes: Changes) -> AnyRecipe:
+    """A recipe with other values of some settings: RecipeError where they do not go together."""
+    values = copy.deepcopy(recipe.settings())
+    for name, value in changes.items():
+        section, _, key = name.partition(".")
+        values[section][key] = value
+    return make_any_recipe(values, source=recipe.name, base=Path())
+
+
+def _near_graph(recipe: Recipe) -> list[dict[str, Any]]:
+    if recipe.full_graph.enabled:
+        return [
+            {"full_graph.partial_sums": not recipe.full_graph.partial_sums},
+            {"full_graph.recompute": not recipe.full_graph.recompute},
+        ]
+    cache, pipeline = recipe.cache, recipe.pipeline
+    size = ("cache.memory_gib", cache.memory_gib) if isinstance(cache.alpha, str) else ("cache.alpha", cache.alpha)
+    return [
+        {size[0]: size[1] / 2},
+        {size[0]: 2 * size[1] or 0.1},
+        {"cache.window": 0 if cache.window else 8},
+        *({"pipeline.depth": depth} for depth in (0, 2, 4, 8) if depth != pipeline.depth),
+        {"pipeline.sampler_threads": pipeline.sampler_threads + 1},
+    ]
+
+
+def _near_log(recipe: AnyRecipe) -> list[dict[str, Any]]:
+    assert not isinstance(recipe, Recipe)
+    training, groups = recipe.training, recipe.deduplication.groups
+    found: list[dict[str, Any]] = []
+    if recipe.plan.file is None:
+        found += [{"plan.planner": planner} for planner in PLANNERS if planner != recipe.plan.planner]
+    halved = {"training.batch_size": training.batch_size // 2, "training.accumulate": 2 * training.accumulate}
+    whole = {"training.batch_size": training.batch_size * 2, "training.accumulate": training.accumulate // 2}
+    found += [halved] * (training.batch_size > 1) + [whole] * (training.accumulate > 1)
+    if groups:
+        found.append({"deduplication.groups": []})
+    return found
+
+
+def sweep(
+    recipes: Mapping[str, AnyRecipe], *, steps: int, rounds: int, say: Callable[[str], None] = print
+) -> dict[str, Measured | str]:
+    """Train some steps under each recipe, round after round, every other one backwards. Collective; nothing is kept.
+
+    What faster means shows where it is so in every round. Before the rounds the first recipe trains once, uncounted, so
+    that kernels are compiled.
+
+    Args:
+        recipes: by what is said of them; the ranks join the job as the first of them says. Must agree.
+        steps: that are measured in each round, after a few that are not.
+        rounds: how many.
+        say: is told, on rank 0, what is done.
+
+    Returns:
+        Of each recipe what it took, or why it was refused; the same on every rank.
+
+    Raises:
+        WindrowError: the first recipe cannot be trained.
+    """
+    first, seconds = next(iter(recipes)), defaultdict[str, list[float]](list)
+    most = recipes[first].training.batch_size
+    found = dict[str, Measured | str]()
+    with joined_job(recipes[first].run) as (world, device):
+        with make_trainer(world, recipes[first], device) as trainer:
+            run_steps(trainer, 1)
+        for number in range(rounds):
+            for name in list(recipes)[:: -1 if number % 2 else 1]:
+                if isinstance(found.get(name), str):
+                    continue
+                if world.rank == 0:
+                    say(f"round {number + 1} of {rounds}: {name}")
+                try:
+                    trainer = make_trainer(world, recipes[name], device)
+                except WindrowError as error:
+                    found[name] = str(error)  # What does not fit is refused by all ranks alike.
+                    continue
+                # As many samples, where minibatches are smaller.
+                own = steps * max(1, round(most / recipes[name].training.batch_size))
+                with trainer:
+                    cost, _ = run_steps(trainer, own)
+                    samples = _samples(trainer, range(AROUND, AROUND + own))
+                    loss = trainer.loss_so_far() / _samples(trainer, range(own + 2 * AROUND))
+                del trainer
+                gc.collect()  # Tables of two trainers may be more than fits into memory.
+                sent = sum(map(sum, cost.bytes_sent.values()))
+                everyone = world.all_gather_object((cost.seconds, sent), stage="sweep")
+                took, bytes_of_ranks = zip(*everyone, strict=True)
+                seconds[name].append(max(took) / samples)
+                sent_bytes = sum(bytes_of_ranks) / samples
+                found[name] = Measured(sample_s=tuple(seconds[name]), sent_bytes=sent_bytes, loss=loss)
+    return {name: found[name] for name in recipes}
+
+
+def _verdict(ratios: Sequence[float]) -> str:
+    return "faster" if min(ratios) > 1 else "slower" if max(ratios) < 1 else "no difference that shows"
+
+
+def _samples(trainer: Trainer, steps: range) -> int:
+    """Samples of so many steps from the first on, over all ranks."""
+    positions = (divmod(step, trainer.steps_per_epoch) for step in steps)
+    return sum(trainer.task.global_batch_size(epoch % trainer.options.epochs, step) for epoch, step in positions)
+
+
+def sweep_rows(found: Mapping[str, Measured | str]) -> list[dict[str, Any]]:
+    """A sweep as a table, the fastest first, what was refused last; ratios are those of the rounds, their median."""
+    first = found[next(iter(found))]
+    assert isinstance(first, Measured)
+    rows, refused = list[dict[str, Any]](), list[dict[str, Any]]()
+    for name, one in found.items():
+        if isinstance(one, str):
+            refused.append({"change": name, "samples/s": None, "": f"refused: {one.partition(': ')[2] or one}"[:80]})
+            continue
+        ratios = [before / now for before, now in zip(first.sample_s, one.sample_s, strict=True)]
+        rows.append(
+            {
+                "change": name,
+                "samples/s": 1 / median(one.sample_s),
+                "times as fast": median(ratios),
+                "in all rounds": f"{min(ratios):.2f} to {max(ratios):.2f}",
+                "kB sent a sample": one.sent_bytes / 1e3,
+                "loss": one.loss,
+                "": "" if one is first else _verdict(ratios),
+            }
+        )
+    return [*sorted(rows, key=lambda row: -float(row["times as fast"])), *refused]
