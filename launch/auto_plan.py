@@ -58,8 +58,8 @@ def plan_graph(
 ) -> AutoPlan:
     """Propose settings for sampled training of a partitioned graph.
 
-    Rows are kept up to ``cache.memory_gib``, but no more than the shortest epoch needs within 1 %. A step of training
-    must be known, and the network: what pays follows from both.
+    Rows are kept up to ``cache.memory_gib``, those that spare more transfers than they cost. A step of training must be
+    known, and the network: what pays follows from both.
 
     Args:
         recipe: to begin with.
@@ -80,7 +80,7 @@ def plan_graph(
         raise RecipeError(
             'full-graph training chooses by itself: set full_graph.method = "auto" and full_graph.messages = "adaptive"'
         )
-    wire, cache, pipelined = recipe.wire, recipe.cache, recipe.pipeline.depth > 0
+    wire, pipelined = recipe.wire, recipe.pipeline.depth > 0
     allowed = shorter_formats(recipe, shortest)
     seconds, chosen = float("inf"), str(wire.vectors)
     for form in [wire.vectors, *allowed.get("wire.vectors", [])]:
@@ -89,13 +89,10 @@ def plan_graph(
         if form == wire.vectors:
             before = _step(found.marks["recipe"], found.steps, pipelined=pipelined)
             sums = _best(found.formats, "wire.sums", allowed)
-        size = min((found.marks[name] for name in ("knee", "auto")), key=lambda one: one.kept_rows)
-        step = _step(size, found.steps, pipelined=True)
+        step = _step(found.marks["auto"], found.steps, pipelined=True)
         if step.seconds < seconds:
-            seconds, chosen, after, kept = step.seconds, form, step, size
-    changes: dict[str, Any] = {"wire.vectors": chosen, "pipeline.depth": recipe.pipeline.depth or 4}
-    # As much as "auto" keeps, the recipe need not say in numbers.
-    changes["cache.alpha"] = "auto" if kept is found.marks["auto"] and cache.alpha == "auto" else round(kept.alpha, 4)
+            seconds, chosen, after = step.seconds, form, step
+    changes = {"cache.alpha": "auto", "wire.vectors": chosen, "pipeline.depth": recipe.pipeline.depth or 4}
     if sums is not None:
         changes["wire.sums"] = sums.form
         after = replace(after, seconds=after.seconds - (sums.saved_s - sums.codec_s))

@@ -1,0 +1,197 @@
+"""Whether what ``windrow plan --auto`` proposes is as fast as what is near it: six jobs on 4 emulated hosts.
+
+Of each job a recipe is written as a newcomer might, links are measured, and settings proposed from predictions alone,
+number formats of 8 bits on the wire allowed. Then ``windrow sweep`` trains some steps under what is proposed, under
+each recipe near that, and under the first one, in turn. The aim is a proposal whose fastest neighbour is at most 1.1
+times as fast. "predicted" is how many times as fast as the first recipe the proposal should be, "measured" how many it
+is; of
+logs predictions leave out the dense part.
+
+    tolokers       GraphSAGE, 2 layers, 11,758 vertices, a cache that has no room for all rows
+    communities    GraphSAGE, 3 layers, 100,000 generated vertices with 128 features, likewise
+    clicks         DLRM on a generated log, 5 % of the published tables' rows, in order of time
+    sessions       the same, samples of a session together
+
+    python benchmarks/plan_auto.py [--short]
+"""
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.harness.power_law import power_law_communities
+from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, Table
+from windrow.comm.connect import connect
+from windrow.comm.hosts import gather_hosts
+from windrow.comm.links import Links, links_from_json, links_to_json
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.partitioning import graph_to_store, partition_to_store
+from windrow.launch.auto_plan import AutoPlan, plan_graph, plan_log
+from windrow.launch.commands.arguments import step_work
+from windrow.launch.known_links import cache_folder, known_links
+from windrow.launch.rank_process import keep_freed_memory
+from windrow.launch.recipe import AnyRecipe, Recipe, make_any_recipe
+from windrow.launch.sweep import AS_IT_IS, changed, near_recipes, sweep
+from windrow.partition.options import PartitionOptions
+from windrow.recsys.log.prepare import prepare_log
+from windrow.recsys.log.store import LogStore
+from windrow.recsys.log.synthetic.generate import generate_log, session_log_recipe
+from windrow.recsys.log.synthetic.options import recd
+
+HOSTS = 4
+SEED = 5
+SHORTEST = "int8"
+FIRST = "the first recipe"
+JOBS = (
+    *(("tolokers", "20mbit"), ("clicks", "1gbit")),
+    *(("communities", "100mbit"), ("communities", "1gbit"), ("clicks", "100mbit"), ("sessions", "1gbit")),
+)
+"""Data and rate of the links; the short form has the first two."""
+MOST_SLOWER = 1.1
+RUN = {"threads": 1, "seed": SEED}
+
+
+def recipe_of(data: str, folder: Path) -> AnyRecipe:
+    """The recipe that a job begins with; its data are made."""
+    values = graph_values(data) if data in {"tolokers", "communities"} else log_values(data, folder)
+    values |= {"name": data, "store": str(folder / data), "run": RUN}
+    return make_any_recipe(values, source=data, base=folder)
+
+
+def graph_values(data: str) -> dict[str, Any]:
+    """Settings of a graph's recipe."""
+    tolokers = Path(__file__).resolve().parent.parent / "examples" / "data" / "tolokers.npz"
+    small = data == "tolokers"
+    return {
+        "graph": {"path": str(tolokers) if small else "generated.npz"},
+        "partition": {"num_parts": HOSTS, "restarts": 1, "refine_cycles": 1},
+        "model": {"hidden": 64, "num_layers": 2 if small else 3},
+        "sampler": {"fanouts": [10, 10] if small else [15, 10, 5]},
+        "training": {"batch_size": 1024, "epochs": 50},
+        "cache": {"memory_gib": 5e-5 if small else 5e-3},
+    }
+
+
+def log_values(data: str, folder: Path) -> dict[str, Any]:
+    """Settings of a log's recipe."""
+    in_sessions = data == "sessions"
+    values = session_log_recipe(recd(rows_scale=0.05, length_scale=0.3), log=str(folder / "log.parquet"), store=data)
+    return values | {
+        "deduplication": {"groups": [], "cluster": in_sessions},
+        "tables": {"dim": 32},
+        "plan": {"ranks_per_core": 2.0},
+        "model": {"kind": "dlrm", "bottom": [64], "top": [64]},
+        "training": {"batch_size": 2048, "shuffle": "sessions" if in_sessions else "window", "epochs": 20},
+    }
+
+
+def make_data(recipe: AnyRecipe, folder: Path, *, samples: int) -> None:
+    """Partition, or prepare."""
+    if not isinstance(recipe, Recipe):
+        log = folder / "log.parquet"
+        if not log.exists():
+            generate_log(log, recd(rows_scale=0.05, length_scale=0.3, seed=SEED), samples=samples)
+        prepare_log(recipe.store, recipe.log, recipe.split, cluster=recipe.deduplication.cluster)
+    elif recipe.name == "tolokers":
+        partition_to_store(recipe)
+    else:
+        graph = power_law_communities(
+            100_000, 1_500_000, seed=SEED, num_communities=100, mixing=0.3, num_features=128, num_classes=16,
+            train_share=0.3,
+        )  # fmt: skip
+        options = PartitionOptions(num_parts=HOSTS, restarts=1, refine_cycles=1)
+        graph_to_store(graph, recipe.store, options, sampler=recipe.sampler, training=recipe.training)
+
+
+def propose(recipe: AnyRecipe, links: Links) -> AutoPlan:
+    """What the command proposes."""
+    if not isinstance(recipe, Recipe):
+        return plan_log(recipe, LogStore.open(recipe.store), HOSTS, links, shortest=SHORTEST)
+    graph = PartitionedGraph.open(recipe.store, rank=0, size=HOSTS, read_features=False)
+    work, _ = step_work(graph, recipe, links, HOSTS)
+    return plan_graph(recipe, graph, links, work, shortest=SHORTEST)
+
+
+def work(task: Mapping[str, Any]) -> object:
+    """Be one of the hosts: measure links, which are kept, or train some steps under several recipes."""
+    if "recipes" not in task:
+        with connect("mpi", deadline_s=300) as world:
+            links, _ = known_links(world, hosts=gather_hosts(world), folder=cache_folder())
+        return links_to_json(links)
+    keep_freed_memory()
+    settings = json.loads(Path(task["recipes"]).read_text("utf-8"))
+    recipes = {name: make_any_recipe(values, source=name, base=Path("/")) for name, values in settings.items()}
+    found = sweep(recipes, steps=task["steps"], rounds=task["rounds"], say=lambda _: None)
+    return {name: one if isinstance(one, str) else asdict(one) for name, one in found.items()}
+
+
+def measure(program: Program) -> Findings:
+    """Do every job."""
+    steps, rounds, samples = (4, 1, 30_000) if program.short else (12, 3, 60_000)
+    figures: dict[str, float] = {}
+    aims: dict[str, Aim] = {}
+    tables: dict[str, Table] = {}
+    with tempfile.TemporaryDirectory(prefix="plan_auto-") as name:
+        folder = Path(name)
+        kept = {"XDG_CACHE_HOME": str(folder / "cache")}
+        for data, rate in JOBS[:2] if program.short else JOBS:
+            recipe = recipe_of(data, folder)
+            if not recipe.store.exists():
+                make_data(recipe, folder, samples=samples)
+            told = program.on_ranks(HOSTS, {}, rate=rate, environment=kept)
+            proposal = propose(recipe, links_from_json(told, source=rate))
+            planned = changed(recipe, proposal.changes)
+            recipes = {AS_IT_IS: planned, FIRST: recipe, **near_recipes(planned, shortest=SHORTEST)}
+            tried = folder / "recipes.json"
+            tried.write_text(json.dumps({what: one.settings() for what, one in recipes.items()}), encoding="utf-8")
+            task = {"recipes": str(tried), "steps": steps, "rounds": rounds}
+            found = program.on_ranks(HOSTS, task, rate=rate, environment=kept, deadline_s=3600)
+            job = f"{data}_{rate}"
+            conclude_job(job, proposal, found, figures, aims)
+            tables[f"{job}: proposed {dict(proposal.changes)}"] = table_of(found)
+    return Findings(figures=figures, aims=aims, tables=tables)
+
+
+def times_as_fast(found: Mapping[str, Any], one: str, other: str) -> float:
+    """Median over the rounds of how many times as fast one recipe is as another."""
+    pairs = zip(found[one]["sample_s"], found[other]["sample_s"], strict=True)
+    return float(median(of_other / of_one for of_one, of_other in pairs))
+
+
+def conclude_job(
+    job: str, proposal: AutoPlan, found: Mapping[str, Any], figures: dict[str, float], aims: dict[str, Aim]
+) -> None:
+    """The proposal beside its fastest neighbour, and beside the recipe that it began with."""
+    near = [name for name, one in found.items() if name not in {AS_IT_IS, FIRST} and not isinstance(one, str)]
+    fastest = max(times_as_fast(found, name, AS_IT_IS) for name in near)
+    figures |= {
+        f"{job}_fastest_neighbour_over_proposed_ratio": fastest,
+        f"{job}_proposed_over_first_ratio": times_as_fast(found, AS_IT_IS, FIRST),
+        f"{job}_predicted_over_first_ratio": proposal.before.seconds / proposal.after.seconds,
+    }
+    aims[job] = Aim(f"no neighbour more than {MOST_SLOWER:g} times as fast as what is proposed", fastest <= MOST_SLOWER)
+
+
+def table_of(found: Mapping[str, Any]) -> Table:
+    """What was measured of a job."""
+    return Table.from_rows(
+        [
+            {
+                "recipe": "proposed" if name == AS_IT_IS else name,
+                "samples/s": None if isinstance(one, str) else 1 / median(one["sample_s"]),
+                "over proposed": None if isinstance(one, str) else times_as_fast(found, name, AS_IT_IS),
+                "kB sent a sample": None if isinstance(one, str) else one["sent_bytes"] / 1e3,
+                "loss": None if isinstance(one, str) else one["loss"],
+            }
+            for name, one in found.items()
+        ]
+    )
+
+
+if __name__ == "__main__":
+    run_benchmark(__file__, __doc__, measure, work=work, ranks=True)
