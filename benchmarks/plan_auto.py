@@ -4,8 +4,7 @@ Of each job a recipe is written as a newcomer might, links are measured, and set
 number formats of 8 bits on the wire allowed. Then ``windrow sweep`` trains some steps under what is proposed, under
 each recipe near that, and under the first one, in turn. The aim is a proposal whose fastest neighbour is at most 1.1
 times as fast. "predicted" is how many times as fast as the first recipe the proposal should be, "measured" how many it
-is; of
-logs predictions leave out the dense part.
+is; of logs predictions leave out the dense part.
 
     tolokers       GraphSAGE, 2 layers, 11,758 vertices, a cache that has no room for all rows
     communities    GraphSAGE, 3 layers, 100,000 generated vertices with 128 features, likewise

@@ -118,8 +118,6 @@ class CachedStore:
             page-locked memory of the host. Means nothing on a CPU.
         shared: the rows of ranks on this host as the codec encodes them, which then do not travel; all ranks give them,
             or none. None: all rows of other ranks travel.
-        window: how many minibatches ahead are known by whoever plans, so that the cache may change from one to the next
-            (`CacheWindow`); `cached_ids` are the most probable first then. 0: it stays as it is.
 
     Raises:
         ValueError: `offsets` or `rows` do not fit the world.
@@ -139,7 +137,6 @@ class CachedStore:
         device: torch.device | None = None,
         device_share: float = 1.0,
         shared: SharedRows | None = None,
-        window: int = 0,
     ) -> None:
         self.world = world
         self.stage = stage
@@ -179,12 +176,7 @@ class CachedStore:
         missing = sum(compress(map(operator.sub, sizes, kept), self.by_message))
         self.needs_messages = bool(world.all_reduce(torch.tensor(missing), stage=f"{stage}: cache", op="max"))
         """Whether some rank lacks a row; else nothing is ever sent."""
-        self.window: CacheWindow | None = None
-        """Says of each minibatch what is cached, see `plan`; None where the cache stays as it is."""
-        self._index = self.index
-        if window and len(wanted) and self.needs_messages:
-            self.window = CacheWindow(self.index, wanted, self.by_message, length=window)
-            self._index = self.index[:0]
+        self._kept = wanted
         self.under_way: list[RowGather] = []
         """Gathers that were started, and are not finished."""
         self.wire = Wire(
@@ -200,11 +192,25 @@ class CachedStore:
         """How rows that are asked for travel."""
 
     def plan(self, ids: Tensor) -> RowRequest:
-        """Work out where the rows of ids, int64 [n] on the CPU, come from, for `start`; see `plan_request`.
+        """Work out where the rows of ids, int64 [n] on the CPU, come from, for `start`; see `plan_request`."""
+        return plan_request(ids, self.offsets, self.world.rank, self.index)
 
-        Where there is a `window`, nothing is taken for cached yet: the result goes through its `planned`.
+    def plan_uncached(self, ids: Tensor) -> RowRequest:
+        """The same as if nothing were cached, for a `window`."""
+        return plan_request(ids, self.offsets, self.world.rank, self.index[:0])
+
+    def window(self, length: int) -> CacheWindow | None:
+        """What changes the cache from minibatch to minibatch, where so many that follow each are known.
+
+        Once; ids were given the most probable first. What `plan` takes for cached from then on is there when the
+        gathers that were started have been finished (`settle`).
+
+        Returns:
+            None where the cache may stay as it is: no length, nothing in it, or nothing that is ever sent.
         """
-        return plan_request(ids, self.offsets, self.world.rank, self._index)
+        if not length or not len(self._kept) or not self.needs_messages:
+            return None
+        return CacheWindow(self.index, self._kept, self.by_message, length=length)
 
     def start(self, request: RowRequest) -> "RowGather":
         """Begin to gather what was planned: tell other ranks how many rows are wanted. Collective; does not wait.
@@ -220,12 +226,13 @@ class CachedStore:
         return gather
 
     def settle(self) -> None:
-        """Finish the gathers whose caller has given them up: messages must not land in memory that is gone. Collective.
+        """Wait for all gathers that were started, so that nobody else's rows are between theirs. Collective.
 
-        Every rank has started the same ones.
+        They keep what they have found, for a caller who comes back. Messages of those whose caller has given them up no
+        longer land in memory that is gone.
         """
         while self.under_way:
-            self.under_way[0].finish()
+            self.under_way[0].arrive()
 
     def travelling(self, grouped: Tensor, counts: Sequence[int]) -> list[Tensor]:
         """What is grouped by rank, [sum(counts)], for each rank; nothing for those whose rows do not travel."""
@@ -245,6 +252,8 @@ class RowGather:
         self._request = request
         self._asked = asked
         self._transfer: Transfer | None = None
+        self._found: Tensor | None = None
+        self._num_shared = 0
 
     def send_ids(self) -> None:
         """Wait for the counts, then tell other ranks which rows are wanted of them. Collective."""
@@ -281,6 +290,25 @@ class RowGather:
         Returns:
             `out`, or the new rows: in the order of the ids.
         """
+        found = self._gather(out) if self._found is None else self._found if out is None else out.copy_(self._found)
+        store, request = self._store, self._request
+        # Counted when they are asked for: a gather that is under way when a checkpoint is written is made again after
+        # it.
+        if store.world.meter is not None:
+            store.world.meter.record_found(
+                f"{store.stage}: rows",
+                local=len(request.local),
+                cached=len(request.cached),
+                shared=self._num_shared,
+                remote=len(request.remote) - self._num_shared,
+            )
+        return found
+
+    def arrive(self) -> None:
+        """Do all of it but hand the rows over, which `finish` does then. Collective."""
+        self._found = self._gather(None)
+
+    def _gather(self, out: Tensor | None) -> Tensor:
         self.send_rows()
         store, request = self._store, self._request
         if out is None:
@@ -288,10 +316,9 @@ class RowGather:
         store.local.move(request.local, out, request.local_places)
         slots, places = request.cached.to(store.device), request.cached_places.to(store.device)
         store.codec.decode(store.cached, out, positions=slots, places=places)
-        shared = 0
         if store.shared is not None:
             grouped = request.remote, request.remote_counts, request.remote_places
-            shared = store.shared.read(*grouped, store.offsets, store.codec, out)
+            self._num_shared = store.shared.read(*grouped, store.offsets, store.codec, out)
         if self._transfer is not None:
             if store.packed is None:
                 self._transfer.finish([out])
@@ -300,15 +327,6 @@ class RowGather:
                 store.codec.decode(self._arriving, out, places=self._places.to(store.device))
             self._keep(out)
         store.under_way.remove(self)
-        # Counted when they are there: a gather that is under way when a checkpoint is written is made again after it.
-        if store.world.meter is not None:
-            store.world.meter.record_found(
-                f"{store.stage}: rows",
-                local=len(request.local),
-                cached=len(request.cached),
-                shared=shared,
-                remote=len(request.remote) - shared,
-            )
         return out
 
     def _keep(self, out: Tensor) -> None:

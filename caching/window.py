@@ -64,8 +64,7 @@ class CacheWindow:
         """Plan minibatches, each when so many that follow it are known as the window is long, or all there are.
 
         Args:
-            requests: of each minibatch, distinct ids of which none is taken for cached, as `CacheWindow`'s store plans
-                them; drawn when they are needed.
+            requests: of each minibatch, distinct ids, of which none is taken for cached; drawn when they are needed.
 
         Yields:
             Each request with what the cache holds of it, and what it keeps: rows that must be there before those of the

@@ -222,7 +222,7 @@ def infer_sampled(
     )
     # One key for all steps: what a vertex samples then does not depend on which seeds share its step.
     tasks = (SeedTask(seeds=own[first:last], epoch=0, step=0) for first, last in bounds)
-    with contextlib.closing(pipeline):
+    with contextlib.closing(pipeline), world.background_progress():
         for step, ((first, last), loaded) in enumerate(zip(bounds, pipeline.run(tasks), strict=True), start=1):
             inputs = loaded.inputs()
             if first < last:

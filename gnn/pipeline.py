@@ -233,6 +233,7 @@ class MinibatchPipeline:
         stopwatch: gets the stages "sample" (threads), "wait for samples" and "fetch" (main thread).
         embedding: where rows are that are learnt; their ids travel ahead, and they themselves when the minibatch is
             computed. None for none.
+        window: minibatches that are sampled further ahead, so that the store's cache may change with them.
     """
 
     def __init__(
@@ -245,9 +246,10 @@ class MinibatchPipeline:
         device: torch.device,
         stopwatch: Stopwatch,
         embedding: EmbeddingModule | None = None,
+        window: int = 0,
     ) -> None:
-        self._world = world
         self._store = store
+        self._window = store.window(window)
         self._embedding = embedding
         self._depth = options.depth
         self._rows_ahead = max(1, options.depth - 2)
@@ -260,7 +262,7 @@ class MinibatchPipeline:
         self._given_up: list[RowLookup] = []
         self._loader = _MinibatchLoader(
             sampler,
-            store.plan,
+            store.plan if self._window is None else store.plan_uncached,
             threads=options.sampler_threads if options.depth else 0,
             deadline_s=world.deadline_s,
             stopwatch=stopwatch,
@@ -270,26 +272,30 @@ class MinibatchPipeline:
         """Make a minibatch for each task and fetch its rows, in their order. Collective: every rank takes as many.
 
         Tasks are drawn ahead of time; the next minibatch is asked for when this one is computed, and the caller may
-        call other collectives in between. Who stops before the last leaves exchanges under way; they are ended when
-        the pipeline runs again.
+        call other collectives in between, and run other pipelines on the store. Who stops before the last leaves
+        exchanges under way; they are ended when a pipeline runs again.
 
         Raises:
             DataError: a seed or a row is not there.
             DeadlineError: a rank did not come in time.
         """
+        self._store.settle()
+        for lookup in self._given_up:
+            lookup.drop()
+        self._given_up.clear()
         planned = self._planned(self._loader.run(tasks))
-        try:
-            if self._depth == 0:
-                for one in planned:
-                    with self._stopwatch.measure("fetch"):
-                        loaded = self._load(*self._start(one))
-                    yield loaded
-            else:
-                with contextlib.closing(self._fetched(planned)) as fetched:
-                    yield from self._copied(fetched)
-        finally:
-            # Until the next run the memory is for others.
-            self._combined = self._combined.new_empty((0, *self._store.row_shape))
+        if self._depth == 0:
+            for one in planned:
+                with self._stopwatch.measure("fetch"):
+                    loaded = self._load(*self._start(one))
+                yield loaded
+        else:
+            with contextlib.closing(self._fetched(planned)) as fetched:
+                yield from self._copied(fetched)
+
+    def rest(self) -> None:
+        """Let others have the memory of the last minibatch's rows, until the next one is asked for."""
+        self._combined = self._combined.new_empty((0, *self._store.row_shape))
 
     def close(self) -> None:
         """End the threads that sample."""
@@ -297,8 +303,7 @@ class MinibatchPipeline:
 
     def _planned(self, sampled: Iterator[_PlannedMinibatch]) -> Iterator[_PlannedMinibatch]:
         """Where the cache changes from minibatch to minibatch, plan each when those that follow it are known."""
-        window = self._store.window
-        if window is None:
+        if self._window is None:
             yield from sampled
             return
         seen = deque[_PlannedMinibatch]()
@@ -308,7 +313,7 @@ class MinibatchPipeline:
                 seen.append(one)
                 yield one.request
 
-        for request in window.planned(requests()):
+        for request in self._window.planned(requests()):
             yield replace(seen.popleft(), request=request)
 
     def _copied(self, fetched: Iterator[LoadedMinibatch]) -> Iterator[LoadedMinibatch]:
@@ -326,20 +331,15 @@ class MinibatchPipeline:
 
     def _fetched(self, planned: Iterator[_PlannedMinibatch]) -> Generator[LoadedMinibatch, None, None]:
         flights: deque[_Flight] = deque()
-        with self._world.background_progress():
-            self._store.settle()
-            for lookup in self._given_up:
-                lookup.drop()
-            self._given_up.clear()
-            try:
+        try:
+            self._move_on(flights, planned)
+            while flights:
+                with self._stopwatch.measure("fetch"):
+                    loaded = self._load(*flights.popleft())
                 self._move_on(flights, planned)
-                while flights:
-                    with self._stopwatch.measure("fetch"):
-                        loaded = self._load(*flights.popleft())
-                    self._move_on(flights, planned)
-                    yield loaded
-            finally:
-                self._given_up += [lookup for _, _, lookup in flights if lookup is not None]
+                yield loaded
+        finally:
+            self._given_up += [lookup for _, _, lookup in flights if lookup is not None]
 
     def _move_on(self, flights: deque[_Flight], planned: Iterator[_PlannedMinibatch]) -> None:
         """Begin new exchanges until there are enough, and bring every exchange to the stage of its place."""

@@ -1,8 +1,9 @@
 """Learning about vertices of a partitioned graph: minibatches of seeds, their features, loss and metrics."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -136,6 +137,8 @@ class GraphTask(VertexTask[LoadedMinibatch]):
         policy: Any = cache
         self._cache = CacheOptions(policy=policy) if isinstance(cache, str) else cache or CacheOptions()
         self._choice: CacheChoice | None = None
+        self._running: tuple[Generator[LoadedMinibatch, None, None], int] | None = None
+        """Minibatches that come next, and the number of the first of them."""
         self._cached_ids = cached_ids
 
     def start_pipeline(self, metrics: Metrics, demand: Demand | None = None) -> None:
@@ -173,7 +176,6 @@ class GraphTask(VertexTask[LoadedMinibatch]):
             stage="features",
             device=setup.device,
             shared=shared,
-            window=self._cache.window,
             device_share=self._cache.gpu_share if setup.device.type == "cuda" else 1.0,
         )
         expected = self._choice and self._choice.expected_rows
@@ -188,6 +190,7 @@ class GraphTask(VertexTask[LoadedMinibatch]):
             device=setup.device,
             stopwatch=setup.stopwatch,
             embedding=self._embedding,
+            window=self._cache.window,
         )
         # What was rounded for the wire alone would make measured figures depend on the number of ranks.
         is_exact = graph.features.dtype != torch.float32 or setup.wire.vectors == "fp32"
@@ -208,9 +211,30 @@ class GraphTask(VertexTask[LoadedMinibatch]):
     def seeds(self, epoch: int, step: int) -> SeedTask:
         """What this rank samples in a step."""
 
-    def minibatches(self, epoch: int, steps: range) -> AbstractContextManager[Iterator[LoadedMinibatch]]:
-        """Sampled and fetched ahead, see `windrow.gnn.pipeline`."""
-        return closing(self._pipeline.run(self.seeds(epoch, step) for step in steps))
+    @contextmanager
+    def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[LoadedMinibatch]]:
+        """Sampled and fetched ahead, see `windrow.gnn.pipeline`, from one call and one epoch into the next.
+
+        Between them, minibatches that come next stay under way: memory for as many as the pipeline is deep.
+        """
+        of_epoch, epochs = self.steps_per_epoch, max(self.setup.options.epochs, epoch + 1)
+        first, last = epoch * of_epoch + steps.start, epochs * of_epoch
+        running, position = self._running or (None, 0)
+        self._running = None
+        if running is None or position != first:
+            if running is not None:
+                running.close()
+            numbers = (divmod(number, of_epoch) for number in range(first, last))
+            running, position = self._pipeline.run(self.seeds(*number) for number in numbers), first
+        with self.setup.world.background_progress(), ExitStack() as after:
+            after.callback(running.close)
+            # Nothing is drawn that is not asked for: the next call goes on there.
+            yield islice(running, len(steps))
+            if first + len(steps) < last:
+                after.pop_all()
+                self._running = running, first + len(steps)
+        if steps.stop == of_epoch:
+            self._pipeline.rest()
 
     def forward(self, minibatch: LoadedMinibatch) -> Any:
         """Run the model on a minibatch."""
@@ -294,6 +318,8 @@ class GraphTask(VertexTask[LoadedMinibatch]):
 
     def close(self) -> None:
         """End the threads that sample."""
+        if self._running is not None:
+            self._running[0].close()
         self._pipeline.close()
 
 

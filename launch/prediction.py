@@ -219,15 +219,7 @@ def _infer(
         cached_ids = choose_inference_cache(
             world, part, ids, recipe.cache, fanouts=_fanouts(recipe), batch_size=batch_size, shared=shared
         )
-        store = CachedStore(
-            world,
-            part.offsets,
-            part.features,
-            cached_ids=cached_ids,
-            stage="features",
-            shared=shared,
-            window=recipe.cache.window,
-        )
+        store = CachedStore(world, part.offsets, part.features, cached_ids=cached_ids, stage="features", shared=shared)
     evaluator = Evaluator(
         world,
         part,

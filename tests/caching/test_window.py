@@ -93,18 +93,20 @@ def test_what_was_seen_and_not_planned_is_forgotten():
 @pytest.mark.parametrize("shared", [False, True])
 def test_rows_are_those_of_a_cache_that_stays(spmd, codec, storage, shared):
     def body(world):
-        plain, store = (make_store(world, 0.3, codec, storage, shared, window=length) for length in (0, 2))
+        plain, store = (make_store(world, 0.3, codec, storage, shared) for _ in range(2))
+        window = store.window(2)
+        assert plain.window(0) is None
         generator = np.random.default_rng(world.rank)
         minibatches = [torch.from_numpy(generator.permutation(ROWS)[:40]) for _ in range(6)]
-        requests, asked = map(store.plan, minibatches), [0, 0]
-        for ids, request in zip(minibatches, store.window.planned(requests) if store.window else requests, strict=True):
+        requests, asked = map(store.plan_uncached if window else store.plan, minibatches), [0, 0]
+        for ids, request in zip(minibatches, window.planned(requests) if window else requests, strict=True):
             out, same = (torch.empty(len(ids), COLUMNS) for _ in range(2))
             found = store.start(request).finish(out)
             assert torch.equal(found, plain.start(plain.plan(ids)).finish(same))
             if codec in DTYPES:
                 assert torch.equal(found, expected(ids, world, codec, storage, torch.float32))
             asked = [asked[0] + len(request.remote), asked[1] + len(plain.plan(ids).remote)]
-        assert (store.window is not None) == store.needs_messages
+        assert (window is not None) == store.needs_messages
         assert asked[0] < asked[1] or not store.needs_messages
 
     spmd(body)

@@ -39,7 +39,6 @@ def make_pipeline(world, *, depth, cached=(), threads=1, device=CPU, window=0):
         graph.features[first:last].clone(),
         cached_ids=torch.tensor(remote, dtype=torch.int64),
         device=device,
-        window=window,
     )
     sampler = NeighborSampler(graph.indptr, graph.indices, (4, 3), seed=9)
     pipeline = MinibatchPipeline(
@@ -49,6 +48,7 @@ def make_pipeline(world, *, depth, cached=(), threads=1, device=CPU, window=0):
         PipelineOptions(depth=depth, sampler_threads=threads),
         device=device,
         stopwatch=Stopwatch(),
+        window=window,
     )
     return pipeline, graph
 

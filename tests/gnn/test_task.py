@@ -108,6 +108,32 @@ def test_a_window_of_the_cache_changes_no_bit_and_spares_rows(spmd, wire):
         assert fewer < 0.95 * asked if several else fewer == asked == 0
 
 
+def test_minibatches_go_on_from_epoch_to_epoch():
+    """What comes next stays under way while others use the network; who begins elsewhere gets what is there."""
+
+    def body(world):
+        with make_trainer(world, make_graph(), shared_memory=False, epochs=4) as trainer:
+            pipeline, begun = trainer.task._pipeline, []
+            run = pipeline.run
+
+            def counted(tasks):
+                begun.append(None)
+                return run(tasks)
+
+            pipeline.run = counted
+            whole, first, rest = range(trainer.steps_per_epoch), range(1), range(1, trainer.steps_per_epoch)
+            for epoch, steps in ((0, whole), (1, whole), (2, first), (2, rest), (3, whole), (1, first), (1, rest)):
+                with trainer.task.minibatches(epoch, steps) as minibatches:
+                    seen = [(loaded.task.epoch, loaded.task.step) for loaded in minibatches]
+                assert seen == [(epoch, step) for step in steps]
+                trainer.evaluate()
+                world.barrier(stage="between")
+            # Once at first, and once where epoch 1 came after epoch 3.
+            return len(begun)
+
+    assert Loopback.run(2, body) == [2, 2]
+
+
 @pytest.mark.parametrize("wire", ["fp32", "bf16", "int8"])
 def test_shared_memory_changes_no_bit_and_spares_all_traffic(spmd, wire):
     def body(world):
