@@ -167,11 +167,13 @@ def conclude_job(
 ) -> None:
     """The proposal beside its fastest neighbour, and beside the recipe that it began with."""
     near = [name for name, one in found.items() if name not in {AS_IT_IS, FIRST} and not isinstance(one, str)]
+    before = proposal.before
+    assert before is not None
     fastest = max(times_as_fast(found, name, AS_IT_IS) for name in near)
     figures |= {
         f"{job}_fastest_neighbour_over_proposed_ratio": fastest,
         f"{job}_proposed_over_first_ratio": times_as_fast(found, AS_IT_IS, FIRST),
-        f"{job}_predicted_over_first_ratio": proposal.before.seconds / proposal.after.seconds,
+        f"{job}_predicted_over_first_ratio": before.seconds / proposal.after.seconds,
     }
     aims[job] = Aim(f"no neighbour more than {MOST_SLOWER:g} times as fast as what is proposed", fastest <= MOST_SLOWER)
 

@@ -176,7 +176,7 @@ class CachedStore:
         missing = sum(compress(map(operator.sub, sizes, kept), self.by_message))
         self.needs_messages = bool(world.all_reduce(torch.tensor(missing), stage=f"{stage}: cache", op="max"))
         """Whether some rank lacks a row; else nothing is ever sent."""
-        self._kept = wanted
+        self._kept, self._has_window = wanted, False
         self.under_way: list[RowGather] = []
         """Gathers that were started, and are not finished."""
         self.wire = Wire(
@@ -202,14 +202,16 @@ class CachedStore:
     def window(self, length: int) -> CacheWindow | None:
         """What changes the cache from minibatch to minibatch, where so many that follow each are known.
 
-        Once; ids were given the most probable first. What `plan` takes for cached from then on is there when the
-        gathers that were started have been finished (`settle`).
+        Cached ids were given the most probable first. Once for a store; the rows that it has gathered are written to
+        memory of the dtype of its rows, or to one that holds each of their numbers.
 
         Returns:
             None where the cache may stay as it is: no length, nothing in it, or nothing that is ever sent.
         """
         if not length or not len(self._kept) or not self.needs_messages:
             return None
+        assert not self._has_window, "a second window would not know what the first has changed"
+        self._has_window = True
         return CacheWindow(self.index, self._kept, self.by_message, length=length)
 
     def start(self, request: RowRequest) -> "RowGather":
@@ -226,13 +228,12 @@ class CachedStore:
         return gather
 
     def settle(self) -> None:
-        """Wait for all gathers that were started, so that nobody else's rows are between theirs. Collective.
+        """Finish the gathers whose caller has given them up: no message lands in memory that is gone. Collective.
 
-        They keep what they have found, for a caller who comes back. Messages of those whose caller has given them up no
-        longer land in memory that is gone.
+        What `plan` takes for cached is there then.
         """
         while self.under_way:
-            self.under_way[0].arrive()
+            self.under_way[0].finish()
 
     def travelling(self, grouped: Tensor, counts: Sequence[int]) -> list[Tensor]:
         """What is grouped by rank, [sum(counts)], for each rank; nothing for those whose rows do not travel."""
@@ -252,8 +253,6 @@ class RowGather:
         self._request = request
         self._asked = asked
         self._transfer: Transfer | None = None
-        self._found: Tensor | None = None
-        self._num_shared = 0
 
     def send_ids(self) -> None:
         """Wait for the counts, then tell other ranks which rows are wanted of them. Collective."""
@@ -290,25 +289,6 @@ class RowGather:
         Returns:
             `out`, or the new rows: in the order of the ids.
         """
-        found = self._gather(out) if self._found is None else self._found if out is None else out.copy_(self._found)
-        store, request = self._store, self._request
-        # Counted when they are asked for: a gather that is under way when a checkpoint is written is made again after
-        # it.
-        if store.world.meter is not None:
-            store.world.meter.record_found(
-                f"{store.stage}: rows",
-                local=len(request.local),
-                cached=len(request.cached),
-                shared=self._num_shared,
-                remote=len(request.remote) - self._num_shared,
-            )
-        return found
-
-    def arrive(self) -> None:
-        """Do all of it but hand the rows over, which `finish` does then. Collective."""
-        self._found = self._gather(None)
-
-    def _gather(self, out: Tensor | None) -> Tensor:
         self.send_rows()
         store, request = self._store, self._request
         if out is None:
@@ -316,9 +296,10 @@ class RowGather:
         store.local.move(request.local, out, request.local_places)
         slots, places = request.cached.to(store.device), request.cached_places.to(store.device)
         store.codec.decode(store.cached, out, positions=slots, places=places)
+        shared = 0
         if store.shared is not None:
             grouped = request.remote, request.remote_counts, request.remote_places
-            self._num_shared = store.shared.read(*grouped, store.offsets, store.codec, out)
+            shared = store.shared.read(*grouped, store.offsets, store.codec, out)
         if self._transfer is not None:
             if store.packed is None:
                 self._transfer.finish([out])
@@ -327,6 +308,15 @@ class RowGather:
                 store.codec.decode(self._arriving, out, places=self._places.to(store.device))
             self._keep(out)
         store.under_way.remove(self)
+        # Counted when they are there: a gather that is under way when a checkpoint is written is made again after it.
+        if store.world.meter is not None:
+            store.world.meter.record_found(
+                f"{store.stage}: rows",
+                local=len(request.local),
+                cached=len(request.cached),
+                shared=shared,
+                remote=len(request.remote) - shared,
+            )
         return out
 
     def _keep(self, out: Tensor) -> None:

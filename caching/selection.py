@@ -52,7 +52,7 @@ class CacheOptions:
 
     window: NonNegativeInt = 0
     """Minibatches that are sampled further ahead, so that the cache, instead of staying as it was filled, keeps of all
-    remote rows that come by those that are needed soonest. 0: it stays. The index takes 12 bytes more a vertex."""
+    remote rows that come by those that are needed soonest. 0: it stays. The index takes 16 bytes more a vertex."""
 
     shared_memory: bool = True
     """Whether the ranks of a host read each other's rows where they stand, in memory that all of them map, so that none

@@ -14,8 +14,7 @@ from windrow.caching.request import RowRequest
 __all__ = ["CacheWindow"]
 
 NEVER = float(1 << 40)
-"""When a row is due that no known minibatch needs: later than any number of a minibatch, which ranks below 1 are added
-to without loss."""
+"""When a row is due that no known minibatch needs: later than any number of a minibatch. Ranks are added to it."""
 
 
 class CacheWindow:
@@ -41,7 +40,7 @@ class CacheWindow:
         length: minibatches that are known when the one ahead of them is planned.
 
     Cost:
-        12 bytes for each vertex; some passes over the ids and one over the slots for each minibatch.
+        16 bytes for each vertex; some passes over the ids and one over the slots for each minibatch.
     """
 
     def __init__(
@@ -51,8 +50,9 @@ class CacheWindow:
         self._index = index
         self._held = cached_ids.numpy().copy()
         self._travels = np.array(travels)
-        self._rank = np.ones(len(index), np.float32)
-        self._rank[self._held] = np.arange(len(self._held)) / len(self._held)
+        # Whole numbers, which float64 adds to NEVER exactly; all others rank behind those.
+        self._rank = np.full(len(index), float(len(index)))
+        self._rank[self._held] = np.arange(len(self._held))
         self._due = self._out_of_sight(self._held)
         # Of each occurrence of an id that was seen, and not planned, the minibatch that needs the id next.
         self._after = np.empty(0)
@@ -136,7 +136,7 @@ class CacheWindow:
 
     def _out_of_sight(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """When rows are due that no known minibatch needs: those that the cache was filled with before others."""
-        due: npt.NDArray[np.float64] = NEVER + self._rank[ids].astype(np.float64)
+        due: npt.NDArray[np.float64] = NEVER + self._rank[ids]
         return due
 
     def _owners(self, request: RowRequest) -> npt.NDArray[np.int64]:

@@ -152,6 +152,11 @@ class Evaluator:
         check_layers(self.model, fanouts, "evaluation.fanouts")
         self._sampler = self.graph.sampler(fanouts, self.model, seed=self.seed)
 
+    @property
+    def reads_store(self) -> bool:
+        """Whether it finds features in the store that it was given."""
+        return self._options.method == "sampled" and self.store is not None
+
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
         """Measure the model on some splits: RecipeError where there is no such. Collective.

@@ -272,17 +272,14 @@ class MinibatchPipeline:
         """Make a minibatch for each task and fetch its rows, in their order. Collective: every rank takes as many.
 
         Tasks are drawn ahead of time; the next minibatch is asked for when this one is computed, and the caller may
-        call other collectives in between, and run other pipelines on the store. Who stops before the last leaves
-        exchanges under way; they are ended when a pipeline runs again.
+        call other collectives in between. Who stops before the last, and closes the generator, leaves exchanges under
+        way; they are ended by `settle`, or when a pipeline runs on this store again, which none may before.
 
         Raises:
             DataError: a seed or a row is not there.
             DeadlineError: a rank did not come in time.
         """
-        self._store.settle()
-        for lookup in self._given_up:
-            lookup.drop()
-        self._given_up.clear()
+        self.settle()
         planned = self._planned(self._loader.run(tasks))
         if self._depth == 0:
             for one in planned:
@@ -292,6 +289,18 @@ class MinibatchPipeline:
         else:
             with contextlib.closing(self._fetched(planned)) as fetched:
                 yield from self._copied(fetched)
+
+    def settle(self) -> None:
+        """End the exchanges of minibatches that nobody will ask for. Collective; no run may be open."""
+        if self._device.type == "cuda":
+            # Rows and cache were written on other streams.
+            torch.cuda.synchronize(self._device)
+        self._store.settle()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        for lookup in self._given_up:
+            lookup.drop()
+        self._given_up.clear()
 
     def rest(self) -> None:
         """Let others have the memory of the last minibatch's rows, until the next one is asked for."""

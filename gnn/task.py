@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
@@ -137,8 +137,10 @@ class GraphTask(VertexTask[LoadedMinibatch]):
         policy: Any = cache
         self._cache = CacheOptions(policy=policy) if isinstance(cache, str) else cache or CacheOptions()
         self._choice: CacheChoice | None = None
-        self._running: tuple[Generator[LoadedMinibatch, None, None], int] | None = None
-        """Minibatches that come next, and the number of the first of them."""
+        self._running: Generator[LoadedMinibatch, None, None] | None = None
+        """Minibatches that come next."""
+        self._next = self._last = 0
+        """Step of the run that the first of them is for, and the one that none is for any more."""
         self._cached_ids = cached_ids
 
     def start_pipeline(self, metrics: Metrics, demand: Demand | None = None) -> None:
@@ -195,6 +197,7 @@ class GraphTask(VertexTask[LoadedMinibatch]):
         # What was rounded for the wire alone would make measured figures depend on the number of ranks.
         is_exact = graph.features.dtype != torch.float32 or setup.wire.vectors == "fp32"
         self.evaluator = self._make_evaluator(graph, metrics, self.store if is_exact else None)
+        self._is_store_shared = self.evaluator.reads_store
 
     def _sampling(self) -> Sampling:
         setup = self.setup
@@ -215,26 +218,43 @@ class GraphTask(VertexTask[LoadedMinibatch]):
     def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[LoadedMinibatch]]:
         """Sampled and fetched ahead, see `windrow.gnn.pipeline`, from one call and one epoch into the next.
 
-        Between them, minibatches that come next stay under way: memory for as many as the pipeline is deep.
+        Between them minibatches that come next stay under way: memory for as many as the pipeline is deep. Not where
+        evaluation reads through the same store.
         """
-        of_epoch, epochs = self.steps_per_epoch, max(self.setup.options.epochs, epoch + 1)
-        first, last = epoch * of_epoch + steps.start, epochs * of_epoch
-        running, position = self._running or (None, 0)
-        self._running = None
-        if running is None or position != first:
-            if running is not None:
-                running.close()
-            numbers = (divmod(number, of_epoch) for number in range(first, last))
-            running, position = self._pipeline.run(self.seeds(*number) for number in numbers), first
-        with self.setup.world.background_progress(), ExitStack() as after:
-            after.callback(running.close)
-            # Nothing is drawn that is not asked for: the next call goes on there.
-            yield islice(running, len(steps))
-            if first + len(steps) < last:
-                after.pop_all()
-                self._running = running, first + len(steps)
-        if steps.stop == of_epoch:
+        of_epoch = self.steps_per_epoch
+        first = epoch * of_epoch + steps.start
+        if self._running is None or self._next != first:
+            self._stop()
+            whole = max(self.setup.options.epochs, epoch + 1) * of_epoch
+            self._next, self._last = first, first + len(steps) if self._is_store_shared else whole
+            numbers = range(first, self._last)
+            self._running = self._pipeline.run(self.seeds(*divmod(number, of_epoch)) for number in numbers)
+        try:
+            with self.setup.world.background_progress():
+                yield self._counted(islice(self._running, len(steps)))
+        except BaseException:
+            self._stop()
+            raise
+        if self._next == self._last:
+            self._stop()
+        if self._next % of_epoch == 0:
             self._pipeline.rest()
+
+    def _counted(self, minibatches: Iterator[LoadedMinibatch]) -> Iterator[LoadedMinibatch]:
+        for minibatch in minibatches:
+            self._next += 1
+            yield minibatch
+
+    def _stop(self) -> None:
+        """Let go of minibatches that are under way."""
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+    def settle(self) -> None:
+        """See `Task.settle`."""
+        self._stop()
+        self._pipeline.settle()
 
     def forward(self, minibatch: LoadedMinibatch) -> Any:
         """Run the model on a minibatch."""
@@ -318,8 +338,7 @@ class GraphTask(VertexTask[LoadedMinibatch]):
 
     def close(self) -> None:
         """End the threads that sample."""
-        if self._running is not None:
-            self._running[0].close()
+        self._stop()
         self._pipeline.close()
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from windrow.comm.errors import PlanError, RecipeError, StoreError
+from windrow.comm.errors import PlanError, StoreError
 from windrow.comm.link_model import predict_all_reduce
+from windrow.comm.wire import WireOptions
 from windrow.comm.wire_savings import FormatSaving, row_savings, sum_savings
 from windrow.launch.recipe import Recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
@@ -47,8 +48,8 @@ class AutoPlan:
 
     changes: Mapping[str, Any]
     """Settings by dotted name, with the values proposed; those that stay are left out."""
-    before: Step
-    """As the recipe is."""
+    before: Step | None
+    """As the recipe is; None where its planner finds no room for the tables."""
     after: Step
     """With all changes."""
 
@@ -56,10 +57,11 @@ class AutoPlan:
 def plan_graph(
     recipe: Recipe, graph: "PartitionedGraph", links: "Links", work: "StepWork", *, shortest: str = "fp32"
 ) -> AutoPlan:
-    """Propose settings for sampled training of a partitioned graph.
+    """Propose settings for a partitioned graph that minibatches are sampled from.
 
-    Rows are kept up to ``cache.memory_gib``, those that spare more transfers than they cost. A step of training must be
-    known, and the network: what pays follows from both.
+    Rows are kept as the recipe says, or, where that is faster, up to ``cache.memory_gib`` those that spare more
+    transfers than they cost. Rows that are learnt (``model.embedding``) are in no prediction. A step of training must
+    be known, and the network: what pays follows from both.
 
     Args:
         recipe: to begin with.
@@ -70,32 +72,27 @@ def plan_graph(
 
     Raises:
         DataError: the graph has no features.
-        RecipeError: the recipe trains on the whole graph, whose method ``full_graph.method = "auto"`` chooses.
 
     Cost: that of `windrow.gnn.explain_caches.explain`, once for each format.
     """
     from windrow.gnn.explain_caches import explain
 
-    if recipe.full_graph.enabled:
-        raise RecipeError(
-            'full-graph training chooses by itself: set full_graph.method = "auto" and full_graph.messages = "adaptive"'
-        )
     wire, pipelined = recipe.wire, recipe.pipeline.depth > 0
     allowed = shorter_formats(recipe, shortest)
-    seconds, chosen = float("inf"), str(wire.vectors)
+    changes: dict[str, Any] = {"pipeline.depth": recipe.pipeline.depth or 4}
     for form in [wire.vectors, *allowed.get("wire.vectors", [])]:
         sampling = replace(recipe.sampling, wire=replace(wire, vectors=form))  # type: ignore[arg-type]
         found = explain(graph, sampling, pipelined=True, links=links, work=work)
         if form == wire.vectors:
             before = _step(found.marks["recipe"], found.steps, pipelined=pipelined)
-            sums = _best(found.formats, "wire.sums", allowed)
+            after, sums = _step(found.marks["recipe"], found.steps, pipelined=True), found.formats
         step = _step(found.marks["auto"], found.steps, pipelined=True)
-        if step.seconds < seconds:
-            seconds, chosen, after = step.seconds, form, step
-    changes = {"cache.alpha": "auto", "wire.vectors": chosen, "pipeline.depth": recipe.pipeline.depth or 4}
-    if sums is not None:
-        changes["wire.sums"] = sums.form
-        after = replace(after, seconds=after.seconds - (sums.saved_s - sums.codec_s))
+        if step.seconds < after.seconds:
+            after = step
+            changes |= {"cache.alpha": "auto", "wire.vectors": form}
+    if (best := _best(sums, "wire.sums", wire, allowed)) is not None:
+        changes["wire.sums"] = best.form
+        after = replace(after, seconds=after.seconds - _gain(sums, best, wire))
     return AutoPlan(changes=_without_same(recipe, changes), before=before, after=after)
 
 
@@ -119,7 +116,7 @@ def plan_log(
     Raises:
         PlanError: no planner finds room for the tables; with the least shortfall.
 
-    Cost: for each planner what it takes, and one look at a sample of the log, or two where it has sessions.
+    Cost: what the planners take, those of the recipe and of the proposal twice, and a few looks at a sample of the log.
     """
     job = _Job(store, ranks, links)
     changes: dict[str, Any] = {}
@@ -132,9 +129,13 @@ def plan_log(
     allowed = shorter_formats(recipe, shortest)
     savings = job.savings(best)
     for name in allowed:
-        if (saving := _best(savings, name, allowed)) is not None:
+        if (saving := _best(savings, name, recipe.wire, allowed)) is not None:
             changes[name] = saving.form
-    before, after = (job.step(one, savings) for one in (recipe, _changed(recipe, changes)))
+    try:
+        before = job.step(recipe, savings)
+    except PlanError:
+        before = None
+    after = job.step(_changed(recipe, changes), savings)
     return AutoPlan(changes=_without_same(recipe, changes), before=before, after=after)
 
 
@@ -229,12 +230,19 @@ class _Job:
         return Step(seconds=seconds, memory_bytes=float(cost.memory.max()))
 
 
-def _best(savings: Sequence[FormatSaving], name: str, allowed: Mapping[str, Sequence[str]]) -> FormatSaving | None:
-    """Of one setting the allowed format that saves most; None where none pays."""
-    paying = [
-        one for one in savings if f"wire.{one.setting}" == name and one.form in allowed.get(name, ()) and one.pays
-    ]
-    return max(paying, key=lambda one: one.saved_s - one.codec_s, default=None)
+def _best(
+    savings: Sequence[FormatSaving], name: str, used: WireOptions, allowed: Mapping[str, Sequence[str]]
+) -> FormatSaving | None:
+    """Of one setting the allowed format that saves most; None where none saves more than the one in use."""
+    found = [one for one in savings if f"wire.{one.setting}" == name and one.form in allowed.get(name, ())]
+    best = max(found, key=lambda one: one.saved_s - one.codec_s, default=None)
+    return best if best is not None and _gain(savings, best, used) > 0 else None
+
+
+def _gain(savings: Sequence[FormatSaving], one: FormatSaving, used: WireOptions) -> float:
+    """Seconds that a format saves over the one in use; what is known is over fp32."""
+    now = (other for other in savings if other.setting == one.setting and other.form == getattr(used, one.setting))
+    return one.saved_s - one.codec_s - sum(other.saved_s - other.codec_s for other in now)
 
 
 def _changed(recipe: RecommendationRecipe, changes: Mapping[str, Any]) -> RecommendationRecipe:
@@ -260,11 +268,15 @@ def describe_auto_plan(found: AutoPlan, recipe: Recipe | RecommendationRecipe) -
         ("a step takes", "its cache") if isinstance(recipe, Recipe) else ("a step's tables and sums take", "its tables")
     )
     before, after = found.before, found.after
-    predicted = (
-        f"predicted: {what} {1e3 * before.seconds:.4g} ms as the recipe is, and {1e3 * after.seconds:.4g} ms as "
-        f"proposed ({before.seconds / after.seconds:.3g} times as fast); the fullest rank holds "
-        f"{byte_size(round(before.memory_bytes))} and {byte_size(round(after.memory_bytes))} in {memory}"
-    )
+    predicted = f"predicted: {what} {1e3 * after.seconds:.4g} ms as proposed"
+    if before is None:
+        predicted += ", and the recipe's planner finds no room for the tables"
+    else:
+        predicted += (
+            f", {1e3 * before.seconds:.4g} ms as the recipe is ({before.seconds / after.seconds:.3g} times as fast)"
+        )
+    predicted += f"; the fullest rank holds {byte_size(round(after.memory_bytes))}"
+    predicted += f" in {memory}" if before is None else f" in {memory}, and {byte_size(round(before.memory_bytes))}"
     if not found.changes:
         return f"nothing is predicted to be faster than the recipe as it is\n\n{predicted}"
     rows = [

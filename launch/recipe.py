@@ -130,9 +130,12 @@ class Recipe(PartitionJob):
     @property
     def sampling(self) -> Sampling:
         """What its caches are chosen by."""
+        cache = self.cache
+        if self.run.device != "cpu":
+            cache = dataclasses.replace(cache, shared_memory=False)  # CPUs alone read each other's rows.
         return Sampling(
             sampler=self.sampler,
-            cache=self.cache,
+            cache=cache,
             wire=self.wire,
             batch_size=self.training.batch_size,
             epochs=self.training.epochs,

@@ -8,15 +8,17 @@ import contextlib
 import copy
 import gc
 import json
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias, get_args
 
-from windrow.comm.errors import RecipeError, WindrowError
+import torch
+
+from windrow.comm.errors import DataError, PlanError, RecipeError
 from windrow.comm.wire import CodecName, SumsName
+from windrow.comm.world import World
 from windrow.launch.profiling import AROUND, run_steps
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import AnyRecipe, Recipe, make_any_recipe
@@ -26,7 +28,7 @@ from windrow.training.trainer import Trainer
 __all__ = ["AS_IT_IS", "Changes", "Measured", "changed", "near_recipes", "shorter_formats", "sweep", "sweep_rows"]
 
 Changes: TypeAlias = Mapping[str, Any]
-"""Settings by dotted name, with other values than a recipe has."""
+"""Settings by ``section.key``, with other values than a recipe has."""
 
 AS_IT_IS = "the recipe as it is"
 
@@ -46,7 +48,8 @@ class Measured:
     sent_bytes: float
     """That all ranks send each other for a sample, sums of gradients left out."""
     loss: float
-    """Mean over the samples of the steps, the first ones included."""
+    """Mean over the samples of all its steps, those that are not measured, too; NaN where training diverged. With other
+    sizes of minibatches these are other samples."""
 
 
 def shorter_formats(recipe: AnyRecipe, shortest: str) -> dict[str, list[str]]:
@@ -56,11 +59,10 @@ def shorter_formats(recipe: AnyRecipe, shortest: str) -> dict[str, list[str]]:
         recipe: to look at.
         shortest: one of `WIDTHS`; "fp32" allows none.
     """
-    is_graph = isinstance(recipe, Recipe)
     found = {"wire.vectors": [*get_args(CodecName)], "wire.gradients": [*get_args(CodecName)]}
     if isinstance(recipe, Recipe) and (recipe.sampler.storage != "fp32" or recipe.full_graph.enabled):
         del found["wire.vectors"]
-    if is_graph:
+    if isinstance(recipe, Recipe) and not recipe.model.embedding:
         del found["wire.gradients"]
     found["wire.sums"] = [*get_args(SumsName)]
     used = {name: getattr(recipe.wire, name.removeprefix("wire.")) for name in found}
@@ -79,16 +81,17 @@ def near_recipes(recipe: AnyRecipe, *, shortest: str = "fp32") -> dict[str, AnyR
         shortest: number format on the wire down to which rounding is allowed.
 
     Returns:
-        By what is changed, as ``--set`` takes it, with "; " between two; what recipes refuse is left out.
+        By what is changed, as ``--set`` takes it, with "; " between two; what recipes refuse, or are already, is left
+        out.
     """
     near = _near_graph(recipe) if isinstance(recipe, Recipe) else _near_log(recipe)
     near += [{name: form} for name, forms in shorter_formats(recipe, shortest).items() for form in forms]
     found = dict[str, AnyRecipe]()
     for changes in near:
         with contextlib.suppress(RecipeError):
-            found["; ".join(f"{name} = {json.dumps(value)}" for name, value in changes.items())] = changed(
-                recipe, changes
-            )
+            one = changed(recipe, changes)
+            if one != recipe:
+                found["; ".join(f"{name} = {json.dumps(value)}" for name, value in changes.items())] = one
     return found
 
 
@@ -112,9 +115,9 @@ def _near_graph(recipe: Recipe) -> list[dict[str, Any]]:
     return [
         {size[0]: size[1] / 2},
         {size[0]: 2 * size[1] or 0.1},
-        {"cache.window": 0 if cache.window else 8},
+        {"cache.window": 0 if cache.window or not size[1] else 8},
         *({"pipeline.depth": depth} for depth in (0, 2, 4, 8) if depth != pipeline.depth),
-        {"pipeline.sampler_threads": pipeline.sampler_threads + 1},
+        {"pipeline.sampler_threads": pipeline.sampler_threads + (pipeline.depth > 0)},
     ]
 
 
@@ -124,9 +127,12 @@ def _near_log(recipe: AnyRecipe) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     if recipe.plan.file is None:
         found += [{"plan.planner": planner} for planner in PLANNERS if planner != recipe.plan.planner]
-    halved = {"training.batch_size": training.batch_size // 2, "training.accumulate": 2 * training.accumulate}
-    whole = {"training.batch_size": training.batch_size * 2, "training.accumulate": training.accumulate // 2}
-    found += [halved] * (training.batch_size > 1) + [whole] * (training.accumulate > 1)
+    size, parts = training.batch_size, training.accumulate
+    # Of interactions, negatives are drawn for each part.
+    if recipe.log.format != "interactions":
+        halved = {"training.batch_size": size // 2, "training.accumulate": 2 * parts}
+        whole = {"training.batch_size": size * 2, "training.accumulate": parts // 2}
+        found += [halved] * (size % 2 == 0) + [whole] * (parts % 2 == 0)
     if groups:
         found.append({"deduplication.groups": []})
     return found
@@ -150,40 +156,53 @@ def sweep(
         Of each recipe what it took, or why it was refused; the same on every rank.
 
     Raises:
-        WindrowError: the first recipe cannot be trained.
+        WindrowError: the first recipe cannot be trained, or another one for a reason that is not the same on all ranks.
     """
-    first, seconds = next(iter(recipes)), defaultdict[str, list[float]](list)
-    most = recipes[first].training.batch_size
+    first = next(iter(recipes.values()))
+    most = max(map(_batch_size, recipes.values()))
     found = dict[str, Measured | str]()
-    with joined_job(recipes[first].run) as (world, device):
-        with make_trainer(world, recipes[first], device) as trainer:
-            run_steps(trainer, 1)
+    with joined_job(first.run) as (world, device):
+        _measure(world, first, device, 1)
         for number in range(rounds):
             for name in list(recipes)[:: -1 if number % 2 else 1]:
                 if isinstance(found.get(name), str):
                     continue
                 if world.rank == 0:
                     say(f"round {number + 1} of {rounds}: {name}")
+                before = found.get(name)
                 try:
-                    trainer = make_trainer(world, recipes[name], device)
-                except WindrowError as error:
-                    found[name] = str(error)  # What does not fit is refused by all ranks alike.
+                    # As many samples as of the recipe with the largest minibatches.
+                    once = _measure(world, recipes[name], device, steps * max(1, most // _batch_size(recipes[name])))
+                except (RecipeError, PlanError) as error:
+                    found[name] = str(error)  # All ranks refuse these alike.
                     continue
-                # As many samples, where minibatches are smaller.
-                own = steps * max(1, round(most / recipes[name].training.batch_size))
-                with trainer:
-                    cost, _ = run_steps(trainer, own)
-                    samples = _samples(trainer, range(AROUND, AROUND + own))
-                    loss = trainer.loss_so_far() / _samples(trainer, range(own + 2 * AROUND))
-                del trainer
-                gc.collect()  # Tables of two trainers may be more than fits into memory.
-                sent = sum(map(sum, cost.bytes_sent.values()))
-                everyone = world.all_gather_object((cost.seconds, sent), stage="sweep")
-                took, bytes_of_ranks = zip(*everyone, strict=True)
-                seconds[name].append(max(took) / samples)
-                sent_bytes = sum(bytes_of_ranks) / samples
-                found[name] = Measured(sample_s=tuple(seconds[name]), sent_bytes=sent_bytes, loss=loss)
+                if isinstance(before, Measured):
+                    once = replace(once, sample_s=(*before.sample_s, *once.sample_s))
+                found[name] = once
     return {name: found[name] for name in recipes}
+
+
+def _batch_size(recipe: AnyRecipe) -> int:
+    """Of whole graphs 1: a step takes all of it."""
+    return 1 if isinstance(recipe, Recipe) and recipe.full_graph.enabled else recipe.training.batch_size
+
+
+def _measure(world: World, recipe: AnyRecipe, device: torch.device, steps: int) -> Measured:
+    """Train some steps under a recipe. Collective."""
+    with make_trainer(world, recipe, device) as trainer:
+        cost, _ = run_steps(trainer, steps)
+        trainer.task.settle()
+        samples = _samples(trainer, range(AROUND, AROUND + steps))
+        try:
+            loss = trainer.loss_so_far() / _samples(trainer, range(steps + 2 * AROUND))
+        except DataError:
+            loss = float("nan")  # On all ranks: it is their sum.
+    del trainer
+    gc.collect()  # Tables of two trainers may be more than fits into memory.
+    sent = sum(map(sum, cost.bytes_sent.values()))
+    everyone = world.all_gather_object((cost.seconds, sent), stage="sweep")
+    took, bytes_of_ranks = zip(*everyone, strict=True)
+    return Measured(sample_s=(max(took) / samples,), sent_bytes=sum(bytes_of_ranks) / samples, loss=loss)
 
 
 def _verdict(ratios: Sequence[float]) -> str:

@@ -138,8 +138,11 @@ class Task(ABC, Generic[Minibatch]):
         """This rank's minibatches of some consecutive steps. Collective, and so is asking for the next one.
 
         Asked for the next one, the iterator may start what depends on the weights: the step before is over by then.
-        Leaving the context ends what reads ahead.
+        Leaving the context ends what reads ahead, or lets it wait for the steps that follow.
         """
+
+    def settle(self) -> None:
+        """End what was started for steps that will not come. Collective; `Trainer.fit` ends with it."""
 
     @abstractmethod
     def loss(self, minibatch: Minibatch, epoch: int, step: int) -> Tensor | None:

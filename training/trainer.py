@@ -549,6 +549,7 @@ class _Run:
                     self._save(best=improved)
                 if timeline is not None:
                     timeline.epoch_finished(self._finished)
+            task.settle()
             concluded = None if journal is None else journal.conclude()
             result: TrainingResult = self._world.broadcast_object(concluded, root=0, stage="result")
             trainer.call("on_end", result)

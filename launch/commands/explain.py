@@ -11,7 +11,7 @@ be stored in to fit. One process does this: start it without mpirun.
 """
 
 import argparse
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -136,12 +136,9 @@ def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
     work, computed = None, ""
     if links is not None:
         work, computed = step_work(graph, recipe, links, arguments.ranks_per_machine)
-    sampling = recipe.sampling
-    if recipe.run.device != "cpu":
-        sampling = replace(sampling, cache=replace(sampling.cache, shared_memory=False))
     found = explain(
         graph,
-        sampling,
+        recipe.sampling,
         pipelined=recipe.pipeline.depth > 0,
         alphas=arguments.alphas or USUAL_ALPHAS,
         links=links,

@@ -163,6 +163,10 @@ def _propose_graph(recipe: "Recipe", arguments: argparse.Namespace) -> "tuple[Au
         raise RecipeError(
             f"--ranks {arguments.ranks}, but {recipe.store} has {parts} parts: partition the graph into as many"
         )
+    if recipe.full_graph.enabled:
+        raise RecipeError(
+            'full-graph training chooses by itself: set full_graph.method = "auto" and full_graph.messages = "adaptive"'
+        )
     links, network = network_of(arguments.network, parts)
     if links is None:
         raise RecipeError(
@@ -183,6 +187,8 @@ def _propose_log(recipe: "RecommendationRecipe", arguments: argparse.Namespace) 
     if recipe.log.format == "interactions":
         raise RecipeError(f'{arguments.recipe} is of format = "interactions": settings of prepared logs are proposed')
     _need_ranks(arguments)
+    if arguments.ranks_per_machine is not None:
+        raise RecipeError("--ranks-per-machine says nothing about a log: set plan.ranks_per_core, or leave it out")
     store = LogStore.open(recipe.store)
     check_store(recipe, store)
     links, network = network_of(arguments.network, arguments.ranks)

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"\n{next(iter(recipes.values())).name}:\n\n{table(rows)}", flush=True)
         if arguments.out is not None:
             # Chance alone is not worth a change.
-            best = AS_IT_IS if rows[0][""] != "faster" else rows[0]["change"]
+            best = next((str(row["change"]) for row in rows if row[""] == "faster"), AS_IT_IS)
             with writing(arguments.out, "--out"):
                 write_toml(arguments.out, recipes[best].settings())
             print(f"\nwrote {arguments.out}: {best}")
@@ -81,10 +81,14 @@ def _recipes(arguments: argparse.Namespace) -> "dict[str, AnyRecipe]":
     from windrow.launch.sweep import AS_IT_IS, near_recipes
 
     path, overrides = arguments.recipe, arguments.overrides
+    if arguments.tries and arguments.shortest != "fp32":
+        raise RecipeError("--shortest chooses what is tried, and --try names it: give one of the two")
     recipe = recipe_to_compute(path, overrides)
     found = {AS_IT_IS: recipe}
     for text in arguments.tries:
-        found[text] = load_any_recipe(path, [*overrides, *(one.strip() for one in text.split(";"))])
+        found[text] = load_any_recipe(path, [*overrides, *filter(None, map(str.strip, text.split(";")))])
+        if found[text].run != recipe.run:
+            raise RecipeError(f"--try {text!r}: all recipes train in one job, so that [run] is the same: use --set")
     if not arguments.tries:
         found |= near_recipes(recipe, shortest=arguments.shortest)
     if len(found) == 1:

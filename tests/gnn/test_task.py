@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
@@ -129,9 +130,18 @@ def test_minibatches_go_on_from_epoch_to_epoch():
                 trainer.evaluate()
                 world.barrier(stage="between")
             # Once at first, and once where epoch 1 came after epoch 3.
-            return len(begun)
+            assert len(begun) == 2
+            # Who leaves early, or goes on beyond the last epoch, gets what is asked for, too.
+            for epoch, steps, taken in ((2, whole, 1), (2, rest, 2), (3, whole, 99), (4, whole, 99), (5, whole, 99)):
+                with trainer.task.minibatches(epoch, steps) as minibatches:
+                    seen = [(loaded.task.epoch, loaded.task.step) for loaded in islice(minibatches, taken)]
+                assert seen == [(epoch, step) for step in steps][:taken]
+            trainer.task.settle()
+            assert trainer.task.store.under_way == []
+            with trainer.task.minibatches(5, first) as minibatches:
+                assert next(minibatches).task.epoch == 5
 
-    assert Loopback.run(2, body) == [2, 2]
+    Loopback.run(2, body)
 
 
 @pytest.mark.parametrize("wire", ["fp32", "bf16", "int8"])

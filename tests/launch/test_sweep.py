@@ -38,6 +38,7 @@ def test_formats_are_shorter_than_the_recipes_and_no_shorter_than_allowed(sectio
 
 
 def test_gradients_of_rows_have_formats_where_rows_are_learnt():
+    assert shorter_formats(graph_recipe(model={"embedding": True}), "bf16")["wire.gradients"] == ["bf16"]
     assert shorter_formats(log_recipe(), "bf16")["wire.gradients"] == ["bf16"]
     assert "wire.gradients" not in shorter_formats(graph_recipe(), "bf16")
 
@@ -53,6 +54,13 @@ def test_near_recipes_of_a_graph():
     assert all(one.wire == graph_recipe().wire for one in near.values()), "nothing rounds unasked"
     whole = near_recipes(graph_recipe(full_graph={"enabled": True}), shortest="bf16")
     assert [*whole] == ["full_graph.partial_sums = false", "full_graph.recompute = true", 'wire.sums = "bf16"']
+
+
+def test_what_changes_nothing_is_not_tried():
+    near = near_recipes(graph_recipe(cache={"alpha": 0.0}, pipeline={"depth": 0}))
+    assert [*near] == ["cache.alpha = 0.1", "pipeline.depth = 2", "pipeline.depth = 4", "pipeline.depth = 8"]
+    odd = near_recipes(log_recipe(training={"batch_size": 513, "accumulate": 3}))
+    assert {one.training.batch_size for one in odd.values()} == {513}
 
 
 def test_near_recipes_of_a_log_learn_from_the_same_minibatches():
@@ -99,11 +107,16 @@ def test_one_rank(graph_file: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     write_toml(file, graph.settings())
     assert main(["sweep", str(file), *tries]) == 2
     assert "fanouts" in capsys.readouterr().err, "a change that recipes refuse is refused before anything is trained"
+    for wrong, told in (
+        (["--try", "run.threads=2"], "[run] is the same"),
+        (["--try", "pipeline.depth=2", "--shortest", "bf16"], "give one of the two"),
+    ):
+        assert main(["sweep", str(file), *wrong]) == 2
+        assert told in capsys.readouterr().err
     best = tmp_path / "best.toml"
     found = swept(graph, tmp_path, *tries[:2], "--out", str(best))
     assert [*found] == [AS_IT_IS, tries[1]]
     assert all(len(one["sample_s"]) == 2 and one["sent_bytes"] == 0 for one in found.values())
-    # The first of 12 + 2 minibatches, or of twice as many of half their size less the 12.
     assert found[AS_IT_IS]["loss"] == pytest.approx(found[tries[1]]["loss"], rel=0.3)
     assert "round 2 of 2: the recipe as it is" in capsys.readouterr().out
     assert load_any_recipe(best).training.batch_size in {16, 32}
@@ -216,5 +229,12 @@ def test_a_logs_settings_are_proposed(
     assert describe_auto_plan(replace(alone, changes={}), recipe).startswith("nothing is predicted to be faster")
     with pytest.raises(PlanError):
         plan_log(replace(recipe, plan=replace(recipe.plan, rank_memory_bytes=8)), store, 2, None)
+    # Every rank would hold everything: there is room for half of it.
+    most = round(0.8 * alone.before.memory_bytes)
+    everywhere = replace(recipe.plan, planner="replicated", rank_memory_bytes=most)
+    fits = plan_log(replace(recipe, plan=everywhere), store, 2, None)
+    assert fits.before is None
+    assert fits.after.memory_bytes <= most
+    assert "finds no room for the tables" in describe_auto_plan(fits, recipe)
     with pytest.raises(RecipeError, match="neither"):
         load_any_recipe(networks(4))
