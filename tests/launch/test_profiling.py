@@ -254,6 +254,19 @@ def small_graph(folder: Path, ranks: int) -> Recipe:
     return make_recipe(GRAPH | sections, source="tiny.toml", base=folder)
 
 
+def small_data(folder: Path, graph_file: Path, prepare_clicks: Callable[[Path], None]) -> Recipe:
+    """A store of two parts, and a prepared log. Collective: rank 0 makes them."""
+    from mpi4py import MPI
+
+    graph = small_graph(folder, 2)
+    if launched_rank() == 0:
+        shutil.copy(graph_file, folder)
+        partition_to_store(graph)
+        prepare_clicks(folder)
+    MPI.COMM_WORLD.Barrier()
+    return graph
+
+
 OF_GRAPHS = ["sample", "wait for samples", "fetch", "forward", "backward", "wait", "update", "rest"]
 OF_WHOLE_GRAPHS = ["forward", "backward", "wait", "update", "rest"]
 OF_LOGS = ["read", "ids", "lookup", "forward", "pooled", "backward", "wait", "update", "rest"]
@@ -310,14 +323,7 @@ def test_one_rank(
 def test_two_ranks(
     graph_file: Path, shared_tmp_path: Path, click_recipe: ClickRecipe, prepare_clicks: Callable[[Path], None]
 ) -> None:
-    from mpi4py import MPI
-
-    graph = small_graph(shared_tmp_path, 2)
-    if launched_rank() == 0:
-        shutil.copy(graph_file, shared_tmp_path)
-        partition_to_store(graph)
-        prepare_clicks(shared_tmp_path)
-    MPI.COMM_WORLD.Barrier()
+    graph = small_data(shared_tmp_path, graph_file, prepare_clicks)
     options = FullGraphOptions(enabled=True, messages="adaptive")
     whole = replace(graph, name="whole", cache=CacheOptions(), full_graph=options)
     with_bits = [*OF_WHOLE_GRAPHS[:-1], "assign bits", "rest"]

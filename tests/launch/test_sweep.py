@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch.test_profiling import graph_recipe, log_recipe, small_graph
+from tests.launch.test_profiling import graph_recipe, log_recipe, small_data, small_graph
 from windrow.comm.errors import PlanError, RecipeError
 from windrow.comm.launcher import launched_rank
 from windrow.gnn.partitioning import partition_to_store
@@ -127,14 +127,7 @@ def test_one_rank(graph_file: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_two_ranks(
     graph_file: Path, shared_tmp_path: Path, click_recipe: ClickRecipe, prepare_clicks: Callable[[Path], None]
 ) -> None:
-    from mpi4py import MPI
-
-    graph = small_graph(shared_tmp_path, 2)
-    if launched_rank() == 0:
-        shutil.copy(graph_file, shared_tmp_path)
-        partition_to_store(graph)
-        prepare_clicks(shared_tmp_path)
-    MPI.COMM_WORLD.Barrier()
+    graph = small_data(shared_tmp_path, graph_file, prepare_clicks)
     options = ["--set", "cache.shared_memory=false", "--set", "cache.alpha=0.4"]
     found = swept(graph, shared_tmp_path, *options, "--try", "cache.window=4", "--try", "cache.alpha=0")
     if launched_rank() == 0:
