@@ -22,6 +22,7 @@ from windrow.comm.world import World
 from windrow.launch.profiling import AROUND, run_steps
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import AnyRecipe, Recipe, make_any_recipe
+from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.training import make_trainer
 from windrow.training.trainer import Trainer
 
@@ -64,7 +65,8 @@ def shorter_formats(recipe: AnyRecipe, shortest: str) -> dict[str, list[str]]:
         del found["wire.vectors"]
     if isinstance(recipe, Recipe) and not recipe.model.embedding:
         del found["wire.gradients"]
-    found["wire.sums"] = [*get_args(SumsName)]
+    # fp8 keeps what it leaves out, which sums within hosts have no place for.
+    found["wire.sums"] = [form for form in get_args(SumsName) if form != "fp8" or recipe.wire.topology == "flat"]
     used = {name: getattr(recipe.wire, name.removeprefix("wire.")) for name in found}
     # Of equal length the one with the range of float32.
     return {
@@ -121,8 +123,7 @@ def _near_graph(recipe: Recipe) -> list[dict[str, Any]]:
     ]
 
 
-def _near_log(recipe: AnyRecipe) -> list[dict[str, Any]]:
-    assert not isinstance(recipe, Recipe)
+def _near_log(recipe: RecommendationRecipe) -> list[dict[str, Any]]:
     training, groups = recipe.training, recipe.deduplication.groups
     found: list[dict[str, Any]] = []
     if recipe.plan.file is None:

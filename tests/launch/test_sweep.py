@@ -31,6 +31,7 @@ ClickRecipe = Callable[..., RecommendationRecipe]
         ({}, "int8", {"wire.vectors": ["bf16", "int8"], "wire.sums": ["bf16", "fp8"]}),
         ({"wire": {"vectors": "int8"}}, "int4", {"wire.vectors": ["int4"], "wire.sums": ["bf16", "fp8"]}),
         ({"sampler": {"storage": "fp16"}}, "bf16", {"wire.sums": ["bf16"]}),
+        ({"wire": {"topology": "auto", "vectors": "int8"}}, "int8", {"wire.vectors": [], "wire.sums": ["bf16"]}),
     ],
 )
 def test_formats_are_shorter_than_the_recipes_and_no_shorter_than_allowed(sections, shortest, allowed):
