@@ -249,15 +249,14 @@ def window_misses(
         if len(kept):
             index = index_cache(kept, book.num_vertices)
             windows[alpha, column] = CacheWindow(index, kept, travels, length=WINDOWS[column])
-    for epoch in range(DYNAMIC_EPOCHS):
-        ids = (
-            sampler.sample(order.seeds(epoch, step), epoch=epoch, step=step) for step in range(order.steps_per_epoch)
-        )
-        requests = [plan_request(one.input_ids, offsets, part, nothing) for one in ids]
-        for point in asked:
-            window = windows.get(point)
-            planned = requests if window is None else window.planned(requests)
-            asked[point] += sum(len(request.remote) for request in planned) / DYNAMIC_EPOCHS
+    steps = range(order.steps_per_epoch)
+    # Training goes on from epoch to epoch.
+    ids = (sampler.sample(order.seeds(e, n), epoch=e, step=n).input_ids for e in range(DYNAMIC_EPOCHS) for n in steps)
+    requests = [plan_request(one, offsets, part, nothing) for one in ids]
+    for point in asked:
+        window = windows.get(point)
+        planned = requests if window is None else window.planned(requests)
+        asked[point] = sum(len(request.remote) for request in planned) / DYNAMIC_EPOCHS
     return asked
 
 
