@@ -127,7 +127,9 @@ def of_one_width(task: Mapping[str, Any]) -> list[dict[str, Any]]:
 
                 def plain(form: Robe = form, array: Tensor = array, ids: Tensor = ids) -> Tensor:
                     of_tables = ids.view(TABLES, samples)
-                    return torch.cat([form.rows(number, of_tables[number], [array]) for number in range(TABLES)], 1)
+                    return torch.cat(
+                        [form.reference_rows(number, of_tables[number], [array]) for number in range(TABLES)], 1
+                    )
 
                 lookups: dict[str, Callable[[], Tensor]] = {
                     DENSE: partial(dense, ids, offsets),

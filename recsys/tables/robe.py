@@ -114,7 +114,12 @@ class Robe(Form):
         self.sign_keys = [stream_key(table_key(table.name, 0), Stream.HASH_VALUES) for table in tables]
 
     def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
-        """See `Form.rows`: the formulas in plain PyTorch, on any device, a place for each number."""
+        """See `Form.rows`: each is a bag of its own."""
+        segment = Segment(table, 0, (0, self.tables[table].dim))
+        return self.pool([segment], ids.contiguous(), torch.arange(len(ids) + 1, device=ids.device), None, stored)
+
+    def reference_rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
+        """The same by the formulas in plain PyTorch, a place for each number: an eighth as fast."""
         dim = self.tables[table].dim
         columns = torch.arange(dim, device=ids.device)
         places = self.starts(table, ids)[:, columns // self.block] + columns % self.block
@@ -195,7 +200,7 @@ class RobeTable(Robe):
         self.span, self.spacing = self.size // self.block, self.block
 
     # Of whole arrays, as in serving, for which no loop is worth while; ranks look blocks up instead.
-    pool = Form.pool
+    rows, pool = Robe.reference_rows, Form.pool
 
     def blocks(self, table: int, ids: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """Rows of the array that vectors of a table consist of, [blocks of a vector, n], and their signs.
