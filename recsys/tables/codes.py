@@ -34,16 +34,7 @@ from torch import Tensor
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import GOLDEN, Stream, hash_ids, stream_key
-from windrow.recsys.tables.forms import (
-    Form,
-    Segment,
-    mixed,
-    refuse_unless_smaller,
-    scale_of,
-    select_rows,
-    signed,
-    whole_table,
-)
+from windrow.recsys.tables.forms import Form, mixed, refuse_unless_smaller, scale_of, select_rows, signed, whole_table
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.tables.robe import Robe
 from windrow.recsys.tables.table import table_key
@@ -172,14 +163,10 @@ class Codes(Form):
         if self._sketch == "robe":
             named = whole_table(f"{table.name}.{number}", table.num_rows, table.dim)
             robe = Robe([named], self._of_robe, blocks=self.parts * self.entries)
-            return partial(self._from_array, robe)
+            return lambda ids, book: robe.rows(0, ids, [book])
         parts = range(number * self.parts, (number + 1) * self.parts)
         key = table_key(table.name, 0)
         return partial(self._from_rows, [signed(stream_key(key, Stream.HASH_VALUES, part)) for part in parts])
-
-    def _from_array(self, robe: Robe, ids: Tensor, book: Tensor) -> Tensor:
-        each = torch.arange(len(ids) + 1, device=ids.device)
-        return robe.pool([Segment(0, 0, (0, self.tables[0].dim))], ids, each, None, [book])
 
     def _from_rows(self, keys: Sequence[int], ids: Tensor, book: Tensor) -> Tensor:
         words = mixed(ids + signed(GOLDEN))
