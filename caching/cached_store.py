@@ -265,11 +265,11 @@ class RowGather:
             return
         store, request = self._store, self._request
         places = store.travelling(request.remote_places, request.remote_counts)
-        self._places = torch.cat(places)
         if store.packed is None:
             route = Route.of_rows(store.wire, self._asked.wait(), places, store.row_shape)
             self._transfer = route.start([store.local])
             return
+        self._places = torch.cat(places)
         row_shape = store.packed.row_shape
         self._arriving = torch.empty((len(self._places), *row_shape), dtype=torch.uint8, device=store.device)
         targets: list[Rows] = [*spans(list(map(len, places)))]
@@ -321,8 +321,13 @@ class RowGather:
 
     def _keep(self, out: Tensor) -> None:
         """Have the cache hold what it shall from now on, in the form in which it came."""
-        store, kept, slots = self._store, self._request.kept, self._request.kept_slots
-        if kept is None or slots is None:
+        store, request = self._store, self._request
+        positions, slots = request.kept, request.kept_slots
+        if positions is None or slots is None:
             return
-        rows, positions = (out, self._places[kept]) if store.packed is None else (self._arriving, kept)
+        rows = out
+        if store.packed is None:
+            positions = torch.cat(store.travelling(request.remote_places, request.remote_counts))[positions]
+        else:
+            rows = self._arriving
         move_rows(rows, positions.to(store.device), store.cached, slots.to(store.device))

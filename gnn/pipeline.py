@@ -315,15 +315,9 @@ class MinibatchPipeline:
         if self._window is None:
             yield from sampled
             return
-        seen = deque[_PlannedMinibatch]()
-
-        def requests() -> Iterator[RowRequest]:
-            for one in sampled:
-                seen.append(one)
-                yield one.request
-
-        for request in self._window.planned(requests()):
-            yield replace(seen.popleft(), request=request)
+        sampled, ahead = itertools.tee(sampled)
+        for one, request in zip(sampled, self._window.planned(each.request for each in ahead), strict=True):
+            yield replace(one, request=request)
 
     def _copied(self, fetched: Iterator[LoadedMinibatch]) -> Iterator[LoadedMinibatch]:
         """Hand minibatches over, each when the copy of the next has begun where that runs beside computing."""

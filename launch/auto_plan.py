@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from windrow.gnn.explain_caches import SizeEstimate
     from windrow.gnn.partitioned import PartitionedGraph
     from windrow.partition.tables.costs import TableCosts
-    from windrow.partition.tables.plan import Plan
+    from windrow.partition.tables.plan import Plan, TableSpec
     from windrow.recsys.log.store import LogStore
 
 __all__ = ["AutoPlan", "Step", "describe_auto_plan", "plan_graph", "plan_log", "setting_of"]
@@ -116,9 +116,10 @@ def plan_log(
     Raises:
         PlanError: no planner finds room for the tables; with the least shortfall.
 
-    Cost: what the planners take, those of the recipe and of the proposal twice, and a few looks at a sample of the log.
+    Cost: what the planners take, those of the recipe and of the proposal twice, and a look at a sample of the log, two
+    where it has sessions.
     """
-    job = _Job(store, ranks, links)
+    job = _Job(recipe, store, ranks, links)
     changes: dict[str, Any] = {}
     if groups := _groups(recipe, job):
         changes["deduplication.groups"] = [list(group) for group in groups]
@@ -157,30 +158,37 @@ def _groups(recipe: RecommendationRecipe, job: "_Job") -> Sequence[Sequence[str]
 class _Planned:
     """What a planner made of a recipe's tables."""
 
-    recipe: RecommendationRecipe
     planner: str
     plan: "Plan"
     costs: "TableCosts"
 
 
-@dataclass(frozen=True, slots=True)
 class _Job:
-    """A log on some ranks."""
+    """A log on some ranks; recipes differ in groups of deduplication, planner and formats."""
 
-    store: "LogStore"
-    ranks: int
-    links: "Links | None"
+    def __init__(self, recipe: RecommendationRecipe, store: "LogStore", ranks: int, links: "Links | None") -> None:
+        from windrow.recsys.recommendation import make_click_model
+
+        self.store, self.ranks, self.links = store, ranks, links
+        model = make_click_model(recipe, store, seed=0)
+        self._dense_numbers = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+        self._surveyed: dict[Sequence[Sequence[str]], list[TableSpec]] = {}
+
+    def _specs(self, recipe: RecommendationRecipe) -> "list[TableSpec]":
+        """What a look at the log says of tables, which is had once for the same groups."""
+        from windrow.recsys.log_tables import surveyed_table_specs
+
+        groups = recipe.deduplication.groups
+        if groups not in self._surveyed:
+            self._surveyed[groups] = surveyed_table_specs(recipe, self.store, self.ranks)
+        return self._surveyed[groups]
 
     def best_plan(self, recipe: RecommendationRecipe, planners: Sequence[str]) -> _Planned:
         """The plan that is predicted to take least, of those that fit."""
-        from windrow.partition.tables.cost_model import ComputeModel
-        from windrow.partition.tables.costs import TableCosts
-        from windrow.partition.tables.planners import SHIPPED_MODEL, make_plan
-        from windrow.recsys.log_tables import plan_workload, surveyed_table_specs
+        from windrow.partition.tables.planners import make_plan
+        from windrow.recsys.log_tables import costs_of_tables, plan_workload
 
-        specs = surveyed_table_specs(recipe, self.store, self.ranks)
-        workload = plan_workload(recipe, self.ranks, self.links)
-        model = ComputeModel.load(recipe.plan.cost_model or SHIPPED_MODEL)
+        specs, workload = self._specs(recipe), plan_workload(recipe, self.ranks, self.links)
         found: list[_Planned] = []
         lacking: list[PlanError] = []
         for planner in planners:
@@ -190,8 +198,8 @@ class _Job:
             except PlanError as error:
                 lacking.append(error)
                 continue
-            costs = TableCosts(specs, self.ranks, workload, model, replica_groups=plan.replica_groups)
-            found.append(_Planned(recipe, planner, plan, costs))
+            costs = costs_of_tables(recipe, specs, self.ranks, self.links, replica_groups=plan.replica_groups)
+            found.append(_Planned(planner, plan, costs))
         if not found:
             raise min(lacking, key=lambda error: error.shortfall_bytes)
         return min(found, key=lambda one: one.costs.of_plan(one.plan).total)
@@ -208,13 +216,7 @@ class _Job:
         rows = np.repeat(numbers[:, None] / width, costs.world_size, axis=1)
         of_group = self.links.of_first(costs.world_size)
         found = row_savings("vectors", of_group, rows, width) + row_savings("gradients", of_group, rows.T, width)
-        return found + sum_savings(self.links, self._dense_numbers(planned.recipe))
-
-    def _dense_numbers(self, recipe: RecommendationRecipe) -> int:
-        from windrow.recsys.recommendation import make_click_model
-
-        model = make_click_model(recipe, self.store, seed=0)
-        return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+        return found + sum_savings(self.links, self._dense_numbers)
 
     def step(self, recipe: RecommendationRecipe, savings: Sequence[FormatSaving]) -> Step:
         """What is predicted of a step of a recipe; of formats, what rounding takes, as it was measured."""
@@ -222,7 +224,7 @@ class _Job:
         cost = planned.costs.of_plan(planned.plan)
         seconds = cost.total
         if self.links is not None and self.ranks > 1:
-            seconds += predict_all_reduce(self.links, 4 * self._dense_numbers(recipe))
+            seconds += predict_all_reduce(self.links, 4 * self._dense_numbers)
         for one in savings:
             if getattr(recipe.wire, one.setting) == one.form:
                 # Shorter vectors and gradients are in the plan's costs.

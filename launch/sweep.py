@@ -5,7 +5,6 @@ number formats on the wire may be shorter.
 """
 
 import contextlib
-import copy
 import gc
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -23,13 +22,14 @@ from windrow.launch.profiling import AROUND, run_steps
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import AnyRecipe, Recipe, make_any_recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
+from windrow.launch.settings import with_overrides
 from windrow.launch.training import make_trainer
 from windrow.training.trainer import Trainer
 
 __all__ = ["AS_IT_IS", "Changes", "Measured", "changed", "near_recipes", "shorter_formats", "sweep", "sweep_rows"]
 
 Changes: TypeAlias = Mapping[str, Any]
-"""Settings by ``section.key``, with other values than a recipe has."""
+"""Settings by dotted name, with other values than a recipe has."""
 
 AS_IT_IS = "the recipe as it is"
 
@@ -93,17 +93,19 @@ def near_recipes(recipe: AnyRecipe, *, shortest: str = "fp32") -> dict[str, AnyR
         with contextlib.suppress(RecipeError):
             one = changed(recipe, changes)
             if one != recipe:
-                found["; ".join(f"{name} = {json.dumps(value)}" for name, value in changes.items())] = one
+                found["; ".join(_assignments(changes))] = one
     return found
 
 
 def changed(recipe: AnyRecipe, changes: Changes) -> AnyRecipe:
     """A recipe with other values of some settings: RecipeError where they do not go together."""
-    values = copy.deepcopy(recipe.settings())
-    for name, value in changes.items():
-        section, _, key = name.partition(".")
-        values[section][key] = value
+    values = with_overrides(recipe.settings(), _assignments(changes))
     return make_any_recipe(values, source=recipe.name, base=Path())
+
+
+def _assignments(changes: Changes) -> list[str]:
+    """As ``--set`` takes them: of these values JSON is TOML."""
+    return [f"{name} = {json.dumps(value)}" for name, value in changes.items()]
 
 
 def _near_graph(recipe: Recipe) -> list[dict[str, Any]]:
@@ -160,7 +162,7 @@ def sweep(
         WindrowError: the first recipe cannot be trained, or another one for a reason that is not the same on all ranks.
     """
     first = next(iter(recipes.values()))
-    most = max(map(_batch_size, recipes.values()))
+    most = max(recipe.training.batch_size for recipe in recipes.values())
     found = dict[str, Measured | str]()
     with joined_job(first.run) as (world, device):
         _measure(world, first, device, 1)
@@ -171,9 +173,12 @@ def sweep(
                 if world.rank == 0:
                     say(f"round {number + 1} of {rounds}: {name}")
                 before = found.get(name)
-                try:
+                recipe, own = recipes[name], steps
+                if not (isinstance(recipe, Recipe) and recipe.full_graph.enabled):
                     # As many samples as of the recipe with the largest minibatches.
-                    once = _measure(world, recipes[name], device, steps * max(1, most // _batch_size(recipes[name])))
+                    own *= max(1, most // recipe.training.batch_size)
+                try:
+                    once = _measure(world, recipe, device, own)
                 except (RecipeError, PlanError) as error:
                     found[name] = str(error)  # All ranks refuse these alike.
                     continue
@@ -181,11 +186,6 @@ def sweep(
                     once = replace(once, sample_s=(*before.sample_s, *once.sample_s))
                 found[name] = once
     return {name: found[name] for name in recipes}
-
-
-def _batch_size(recipe: AnyRecipe) -> int:
-    """Of whole graphs 1: a step takes all of it."""
-    return 1 if isinstance(recipe, Recipe) and recipe.full_graph.enabled else recipe.training.batch_size
 
 
 def _measure(world: World, recipe: AnyRecipe, device: torch.device, steps: int) -> Measured:

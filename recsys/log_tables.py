@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from windrow.comm.errors import StoreError
 from windrow.partition.tables.access import find_hot, is_frequent_first, octave_shares
-from windrow.partition.tables.costs import Workload
+from windrow.partition.tables.cost_model import ComputeModel
+from windrow.partition.tables.costs import TableCosts, Workload
 from windrow.partition.tables.plan import Plan, TableSpec
-from windrow.partition.tables.planners import make_plan
+from windrow.partition.tables.planners import SHIPPED_MODEL, make_plan
 from windrow.recsys.batches.arrow_columns import filled_in
 from windrow.recsys.batches.deduplication.survey import SAMPLE_ROWS, LogSurvey, survey_log
 from windrow.recsys.batches.transforms import Transforms
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_store",
+    "costs_of_tables",
     "count_table_rows",
     "log_table_specs",
     "log_transforms",
@@ -214,6 +216,19 @@ def plan_workload(recipe: RecommendationSections, world_size: int, links: "Links
     """What a step of a recipe does with its tables, on so many ranks."""
     per_core = recipe.plan.ranks_per_core
     return Workload.of_step(recipe.training.batch_size, world_size, recipe.wire, links, ranks_per_core=per_core)
+
+
+def costs_of_tables(
+    recipe: RecommendationSections,
+    specs: Sequence[TableSpec],
+    world_size: int,
+    links: "Links | None",
+    *,
+    replica_groups: int,
+) -> TableCosts:
+    """What predicts the cost of plans of a recipe's tables, by its cost model: StoreError where there is none."""
+    model = ComputeModel.load(recipe.plan.cost_model or SHIPPED_MODEL)
+    return TableCosts(specs, world_size, plan_workload(recipe, world_size, links), model, replica_groups=replica_groups)
 
 
 def plan_tables(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from windrow.launch.auto_plan import AutoPlan
     from windrow.launch.recipe import Recipe
     from windrow.launch.recommendation_recipe import RecommendationRecipe
+    from windrow.recsys.log.store import LogStore
 
 __all__ = ["add_arguments", "run"]
 
@@ -84,30 +85,17 @@ def run(arguments: argparse.Namespace) -> int:
     if given:
         raise RecipeError(f"--{given[0].replace('_', '-')} goes with --auto: add it, or leave this out")
     recipe = load_log_recipe(arguments)
-    from windrow.partition.tables.cost_model import ComputeModel
-    from windrow.partition.tables.costs import TableCosts
     from windrow.partition.tables.plan_file import write_plan
-    from windrow.partition.tables.planners import SHIPPED_MODEL
-    from windrow.recsys.log.store import LogStore
-    from windrow.recsys.log_tables import check_store, plan_tables, plan_workload, surveyed_table_specs
+    from windrow.recsys.log_tables import costs_of_tables, plan_tables, surveyed_table_specs
     from windrow.recsys.plan_report import compare_planners, describe_costs, describe_plan, draw_plan
 
-    if recipe.log.format == "interactions":
-        raise RecipeError(
-            f'{arguments.recipe} is of format = "interactions", whose tables are known when training reads the file: '
-            "plans of prepared logs alone are shown"
-        )
-    _need_ranks(arguments)
-    store = LogStore.open(recipe.store)
-    check_store(recipe, store)
+    store = _open_log(recipe, arguments)
     if arguments.table_bytes is not None:
         recipe, _ = fit_tables(recipe, store, arguments)
     links, where = network_of(arguments.network, arguments.ranks)
     specs = surveyed_table_specs(recipe, store, arguments.ranks)
     plan = plan_tables(recipe, store, arguments.ranks, links, surveyed=specs)
-    model = ComputeModel.load(recipe.plan.cost_model or SHIPPED_MODEL)
-    workload = plan_workload(recipe, arguments.ranks, links)
-    costs = TableCosts(specs, arguments.ranks, workload, model, replica_groups=plan.replica_groups)
+    costs = costs_of_tables(recipe, specs, arguments.ranks, links, replica_groups=plan.replica_groups)
     memory = float(recipe.plan.rank_memory_bytes or "inf")
     print(describe_plan(plan, specs, arguments.ranks))
     network = where if links is not None else "on no network: give --network, or measure it by windrow network"
@@ -125,9 +113,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _need_ranks(arguments: argparse.Namespace) -> None:
+def _open_log(recipe: "RecommendationRecipe", arguments: argparse.Namespace) -> "LogStore":
+    """The prepared log of a recipe, for so many ranks as were named."""
+    from windrow.recsys.log.store import LogStore
+    from windrow.recsys.log_tables import check_store
+
+    if recipe.log.format == "interactions":
+        raise RecipeError(
+            f'{arguments.recipe} is of format = "interactions", whose tables are known when training reads the file: '
+            "plans of prepared logs alone are shown"
+        )
     if arguments.ranks is None:
         raise RecipeError("say how many ranks will train, by --ranks")
+    store = LogStore.open(recipe.store)
+    check_store(recipe, store)
+    return store
 
 
 def _propose(arguments: argparse.Namespace) -> int:
@@ -181,16 +181,10 @@ def _propose_graph(recipe: "Recipe", arguments: argparse.Namespace) -> "tuple[Au
 
 def _propose_log(recipe: "RecommendationRecipe", arguments: argparse.Namespace) -> "tuple[AutoPlan, str]":
     from windrow.launch.auto_plan import plan_log
-    from windrow.recsys.log.store import LogStore
-    from windrow.recsys.log_tables import check_store
 
-    if recipe.log.format == "interactions":
-        raise RecipeError(f'{arguments.recipe} is of format = "interactions": settings of prepared logs are proposed')
-    _need_ranks(arguments)
     if arguments.ranks_per_machine is not None:
         raise RecipeError("--ranks-per-machine says nothing about a log: set plan.ranks_per_core, or leave it out")
-    store = LogStore.open(recipe.store)
-    check_store(recipe, store)
+    store = _open_log(recipe, arguments)
     links, network = network_of(arguments.network, arguments.ranks)
     found = plan_log(recipe, store, arguments.ranks, links, shortest=arguments.shortest)
     where = network if links is not None else "not known: give --network, or measure it by windrow network"
