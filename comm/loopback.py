@@ -4,6 +4,7 @@ Messages are cloned when sent, as if they had travelled, so a race on a buffer s
 All ranks share the interpreter: this world is for correctness, not for speed.
 """
 
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +24,8 @@ __all__ = ["Loopback"]
 
 T = TypeVar("T")
 
-_Key: TypeAlias = tuple[int, int, int, int]
-"""Which message: sender, receiver, channel, and its number among those of these three."""
+_Key: TypeAlias = tuple[int, int, int, int, int]
+"""Which message: duplicate of the world, sender, receiver, channel, and its number among those of these four."""
 
 
 @dataclass
@@ -87,6 +88,8 @@ class Loopback(World):
         super().__init__(rank, hub.size, deadline_s=deadline_s, debug=debug)
         self._hub = hub
         self._posted: Counter[tuple[int, int, int]] = Counter()
+        self._numbers = itertools.count()
+        self._number = next(self._numbers)
 
     @staticmethod
     def single() -> "Loopback":
@@ -147,6 +150,11 @@ class Loopback(World):
         wanted = {p: (self._next(p, self.rank, channel), receives[p]) for p, channel in pairs if receives[p].numel()}
         return _Receive(self._hub, wanted)
 
+    def _duplicate(self) -> "Loopback":
+        made = Loopback(self._hub, self.rank, deadline_s=self.deadline_s, debug=self.debug)
+        made._numbers, made._number = self._numbers, next(self._numbers)
+        return made
+
     def transport_device(self, device: torch.device) -> torch.device:
         """Threads share all memory: a tensor travels from where it is."""
         return device
@@ -157,4 +165,4 @@ class Loopback(World):
 
     def _next(self, sender: int, receiver: int, channel: int) -> _Key:
         self._posted[sender, receiver, channel] += 1
-        return sender, receiver, channel, self._posted[sender, receiver, channel]
+        return self._number, sender, receiver, channel, self._posted[sender, receiver, channel]

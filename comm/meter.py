@@ -1,6 +1,7 @@
 """What a rank does, measured: bytes and rows counted, time by stage, and spans of time for a timeline of the run.
 
-A world counts into its `Meter` and records into its `Tracer` when it has one (``world.meter = Meter()``).
+A world counts into its `Meter` and records into its `Tracer` when it has one (``world.meter = Meter()``). Threads may
+count at the same time, each under stages of its own.
 
 All claims about traffic come from here. What stays on a rank is never traffic; of the rows that a minibatch needs,
 those found there are counted too, so that both add up to what was asked for.
@@ -102,7 +103,7 @@ class Meter:
         """Where the rows were that this rank asked for since the last `reset`, in one stage or (None) all."""
         if stage is not None:
             return self._found.get(stage, RowsFound())
-        return sum(self._found.values(), start=RowsFound())
+        return sum(self._found.copy().values(), start=RowsFound())
 
     def record_waiting(self, stage: str, seconds: float) -> None:
         """Count time that this rank spent waiting for a collective to complete: for the network or other ranks."""
@@ -111,13 +112,14 @@ class Meter:
     @property
     def waiting_seconds(self) -> dict[str, float]:
         """Seconds that this rank spent waiting, by stage, since the last `reset`; a copy."""
-        return dict(self._waiting_seconds)
+        return dict(self._waiting_seconds.copy())
 
     def totals(self, stage: str | None = None, *, peer: int | None = None) -> Traffic:
         """Add up what was counted since the last `reset`, in one stage, with one rank, or (None) all of it."""
         matching = (
             amount
-            for (of_stage, of_peer), amount in self._amounts.items()
+            # A copy: another thread may add a stage meanwhile.
+            for (of_stage, of_peer), amount in self._amounts.copy().items()
             if stage in (None, of_stage) and peer in (None, of_peer)
         )
         return sum(matching, start=Traffic())
@@ -127,7 +129,7 @@ class Meter:
 
         The peer of a reduction is None.
         """
-        return dict(self._amounts)
+        return self._amounts.copy()
 
     def reset(self) -> None:
         """Forget everything, at the start of an epoch say."""

@@ -26,6 +26,7 @@ import torch
 from mpi4py import MPI
 from torch import Tensor
 
+from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import DEFAULT_DEADLINE_S, Rendezvous, abort_job, free_port
 from windrow.comm.reduction import ReduceOp
 from windrow.comm.transfer import Request, Tensors, as_bytes, chunk_bounds
@@ -330,6 +331,19 @@ class MPIWorld(World):
                 yield
             finally:
                 self._background = None
+
+    def _duplicate(self) -> "MPIWorld":
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise RecipeError(
+                "this MPI library lets one thread in at a time, and two want to communicate: use one that was built "
+                "for MPI_THREAD_MULTIPLE, or backend gloo"
+            )
+        return MPIWorld(
+            deadline_s=self.deadline_s,
+            debug=self.debug,
+            cuda_aware=self._cuda_aware,
+            largest_message_bytes=self._largest_message_bytes,
+        )
 
     def transport_device(self, device: torch.device) -> torch.device:
         """CPU memory, or the GPU's own where the MPI library is CUDA-aware."""

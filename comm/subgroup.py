@@ -73,6 +73,9 @@ class Subgroup(World):
         """The parent's."""
         return self._parent.background_progress()
 
+    def _duplicate(self) -> "Subgroup":
+        return Subgroup(self._parent.duplicate(), self._members)
+
     def abort(self, code: int = 1) -> None:
         """End every rank of the job."""
         self._parent.abort(code)

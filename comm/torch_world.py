@@ -93,25 +93,35 @@ class TorchWorld(World):
         rendezvous: where the ranks meet.
         deadline_s: seconds that any wait may take.
         debug: agree before each collective.
+        is_duplicate: that group is open, and this one is besides.
     """
 
     _kept_works: ClassVar[tuple[dist.Work, ...]] = ()
     """The latest of the world that was closed last in this process."""
 
     def __init__(
-        self, backend: Backend, rendezvous: Rendezvous, *, deadline_s: float = DEFAULT_DEADLINE_S, debug: bool = False
+        self,
+        backend: Backend,
+        rendezvous: Rendezvous,
+        *,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+        debug: bool = False,
+        is_duplicate: bool = False,
     ) -> None:
         super().__init__(rendezvous.rank, rendezvous.size, deadline_s=deadline_s, debug=debug)
         self._backend = backend
+        self._group: dist.ProcessGroup | None = None
         self.has_channels = backend != "nccl"  # Which has no tags.
         self._rendezvous = rendezvous
         self._latest_works: deque[dist.Work] = deque(maxlen=LATEST_WORKS)
         timeout = timedelta(seconds=deadline_s)
-        store = TCPStore(rendezvous.host, rendezvous.port, self.size, is_master=self.rank == 0, timeout=timeout)
         # The group gives up later than we do, so that it is our error that is seen: it names stage and peers.
-        dist.init_process_group(
-            backend, store=store, rank=self.rank, world_size=self.size, timeout=GROUP_PATIENCE * timeout
-        )
+        patience = GROUP_PATIENCE * timeout
+        if is_duplicate:
+            self._group = dist.new_group(timeout=patience, backend=backend)
+            return
+        store = TCPStore(rendezvous.host, rendezvous.port, self.size, is_master=self.rank == 0, timeout=timeout)
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=patience)
 
     def post_exchange(
         self, sends: Tensors, receives: Tensors, *, gives_way: bool = False, channels: Sequence[int] | None = None
@@ -123,9 +133,11 @@ class TorchWorld(World):
         for step in range(1, self.size):
             source, target = (self.rank - step) % self.size, (self.rank + step) % self.size
             if receives[source].numel():
-                operations.append(dist.P2POp(dist.irecv, as_bytes(receives[source]), source, tag=channels[source]))
+                received = as_bytes(receives[source])
+                operations.append(dist.P2POp(dist.irecv, received, source, self._group, channels[source]))
             if sends[target].numel():
-                operations.append(dist.P2POp(dist.isend, as_bytes(sends[target]), target, tag=channels[target]))
+                sent = as_bytes(sends[target])
+                operations.append(dist.P2POp(dist.isend, sent, target, self._group, channels[target]))
         works = dist.batch_isend_irecv(operations) if operations else []
         # NCCL returns one handle for the whole batch.
         one_each = len(works) == len(operations)
@@ -135,10 +147,14 @@ class TorchWorld(World):
         """Leave it to the library where nothing is encoded."""
         if codec is not None:
             return super().post_all_reduce(tensor, op, codec)
-        work = dist.all_reduce(tensor, op=OPERATIONS[op], async_op=True)
+        work = dist.all_reduce(tensor, op=OPERATIONS[op], group=self._group, async_op=True)
         works = [] if work is None else [work]
         self._latest_works.extend(works)
         return self._request(works, [None] * len(works))
+
+    def _duplicate(self) -> "TorchWorld":
+        # Two threads may not call NCCL in an order that differs from rank to rank.
+        return TorchWorld("gloo", self._rendezvous, deadline_s=self.deadline_s, debug=self.debug, is_duplicate=True)
 
     def transport_device(self, device: torch.device) -> torch.device:
         """The CPU for gloo, this rank's GPU for NCCL."""
@@ -153,7 +169,7 @@ class TorchWorld(World):
     def close(self) -> None:
         """Leave and destroy the process group. Collective."""
         super().close()
-        dist.destroy_process_group()
+        dist.destroy_process_group(self._group)
         # Once torch._dynamo is imported, as optimisers do, gloo's threads outlive their group. One that lets go of a
         # finished work as its last owner wants the GIL for the work's tensors, and aborts the process where the
         # interpreter has begun to end. So the latest works keep an owner for good. Those of the world that was closed

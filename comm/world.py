@@ -46,7 +46,7 @@ class World(ABC):
     Implementations: `windrow.comm.loopback.Loopback` (threads of one process), `windrow.comm.mpi_world.MPIWorld`,
     `windrow.comm.torch_world.TorchWorld` (gloo, NCCL), and what `split` and `windrow.comm.hierarchy.hierarchical` make
     of one of these. Open one with `windrow.comm.connect.connect`. Collectives of one world and its subgroups must be
-    issued from one thread.
+    issued from one thread; another thread needs a `duplicate`.
 
     Attributes:
         rank: this process's number, 0 <= rank < size.
@@ -124,6 +124,23 @@ class World(ABC):
         """While the ``with`` block runs, let messages in flight move on although this rank computes. Not collective."""
         # Where the backend has threads of its own nothing needs to be done.
         return contextlib.nullcontext()
+
+    def duplicate(self) -> "World":
+        """The same ranks once more, for collectives that another thread issues meanwhile. Collective.
+
+        It counts into this world's meter, under stages of its own, and lives as long as this world, however it is used.
+
+        Raises:
+            RecipeError: the backend does not let several threads in.
+        """
+        made = self._duplicate()
+        made.name = f"{self.name}, another thread"
+        made.meter, made.shares_memory = self.meter, self.shares_memory
+        return made
+
+    @abstractmethod
+    def _duplicate(self) -> "World":
+        """What `duplicate` gives."""
 
     def close(self) -> None:
         """Release what the backend holds. Collective where the backend says so."""

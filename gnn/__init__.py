@@ -11,6 +11,7 @@ from windrow.gnn.inference import gather_predictions, infer_exactly
 from windrow.gnn.link_task import Links, LinkTask, split_links
 from windrow.gnn.models import GNN, ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph, open_store, partition
+from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.readers.libraries import from_dgl, from_pyg
 from windrow.gnn.sampler import NeighborSampler, SamplerOptions
 from windrow.gnn.task import NodeTask, TrainingOptions
@@ -31,6 +32,7 @@ __all__ = [
     "NeighborSampler",
     "NodeTask",
     "PartitionedGraph",
+    "PipelineOptions",
     "SamplerOptions",
     "SplitOptions",
     "TrainingOptions",

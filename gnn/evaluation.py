@@ -150,7 +150,8 @@ class Evaluator:
             )
         fanouts = options.fanouts or self.fanouts
         check_layers(self.model, fanouts, "evaluation.fanouts")
-        self._sampler = self.graph.sampler(fanouts, self.model, seed=self.seed)
+        together = self.pipeline.sampling_world(self.world) if options.method == "sampled" else None
+        self._sampler = self.graph.sampler(fanouts, self.model, seed=self.seed, world=together)
 
     @property
     def reads_store(self) -> bool:

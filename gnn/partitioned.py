@@ -1,7 +1,8 @@
 """What one rank holds of a partitioned graph: all topology and labels, its own rows of the features.
 
 This is the layout of SALIENT++ (Kaler et al., MLSys 2023): sampling never leaves the rank, and only input
-features travel. Ids are those of the partition, in which each part is one contiguous range.
+features travel. Ids are those of the partition, in which each part is one contiguous range, so that of the neighbour
+lists, which are mapped from disk, a rank may also read one range alone: see `windrow.gnn.remote_lists`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from windrow.comm.shared_memory import SharedRows
 from windrow.comm.wire import Codec, StorageName, make_codec
 from windrow.comm.world import World
 from windrow.gnn.graph import Graph, GraphData, Task
+from windrow.gnn.remote_lists import RemoteLists
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.types import EDGE_ARRAYS, GraphTypes
 from windrow.gnn.vertex_data import scale_features
@@ -205,8 +207,36 @@ class PartitionedGraph(GraphData):
             raise DataError("an edge weight is negative: model.edge_weights = true divides by their sums; change them")
         return self.edge_weight
 
-    def sampler(self, fanouts: Sequence[int], model: nn.Module, *, seed: int) -> NeighborSampler:
-        """What samples this graph for a model, with what is known of the edges where the model uses it."""
+    def sampler(
+        self, fanouts: Sequence[int], model: nn.Module, *, seed: int, world: World | None = None
+    ) -> NeighborSampler:
+        """What samples this graph for a model, with what is known of the edges where the model uses it.
+
+        Args:
+            fanouts: see `NeighborSampler`.
+            model: of the user, or a `GNN`.
+            seed: the run's.
+            world: whose ranks sample together, each reading the lists of its own part; then this is collective. None:
+                this rank reads all lists.
+
+        Raises:
+            RecipeError: ranks would sample together, but edges have types.
+        """
+        # A `GNN` has no use for features of edges.
+        of_edges = {
+            "edge_weight": self.edge_weight_for(model),
+            "edge_attr": None if hasattr(model, "needs_edge_weights") else self.edge_attr,
+        }
+        remote: RemoteLists | None = None
+        if world is not None and world.size > 1:
+            if self.types is not None:
+                raise RecipeError(
+                    'pipeline.topology = "partitioned": where edges have types every rank reads all lists; choose '
+                    '"replicated"'
+                )
+            known = {name: rows for name, rows in of_edges.items() if rows is not None}
+            arrays = self.indptr.numpy(), self.indices.numpy(), self.original_ids.numpy()
+            remote = RemoteLists(world, self.offsets, *arrays, known)
         return NeighborSampler(
             self.indptr,
             self.indices,
@@ -214,12 +244,11 @@ class PartitionedGraph(GraphData):
             seed=seed,
             original_ids=self.original_ids,
             source_degrees=getattr(model, "needs_source_degrees", False),
-            edge_weight=self.edge_weight_for(model),
-            # A `GNN` has no use for them.
-            edge_attr=None if hasattr(model, "needs_edge_weights") else self.edge_attr,
+            **of_edges,
             edge_type=self.edge_type,
             types=self.types,
             splits_by_type=getattr(model, "needs_types", True),
+            remote=remote,
         )
 
     @property

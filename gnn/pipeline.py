@@ -31,13 +31,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from windrow.caching.cached_store import CachedStore, RowGather
 from windrow.caching.request import RowRequest
-from windrow.comm.errors import DeadlineError
+from windrow.comm.errors import DeadlineError, RecipeError
 from windrow.comm.meter import Stopwatch
 from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.comm.world import World
@@ -58,6 +59,22 @@ class PipelineOptions:
 
     sampler_threads: PositiveInt = 1
     """Threads of each rank that sample, each a whole minibatch at a time, ahead of the exchange."""
+
+    topology: Literal["replicated", "partitioned"] = "replicated"
+    """Which neighbour lists a rank samples from: "replicated", from all; "partitioned", from those of its own part, and
+    of the others ranks send what they draw for it. That divides the memory for edges by the number of ranks."""
+
+    def __post_init__(self) -> None:
+        """Check what does not go together."""
+        if self.topology == "partitioned" and self.sampler_threads > 1:
+            raise RecipeError(
+                f'pipeline.sampler_threads = {self.sampler_threads} with pipeline.topology = "partitioned": ranks '
+                "sample together then, in the same order, so in one thread each; leave it out"
+            )
+
+    def sampling_world(self, world: World) -> World | None:
+        """The world whose ranks sample together; None: each samples alone."""
+        return world if self.topology == "partitioned" else None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -120,14 +137,17 @@ class _MinibatchLoader:
                     return
                 yield self._result(*waiting.popleft())
         finally:
-            # Where the caller stops early, nobody wants what is not begun.
-            for _, future in waiting:
-                future.cancel()
+            # Where the caller stops early, nobody wants what is not begun; but other ranks may have begun it.
+            if self.sampler.remote is None:
+                for _, future in waiting:
+                    future.cancel()
 
     def close(self) -> None:
         """End the threads, once they are done with what they have begun."""
         if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+            # What ranks sample together may wait for one that has failed.
+            together = self.sampler.remote is not None
+            self._pool.shutdown(wait=not together, cancel_futures=not together)
 
     def _result(self, task: SeedTask, future: Future[_PlannedMinibatch]) -> _PlannedMinibatch:
         try:

@@ -16,7 +16,7 @@ raising the base past all entries forgets them at no cost, until the numbers run
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,12 +32,16 @@ from windrow.gnn.message_passing import Block, Minibatch, weighted_degrees
 from windrow.gnn.sampler_kernels import (
     draw_neighbors,
     find_lists,
+    list_bounds,
     look_up_lists,
     look_up_vertices,
     number_vertices,
     place_seeds,
 )
 from windrow.gnn.types import GraphTypes
+
+if TYPE_CHECKING:
+    from windrow.gnn.remote_lists import RemoteLists
 
 __all__ = ["Fanout", "NeighborSampler", "SamplerOptions"]
 
@@ -95,6 +99,7 @@ class NeighborSampler:
         edge_type: Tensor | None = None,
         types: GraphTypes | None = None,
         splits_by_type: bool = False,
+        remote: "RemoteLists | None" = None,
     ) -> None:
         """Keep the graph by reference; it must not change afterwards.
 
@@ -110,6 +115,8 @@ class NeighborSampler:
             edge_type: int16 [E], likewise, never falling inside a list, for `Block.edge_type`.
             types: what these are, and the types of vertices.
             splits_by_type: whether pipelines make `Block.typed` as well, for layers that ask for it.
+            remote: draws from the lists of all ranks, where each reads its own alone, of edges without types; `sample`
+                is collective then, and called from one thread at a time. None: all lists are read here.
 
         Raises:
             RecipeError: `fanouts` is empty or holds a number that is neither positive nor -1.
@@ -147,6 +154,7 @@ class NeighborSampler:
         self._edge_data = {
             name: rows for name, rows in (("edge_weight", edge_weight), ("edge_attr", edge_attr)) if rows is not None
         }
+        self.remote = remote
         self._weighted_degrees = None
         if source_degrees and edge_weight is not None:
             self._weighted_degrees = weighted_degrees(indptr, edge_weight)
@@ -172,6 +180,8 @@ class NeighborSampler:
         _check_array("seeds", seeds, (torch.int64,))
         workspace = self._workspace
         workspace.begin(seeds.contiguous().numpy())
+        if self.remote is not None:
+            self.remote.begin()
         blocks = [
             self._sample_hop(workspace, stream_key(self.seed, Stream.SAMPLE, epoch, step, hop), fanout)
             for hop, fanout in enumerate(self.fanouts)
@@ -195,30 +205,18 @@ class NeighborSampler:
         """Expand every vertex found so far."""
         num_dst = workspace.found
         num_lists = self._look_up(workspace)
-        degrees = workspace.degrees[:num_lists]
-        list_indptr = np.zeros(num_lists + 1, np.int64)
-        np.cumsum(degrees if fanout < 0 else np.minimum(degrees, fanout), out=list_indptr[1:])
-        num_edges = int(list_indptr[-1])
-        block_indices = np.empty(num_edges, np.int32)
-        places = np.empty(num_edges, np.int64) if self._edge_data else None
-        draw_neighbors(
-            np.uint64(key),
-            self._indices,
-            workspace.starts,
-            workspace.degrees,
-            workspace.inner_hashes,
-            list_indptr,
-            workspace.taken,
-            block_indices,
-            places,
-        )
-        workspace.reserve(num_dst + num_edges)
+        list_indptr = list_bounds(workspace.degrees[:num_lists], fanout)
+        of_edges: dict[str, Any]
+        if self.remote is not None:
+            frontier = workspace.frontier[:num_dst]
+            drawn, of_edges = self.remote.draw(key, fanout, frontier, list_indptr, workspace.taken)
+            block_indices = drawn.numpy()
+        else:
+            block_indices, of_edges = self._draw(workspace, key, list_indptr)
+        workspace.reserve(num_dst + len(block_indices))
         workspace.found = number_vertices(
             block_indices, workspace.first_seen, workspace.base, workspace.frontier, num_dst
         )
-        of_edges: dict[str, Any] = {
-            name: rows[torch.from_numpy(places)] for name, rows in self._edge_data.items() if places is not None
-        }
         indptr = list_indptr
         if self._types is not None:
             indptr = list_indptr[workspace.list_ends[: num_dst + 1]]
@@ -231,6 +229,28 @@ class NeighborSampler:
             indices=torch.from_numpy(block_indices),
             **of_edges,
         )
+
+    def _draw(
+        self, workspace: "_Workspace", key: int, list_indptr: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int32], dict[str, Any]]:
+        """Neighbours from all lists, and what is known of the edges."""
+        neighbours = np.empty(int(list_indptr[-1]), np.int32)
+        places = np.empty(len(neighbours), np.int64) if self._edge_data else None
+        draw_neighbors(
+            np.uint64(key),
+            self._indices,
+            workspace.starts,
+            workspace.degrees,
+            workspace.inner_hashes,
+            list_indptr,
+            workspace.taken,
+            neighbours,
+            places,
+        )
+        of_edges = {
+            name: rows[torch.from_numpy(places)] for name, rows in self._edge_data.items() if places is not None
+        }
+        return neighbours, of_edges
 
     def _look_up(self, workspace: "_Workspace") -> int:
         """Note the lists of the vertices that the last hop found, and give how many there are of all found so far."""

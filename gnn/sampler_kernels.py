@@ -24,7 +24,16 @@ import numpy.typing as npt
 from windrow.comm.inline_kernels import mix64, prefetch
 from windrow.comm.random import GOLDEN
 
-__all__ = ["draw_neighbors", "find_lists", "look_up_lists", "look_up_vertices", "number_vertices", "place_seeds"]
+__all__ = [
+    "draw_neighbors",
+    "edges_of_lists",
+    "find_lists",
+    "list_bounds",
+    "look_up_lists",
+    "look_up_vertices",
+    "number_vertices",
+    "place_seeds",
+]
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
@@ -221,6 +230,28 @@ def draw_neighbors(
             neighbors[before + edge] = indices[places[edge]]
             if edge_places is not None:
                 edge_places[before + edge] = places[edge]
+
+
+def list_bounds(degrees: Longs, fanout: int) -> Longs:
+    """Where the neighbours drawn from each of some lists begin in a block: [lists + 1]; a fanout of -1 takes all."""
+    bounds = np.zeros(len(degrees) + 1, np.int64)
+    np.cumsum(degrees if fanout < 0 else np.minimum(degrees, fanout), out=bounds[1:])
+    return bounds
+
+
+@numba.njit(cache=True, nogil=True)
+def edges_of_lists(lists: Longs, block_indptr: Longs) -> Longs:
+    """The edges of a block that come from some of its lists, list by list: int64 [edges of these]."""
+    count = 0
+    for number in lists:
+        count += block_indptr[number + 1] - block_indptr[number]
+    edges = np.empty(count, np.int64)
+    place = 0
+    for number in lists:
+        for edge in range(block_indptr[number], block_indptr[number + 1]):
+            edges[place] = edge
+            place += 1
+    return edges
 
 
 @numba.njit(cache=True, nogil=True)

@@ -183,7 +183,8 @@ class GraphTask(VertexTask[LoadedMinibatch]):
         expected = self._choice and self._choice.expected_rows
         everyone = world.all_gather_object((len(self._cached_ids), expected), stage="size of caches")
         self._cached_rows, self._expected_rows = zip(*everyone, strict=True)
-        sampler = graph.sampler(self._fanouts, model, seed=setup.seed)
+        together = self._pipeline_options.sampling_world(world)
+        sampler = graph.sampler(self._fanouts, model, seed=setup.seed, world=together)
         self._pipeline = MinibatchPipeline(
             world,
             sampler,

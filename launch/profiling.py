@@ -245,7 +245,8 @@ def advise(rows: Sequence[Mapping[str, Any]], recipe: AnyRecipe, *, threads: int
             free -= recipe.pipeline.sampler_threads
             data_ms = ms("wait for samples") + (ms("sample") / threads if free < 0 else 0.0)
             more = f"pipeline.sampler_threads = {recipe.pipeline.sampler_threads + 1}"
-            data = f"sampling: {more if free > 0 else 'smaller sampler.fanouts, or more cores for each rank'}"
+            more_fits = free > 0 and recipe.pipeline.topology == "replicated"
+            data = f"sampling: {more if more_fits else 'smaller sampler.fanouts, or more cores for each rank'}"
     else:
         even, less = "another plan.planner", "a smaller [model] or tables.dim"
         fewer_bytes = [*shorter("vectors", "gradients"), "smaller tables.dim"]

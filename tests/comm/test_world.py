@@ -1,6 +1,7 @@
 """The same bodies on every kind of world, on subgroups of it, and on hosts of several ranks."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -73,6 +74,33 @@ def test_many_operations_in_flight_do_not_mix(everywhere):
             assert torch.equal(pending.wait(), expected.expand(-1, 2))
         for number, pending in enumerate(sums):
             assert torch.equal(pending.wait(), torch.full((3,), float(number * world.size)))
+
+    everywhere(body)
+
+
+def test_another_thread_communicates_through_a_duplicate(everywhere):
+    """In whatever order the two threads of a rank get to it."""
+
+    def body(world):
+        world.meter = Meter()
+        others = [world.duplicate(), world.duplicate()]
+        ones = [1] * world.size
+
+        def exchange(through, offset):
+            found = []
+            for number in range(40):
+                send = torch.full((world.size, 1), 1000.0 * world.rank + offset + number)
+                found.append(through.all_to_all(send, ones, ones, stage=f"from {offset}").flatten().tolist())
+            return found
+
+        with ThreadPoolExecutor(2) as pool:
+            theirs = [pool.submit(exchange, other, 100 * number) for number, other in enumerate(others, 1)]
+            if world.rank % 2:
+                time.sleep(0.01)
+            found = [exchange(world, 0), *(one.result() for one in theirs)]
+        for offset, rows in zip((0, 100, 200), found, strict=True):
+            assert rows == [[1000.0 * peer + offset + number for peer in range(world.size)] for number in range(40)]
+            assert world.meter.totals(f"from {offset}").rows_sent == 40 * (world.size - 1)
 
     everywhere(body)
 

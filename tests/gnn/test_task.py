@@ -16,6 +16,7 @@ from windrow.gnn.evaluation import EvaluationOptions
 from windrow.gnn.message_passing import Block
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph, partition
+from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.synthetic import community_graph, typed_community_graph
 from windrow.gnn.task import NodeTask
 from windrow.partition import PartitionOptions
@@ -40,6 +41,7 @@ def make_trainer(
     wire="fp32",
     shared_memory=True,
     window=0,
+    topology="replicated",
     evaluation=None,
     **training,
 ):
@@ -56,6 +58,7 @@ def make_trainer(
             part,
             fanouts,
             order=order,
+            pipeline=PipelineOptions(topology=topology),
             cache=CacheOptions(alpha=0.2, shared_memory=shared_memory, window=window),
             evaluation=evaluation,
         ),
@@ -107,6 +110,24 @@ def test_a_window_of_the_cache_changes_no_bit_and_spares_rows(spmd, wire):
     for ((loss, metrics, asked), (same_loss, same_metrics, fewer)), several in spmd(body):
         assert (loss, metrics) == (same_loss, same_metrics)
         assert fewer < 0.95 * asked if several else fewer == asked == 0
+
+
+def test_partitioned_topology_changes_no_bit(spmd):
+    """Also where steps are left in the middle of an epoch, and sampled evaluation samples between them."""
+
+    def body(world):
+        found = []
+        for topology in ("replicated", "partitioned"):
+            options = {"shared_memory": False, "topology": topology, "evaluation": EvaluationOptions(method="sampled")}
+            with make_trainer(world, make_graph(), kind="gcn", **options) as trainer:
+                trainer.train_epoch(0)
+                trainer.train_steps(1, range(2))
+                metrics = trainer.evaluate()
+                trainer.train_epoch(1, first_step=2)
+                found.append((trainer.loss_so_far(), metrics))
+        assert found[0] == found[1]
+
+    spmd(body)
 
 
 def test_minibatches_go_on_from_epoch_to_epoch():
