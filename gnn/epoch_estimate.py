@@ -9,11 +9,12 @@ before the backward pass::
     pipeline       | sample, gather, compute |
                    | counts, ids, rows         | sums |                               seconds: the longer row, and sums
 
-A step's work is measured without its network: a few minibatches of the real graph, with made-up rows.
+A step's work is measured without its network: a few minibatches of the real graph, with made-up rows. Where ranks
+sample together (`windrow.gnn.remote_lists`), what they would ask for these minibatches is counted.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -25,6 +26,7 @@ from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.links import Links
 from windrow.comm.wire import Codec, make_codec
 from windrow.gnn.cache_choice import Sampling, seed_order
+from windrow.gnn.message_passing import Minibatch
 from windrow.gnn.models import GNN, ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.task import loss_sum
@@ -34,6 +36,9 @@ __all__ = ["ID_BYTES", "EpochTime", "StepWork", "estimate_epoch", "measure_step_
 
 ID_BYTES = 8
 """Of one id on the wire."""
+
+NEIGHBOUR_BYTES = 4
+"""Of one that another rank has drawn."""
 
 COUNT_BYTES = 8
 """Of the number of ids, which each rank tells each before they travel."""
@@ -51,6 +56,9 @@ class StepWork:
     """Of the gradients that are summed over the ranks, as they travel."""
     gradient_numbers: int = 0
     """How many they are."""
+    asked_lists: Sequence[tuple[float, float]] = ()
+    """Where ranks sample together, the vertices that a rank asks others about at each hop, and the neighbours that
+    these send."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +68,7 @@ class EpochTime:
     processor_s: float
     device_s: float
     exchange_s: float
-    """Counts, ids and rows on the network."""
+    """Counts, ids and rows on the network, and what ranks that sample together ask."""
     reduction_s: float
     """Sums of gradients on the network."""
 
@@ -84,9 +92,13 @@ def estimate_epoch(
         steps: in an epoch.
     """
     exchange = 0.0
+    counts = np.full((links.size, links.size), float(COUNT_BYTES))
+    for per_rank in work.asked_lists:
+        ids, neighbours = (np.full_like(counts, of_rank / max(1, links.size - 1)) for of_rank in per_rank)
+        exchange += predict_all_to_all(links, counts) + predict_all_to_all(links, ID_BYTES * ids)
+        exchange += predict_all_to_all(links, NEIGHBOUR_BYTES * neighbours)
     if asked is not None:
-        counts = np.full((links.size, links.size), float(COUNT_BYTES))
-        exchange = (
+        exchange += (
             predict_all_to_all(links, counts)
             + predict_all_to_all(links, ID_BYTES * asked)
             + predict_all_to_all(links, row_bytes * asked.T)
@@ -117,6 +129,7 @@ def measure_step_work(
     *,
     threads: int,
     slower: float = 1.0,
+    together: bool = False,
 ) -> StepWork:
     """Run a few minibatches: sample, gather, forward, backward, update. Nothing is learnt or kept.
 
@@ -127,9 +140,10 @@ def measure_step_work(
         device: where the model computes.
         threads: of a rank for computing.
         slower: how much longer the processor takes where ranks compete for it.
+        together: whether ranks sample together, each from the lists of its own part.
 
     Returns:
-        The median over the minibatches, after one that does not count.
+        The median over the minibatches, after one that does not count; of what they ask for the mean.
     """
     columns, outputs = graph.num_features, graph.num_outputs
     built = build_model(model, in_features=columns, out_features=outputs, seed=sampling.seed, types=graph.types)
@@ -139,10 +153,10 @@ def measure_step_work(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        steps = list(_run_minibatches(graph, built.to(device), sampling, device))[1:]
+        seconds, asked = zip(*list(_run_minibatches(graph, built.to(device), sampling, device))[1:], strict=True)
     finally:
         torch.set_num_threads(before)
-    processor, on_device = (median(seconds) for seconds in zip(*steps, strict=True))
+    processor, on_device = (median(column) for column in zip(*seconds, strict=True))
     if device.type == "cpu":
         processor, on_device = processor + on_device, 0.0
     return StepWork(
@@ -150,13 +164,14 @@ def measure_step_work(
         device_s=on_device,
         gradient_bytes=gradient_bytes,
         gradient_numbers=gradient_numbers,
+        asked_lists=np.mean(asked, 0).tolist() if together else (),
     )
 
 
 def _run_minibatches(
     graph: PartitionedGraph, model: GNN, sampling: Sampling, device: torch.device
-) -> Iterator[tuple[float, float]]:
-    """Do steps as training does them: seconds of sampling and gathering, and of computing."""
+) -> Iterator[tuple[tuple[float, float], list[tuple[int, int]]]]:
+    """Do steps as training does them: seconds of sampling and gathering, and of computing; and see `_asked_lists`."""
     optimizer = torch.optim.AdamW(model.parameters())
     sampler = graph.sampler(sampling.sampler.fanouts, model, seed=sampling.seed)
     generator = torch.Generator().manual_seed(0)
@@ -181,9 +196,21 @@ def _run_minibatches(
             (loss / order.global_batch_size(0, step)).backward()
             optimizer.step()
         # On a CPU the lesser of the two leaves out when other programs of this machine had the cores.
-        yield float((gathered - begun).min()), float((_clocks(device) - gathered).min())
+        seconds = float((gathered - begun).min()), float((_clocks(device) - gathered).min())
+        yield seconds, _asked_lists(minibatch, *graph.book.part_range(index % len(orders)))
         if index > 1 and time.perf_counter() - first > ENOUGH_S:
             break
+
+
+def _asked_lists(minibatch: Minibatch, start: int, stop: int) -> list[tuple[int, int]]:
+    """At each hop, the new vertices outside of a part, and the neighbours that are drawn for all such so far."""
+    is_remote = (minibatch.input_ids < start) | (minibatch.input_ids >= stop)
+    found, known = [], 0
+    for block in reversed(minibatch.blocks):
+        drawn = block.indptr.diff()[is_remote[: block.num_dst]].sum()
+        found.append((int(is_remote[known : block.num_dst].sum()), int(drawn)))
+        known = block.num_dst
+    return found
 
 
 def _clocks(device: torch.device) -> npt.NDArray[np.float64]:

@@ -211,6 +211,12 @@ def describe_explanation(found: Explanation, sampling: Sampling, *, network: str
         if found.work.device_s:
             work += f" of the processor and {found.work.device_s * 1e3:.3g} ms of the GPU"
         head.append(f"network: {network}; a step is {work}, {computed}")
+        if found.work.asked_lists:
+            ids, neighbours = map(sum, zip(*found.work.asked_lists, strict=True))
+            head.append(
+                f"ranks sample together: in a step each asks others about {ids:,.0f} vertices and gets "
+                f"{neighbours:,.0f} neighbours"
+            )
     if not found.marks["all"].alpha:
         head.append("all ranks are on one host and read each other's rows in shared memory: none travel")
     lines = [*head, "", table([_row(one, found) for one in found.sizes])]

@@ -254,7 +254,10 @@ def step_work(
     cores = usable_cores()
     threads = threads_of_rank(recipe.run, sharing)
     slower = max(1.0, sharing * threads / cores)
-    work = measure_step_work(graph, recipe.model, recipe.sampling, device, threads=threads, slower=slower)
+    together = recipe.pipeline.topology == "partitioned"
+    work = measure_step_work(
+        graph, recipe.model, recipe.sampling, device, threads=threads, slower=slower, together=together
+    )
     where = "measured here" if device == wanted else "measured here on a CPU, for want of a GPU"
     ranks = "1 rank" if sharing == 1 else f"{sharing} ranks"
     return work, f"{where} with {cores} {'core' if cores == 1 else 'cores'} for {ranks}"

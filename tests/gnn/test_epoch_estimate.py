@@ -1,16 +1,21 @@
 """windrow.gnn.epoch_estimate: the longer of two rows; the work of a step is measured."""
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from windrow.caching.selection import CacheOptions
 from windrow.comm.link_model import predict_all_reduce
 from windrow.comm.links import NetworkDescription, described_links
+from windrow.comm.loopback import Loopback
+from windrow.comm.meter import Meter
 from windrow.comm.wire import WireOptions
-from windrow.gnn.cache_choice import Sampling
+from windrow.comm.world import World
+from windrow.gnn.cache_choice import Sampling, seed_order
 from windrow.gnn.epoch_estimate import EpochTime, StepWork, estimate_epoch, measure_step_work
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
@@ -59,6 +64,15 @@ def test_without_an_exchange_not_even_counts_travel() -> None:
     assert estimate_epoch(WORK, LINKS, None, row_bytes=100, steps=4).exchange_s == 0.0
 
 
+def test_ranks_that_sample_together_ask_for_lists_hop_by_hop() -> None:
+    work = replace(WORK, asked_lists=[(0.0, 0.0), (50.0, 600.0)])
+    alone = estimate_epoch(WORK, LINKS, None, row_bytes=100, steps=3)
+    together = estimate_epoch(work, LINKS, None, row_bytes=100, steps=3)
+    # Counts in both hops, ids and neighbours in the second.
+    a_step = 2 * (10 + 8) + (10 + 8 * 50) + (10 + 4 * 600)
+    assert together.exchange_s - alone.exchange_s == pytest.approx(3 * a_step * 1e-6)
+
+
 CPU = torch.device("cpu")
 
 
@@ -85,6 +99,30 @@ def test_a_step_takes_time_and_has_gradients() -> None:
 
     # More parts than seeds in a step: some ranks have none.
     assert measure_step_work(one, options, sampling(2, "bf16"), CPU, threads=1).processor_s > 0
+
+
+def test_what_ranks_would_ask_is_counted() -> None:
+    """By what a sampler of each rank asks for, in every step of an epoch."""
+    one, options = graph(), ModelOptions(num_layers=2, hidden=8)
+    work = measure_step_work(one, options, sampling(30), CPU, threads=1, together=True)
+    assert measure_step_work(one, options, sampling(30), CPU, threads=1).asked_lists == ()
+    made = community_graph(300, 3, seed=1, num_features=6)
+
+    def body(world: World) -> float:
+        world.meter = Meter()
+        view = PartitionedGraph.from_graph(made, one.book, world.rank)
+        sampler = view.sampler((3, 2), nn.Module(), seed=0, world=world)
+        order = seed_order(view, world.rank, sampling(30))
+        for step in range(order.steps_per_epoch):
+            sampler.sample(order.seeds(0, step), epoch=0, step=step)
+        received = world.meter.totals("neighbours")
+        asked = world.meter.totals("neighbours: ids").rows_sent - 2 * 2 * order.steps_per_epoch  # Without counts.
+        (_, in_first), (ids, in_second) = work.asked_lists
+        assert in_first == 0.0
+        assert asked / order.steps_per_epoch == pytest.approx(ids, rel=0.3)
+        assert received.rows_received / order.steps_per_epoch == pytest.approx(in_second, rel=0.3)
+
+    Loopback.run(3, body)
 
 
 def test_ranks_that_share_a_core_take_longer() -> None:
