@@ -6,17 +6,21 @@ bfloat16 and in 8 bits. The forms train in turn, epoch by epoch, from the same f
 bytes are those that `Meter` counts, headers of packets and ids left out; AUC is that of the test split after the last
 epoch. The step is short of computing and long of traffic on purpose, so that the wire shows. "in 2 parts" and "in 4"
 learn from the same minibatches part by part (``training.accumulate``): vectors of the next part, and gradients of the
-one before, travel while a part is computed.
+one before, travel while a part is computed. "next vectors early" is no way to train: all rows of the next minibatch are
+read and sent before this one is learnt from, so that they are stale. It bounds what a lookahead as BagPipe's can gain
+(Agarwal et al., SOSP 2023), which sends those early that this minibatch does not change.
 
     python benchmarks/wire.py [--short]
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import chain, pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -34,10 +38,15 @@ from windrow.recsys.log.synthetic.options import recd
 from windrow.recsys.recommendation import recommendation
 from windrow.training.trainer import Trainer
 
+if TYPE_CHECKING:
+    from windrow.recsys.recommender import Lookups
+    from windrow.recsys.task import RecommendationTask
+
 HOSTS, RATE = 4, "1gbit"
 PLAIN, SHORT, SHORTEST = "float32", "bfloat16 vectors and gradients", "bfloat16 sums too"
 INT8, INT8_BOTH, INT8_ALL = "int8 vectors, bfloat16 gradients", "int8 vectors and gradients", "fp8 sums too"
 IN_2, IN_4, INT8_IN_2 = "float32, in 2 parts", "float32, in 4 parts", "int8 vectors and gradients, in 2 parts"
+EARLY = "float32, next vectors early"
 BF16_VECTORS, INT8_VECTORS = {"vectors": "bf16", "gradients": "bf16"}, {"vectors": "int8", "gradients": "int8"}
 FORMS: dict[str, tuple[dict[str, str], int]] = {
     PLAIN: ({}, 1),
@@ -49,6 +58,7 @@ FORMS: dict[str, tuple[dict[str, str], int]] = {
     IN_2: ({}, 2),
     IN_4: ({}, 4),
     INT8_IN_2: (INT8_VECTORS, 2),
+    EARLY: ({}, 1),
 }
 """What is on the wire, and the parts of a minibatch."""
 BATCH_SIZE = 4096
@@ -61,6 +71,7 @@ KEYS = {
     IN_2: "in_2_parts",
     IN_4: "in_4_parts",
     INT8_IN_2: "int8_in_2_parts",
+    EARLY: "early",
 }
 """Of figures."""
 STAGES = ("vectors", "gradients")
@@ -98,10 +109,12 @@ def recipe_of(folder: Path, wire: Mapping[str, str], parts: int, seed: int) -> R
 class Run:
     """Epoch after epoch of one form from one seed, and what the last has moved."""
 
-    def __init__(self, world: World, recipe: RecommendationRecipe) -> None:
+    def __init__(self, world: World, recipe: RecommendationRecipe, *, early: bool) -> None:
         self._world = world
         self._epoch = 0
         model, task = recommendation(world, recipe, torch.device("cpu"), seed=recipe.run.seed)
+        if early:
+            read_early(task)
         self._trainer = Trainer(world, model, task, recipe.training, wire=recipe.wire, seed=recipe.run.seed)
         self.samples = self._trainer.task.samples_per_epoch
         self.num_bytes = 0.0
@@ -123,13 +136,29 @@ class Run:
         return auc, float(self._world.all_reduce(moved, stage="figures"))
 
 
+def read_early(task: "RecommendationTask") -> None:
+    """Have the rows of the next minibatch read and sent before a minibatch is computed."""
+    minibatches = task.minibatches
+
+    @contextmanager
+    def one_ahead(epoch: int, steps: range) -> "Iterator[Iterator[Lookups]]":
+        with minibatches(epoch, steps) as lookups:
+            # Asking for one has its rows read.
+            yield (before for before, _ in pairwise(chain(lookups, [None])) if before is not None)
+
+    task.minibatches = one_ahead  # type: ignore[method-assign]  # of this object alone
+
+
 def work(task: Mapping[str, Any]) -> object:
     """Be one of the hosts: train all forms from one seed, in turn."""
     torch.set_num_threads(1)
     keep_freed_memory()
     keep_shapes(RECOMMENDATION_SHAPES)
     with connect("mpi", deadline_s=300) as world:
-        runs = {name: Run(world, recipe_of(Path(task["folder"]), *form, task["seed"])) for name, form in FORMS.items()}
+        runs = {
+            name: Run(world, recipe_of(Path(task["folder"]), *form, task["seed"]), early=name == EARLY)
+            for name, form in FORMS.items()
+        }
         compared = compare(
             {name: Variant(run=run, rows=run.samples) for name, run in runs.items()},
             baseline=PLAIN,
