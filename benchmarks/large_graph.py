@@ -1,12 +1,18 @@
-"""A graph of 10 million vertices from generation to training, on 2 ranks of one machine, within 20 GB of memory.
+"""A large graph from generation to training, on several ranks of one machine.
 
-    python benchmarks/large_graph.py [--short]
+    cached         10 million vertices, 200 million stored edges, 2 ranks, within 20 GB of memory
+    partitioned    100 million vertices, a thousand million stored edges, 4 ranks that sample together, each within 5 GB
+
+    python benchmarks/large_graph.py [--short] [--only cached | partitioned]
 
 One process generates the graph, partitions it by streaming, orders the vertices of each part by how likely minibatches
-need them, and writes the store. Then two ranks open it, compute which remote rows to keep, and train 50 steps of
-GraphSAGE. Memory is what the processes of a stage hold together at most: a page that both ranks have mapped counts
-once; the highest values of the two are added even where they were reached at different times. Files that the system
-keeps for later use are not counted. Seconds are those of the slower rank. --short: 1 million vertices.
+need them (cached), and writes the store. Then the ranks open it, compute which remote rows to keep (cached), and train
+50 steps of GraphSAGE. Those that sample together read the neighbour lists of their own part alone
+(``pipeline.topology``), keep no rows of others, and read none in shared memory, as if each had a machine of its own.
+Memory is what the processes of a stage hold together at most: a page that several ranks have mapped counts once; the
+highest values of the ranks are added even where they were reached at different times. What the largest rank held at
+most, mapped pages counted in full, is a figure. Files that the system keeps for later use are not counted. Seconds are
+those of the slowest rank. --short: 1 and 2 million vertices.
 """
 
 import os
@@ -14,16 +20,18 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 
-from benchmarks.harness.memory import MemoryWatch
+from benchmarks.harness.memory import MemoryWatch, peak_memory_bytes
 from benchmarks.harness.power_law import power_law_communities
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table
-from windrow.caching.selection import cache_capacity, choose_cached
+from windrow.caching.selection import CacheOptions, cache_capacity, choose_cached
 from windrow.caching.vip import inclusion_probabilities
 from windrow.comm.connect import connect
 from windrow.comm.meter import Meter
@@ -31,20 +39,17 @@ from windrow.gnn.cache_choice import demand_of
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import graph_to_store
+from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.task import NodeTask, TrainingOptions
 from windrow.partition import PartitionOptions
 from windrow.training.terminal import Progress
 from windrow.training.trainer import Trainer
 
-RANKS = 2
-VERTICES, SHORT_VERTICES = 10_000_000, 1_000_000
-EDGES_PER_VERTEX = 20
-"""Stored edges, so that 10 million vertices have 100 million undirected edges."""
+CACHED, PARTITIONED = PARTS = ("cached", "partitioned")
 VERTICES_PER_COMMUNITY = 5_000
 """Of a mean community."""
 MIXING = 0.15
-FEATURES = 32
 HIDDEN = 64
 FANOUTS = (15, 10, 5)
 BATCH_SIZE = 1024
@@ -52,8 +57,45 @@ STEPS = 50
 ALPHA = 0.16
 """Remote rows that a rank keeps, as a share of its own."""
 SEED = 7
-AIM_BYTES = 20e9
 DEADLINE_S = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How large everything is."""
+
+    vertices: int
+    vertices_in_short: int
+    edges_per_vertex: int
+    """Stored ones: each undirected edge is two."""
+    features: int
+    ranks: int
+    order: Literal["vip", "original"]
+    """Of the vertices of a part."""
+    aim: tuple[str, float]
+    """What is to fit into so many bytes."""
+
+
+SCALES = {
+    CACHED: Scale(
+        vertices=10_000_000,
+        vertices_in_short=1_000_000,
+        edges_per_vertex=20,
+        features=32,
+        ranks=2,
+        order="vip",
+        aim=("from generation to training in {:g} GB of memory", 20e9),
+    ),
+    PARTITIONED: Scale(
+        vertices=100_000_000,
+        vertices_in_short=2_000_000,
+        edges_per_vertex=10,
+        features=8,
+        ranks=4,
+        order="original",
+        aim=("each rank in {:g} GB of memory", 5e9),
+    ),
+}
 
 STAGE_OF_STEP = {
     "streaming": "partition",
@@ -69,14 +111,20 @@ Stage = dict[str, Any]
 
 
 def measure(program: Program) -> Findings:
-    """Make the store in one process, train on it in two."""
-    num_vertices = SHORT_VERTICES if program.short else VERTICES
+    """What was asked for."""
+    return Findings.joined([measure_part(program, part) for part in program.chosen(PARTS, short=2)])
+
+
+def measure_part(program: Program, part: str) -> Findings:
+    """Make the store in one process, train on it in several."""
+    scale = SCALES[part]
+    num_vertices = scale.vertices_in_short if program.short else scale.vertices
     with tempfile.TemporaryDirectory() as folder:
-        task = {"store": str(Path(folder) / "store"), "vertices": num_vertices}
+        task = {"part": part, "store": str(Path(folder) / "store"), "vertices": num_vertices}
         # Streaming is sequential; what can, uses all cores.
         built = program.in_process({**task, "do": "build"}, threads=os.cpu_count() or 1, deadline_s=DEADLINE_S)
         trained = program.on_ranks(
-            RANKS, {**task, "do": "train"}, environment={"OMP_NUM_THREADS": "1"}, deadline_s=DEADLINE_S
+            scale.ranks, {**task, "do": "train"}, environment={"OMP_NUM_THREADS": "1"}, deadline_s=DEADLINE_S
         )
     stages: list[Stage] = [*built["stages"], *trained["stages"]]
     peak_bytes = max(stage["bytes"] for stage in stages)
@@ -91,9 +139,14 @@ def measure(program: Program) -> Findings:
     ]
     figures = {f"{stage['name'].replace(' ', '_')}_seconds": stage["seconds"] for stage in stages}
     figures |= {"peak_memory_gigabytes": peak_bytes / 1e9, **trained["figures"]}
-    title = f"{num_vertices:,} vertices, {num_vertices * EDGES_PER_VERTEX:,} stored edges, {RANKS} ranks"
-    fits = Aim(f"from generation to training in {AIM_BYTES / 1e9:g} GB of memory", met=peak_bytes <= AIM_BYTES)
-    return Findings(figures=figures, aims={"memory": fits}, tables={title: Table.from_rows(rows)})
+    title = f"{num_vertices:,} vertices, {num_vertices * scale.edges_per_vertex:,} stored edges, {scale.ranks} ranks"
+    what, aimed = scale.aim
+    held = peak_bytes if part == CACHED else 1e9 * trained["figures"]["largest_rank_gigabytes"]
+    return Findings(
+        figures={f"{part}_{name}": value for name, value in figures.items()},
+        aims={f"{part}_memory": Aim(what.format(aimed / 1e9), met=held <= aimed)},
+        tables={title: Table.from_rows(rows)},
+    )
 
 
 def work(task: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,22 +158,22 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
 def build(task: Mapping[str, Any], watch: MemoryWatch) -> dict[str, Any]:
     """Generate the graph and write its store."""
     stages = Stages(watch)
-    num_vertices = task["vertices"]
+    num_vertices, scale = task["vertices"], SCALES[task["part"]]
     with stages.stage("generate"):
         graph = power_law_communities(
             num_vertices,
-            num_vertices * EDGES_PER_VERTEX,
+            num_vertices * scale.edges_per_vertex,
             seed=SEED,
             num_communities=num_vertices // VERTICES_PER_COMMUNITY,
             mixing=MIXING,
-            num_features=FEATURES,
+            num_features=scale.features,
             train_share=STEPS * BATCH_SIZE / num_vertices,
         )
     with stages.stage("partition"):
         graph_to_store(
             graph,
             Path(task["store"]),
-            PartitionOptions(num_parts=RANKS, method="fennel", order="vip"),
+            PartitionOptions(num_parts=scale.ranks, method="fennel", order=scale.order),
             sampler=SamplerOptions(fanouts=FANOUTS),
             training=TrainingOptions(batch_size=BATCH_SIZE),
             progress=stages,
@@ -132,30 +185,39 @@ def train(task: Mapping[str, Any], watch: MemoryWatch) -> dict[str, Any]:
     """Train on the store, with the rows that the analysis says are worth keeping; called on each rank."""
     torch.set_num_threads(1)
     stages = Stages(watch)
+    is_cached = task["part"] == CACHED
+    cached, remote, expected = np.empty(0, np.int64), 0.0, 0.0
     with connect("mpi", deadline_s=DEADLINE_S) as world:
         with stages.stage("open store"):
             graph = PartitionedGraph.open(Path(task["store"]), rank=world.rank, size=world.size)
             world.barrier(stage="open")
-        with stages.stage("rank remote rows"):
-            demand = demand_of(graph, world.rank, FANOUTS, STEPS)
-            needed = inclusion_probabilities(demand)[-1]
-            capacity = cache_capacity(ALPHA, graph.num_vertices, world.size)
-            cached = choose_cached(needed, graph.own_range)[:capacity]
-            missing = needed.copy()
-            missing[slice(*graph.own_range)] = 0
-            remote = float(missing.sum()) * STEPS
-            missing[cached] = 0
-            expected = float(missing.sum()) * STEPS
-            del needed, missing
-            world.barrier(stage="ranked")
-        with stages.stage("fill cache"):
+        if is_cached:
+            with stages.stage("rank remote rows"):
+                demand = demand_of(graph, world.rank, FANOUTS, STEPS)
+                needed = inclusion_probabilities(demand)[-1]
+                capacity = cache_capacity(ALPHA, graph.num_vertices, world.size)
+                cached = choose_cached(needed, graph.own_range)[:capacity]
+                missing = needed.copy()
+                missing[slice(*graph.own_range)] = 0
+                remote = float(missing.sum()) * STEPS
+                missing[cached] = 0
+                expected = float(missing.sum()) * STEPS
+                del needed, missing
+                world.barrier(stage="ranked")
+        with stages.stage("fill cache" if is_cached else "make trainer"):
             model = build_model(
                 ModelOptions(kind="graphsage", hidden=HIDDEN, num_layers=len(FANOUTS)),
                 in_features=graph.features.shape[1],
                 out_features=graph.num_outputs,
                 seed=SEED,
             )
-            nodes = NodeTask(graph, FANOUTS, cached_ids=torch.from_numpy(cached))
+            nodes = NodeTask(
+                graph,
+                FANOUTS,
+                cached_ids=torch.from_numpy(cached),
+                cache=CacheOptions(shared_memory=is_cached),
+                pipeline=PipelineOptions(topology="replicated" if is_cached else "partitioned"),
+            )
             trainer = Trainer(world, model, nodes, epochs=1, batch_size=BATCH_SIZE, seed=SEED)
             assert trainer.steps_per_epoch == STEPS
             world.barrier(stage="filled")
@@ -163,7 +225,7 @@ def train(task: Mapping[str, Any], watch: MemoryWatch) -> dict[str, Any]:
         with stages.stage(f"train {STEPS} steps"):
             loss = trainer.train_epoch(0)
             world.barrier(stage="trained")
-        found = meter.found()
+        found, neighbours = meter.found(), meter.totals("neighbours").bytes_received
         world.meter = None
         trainer.close()
         rows = {
@@ -171,8 +233,9 @@ def train(task: Mapping[str, Any], watch: MemoryWatch) -> dict[str, Any]:
             "expected without a cache": remote,
             "remote": found.remote,
             "cached": found.cached,
+            "bytes of neighbours": neighbours,
         }
-        mine: dict[str, Any] = {"stages": stages.done, "rows": rows}
+        mine: dict[str, Any] = {"stages": stages.done, "rows": rows, "bytes": peak_memory_bytes() or 0}
         ranks = world.gather_object(mine, root=0, stage="findings")
     if world.rank != 0:
         return {}
@@ -186,17 +249,21 @@ def train(task: Mapping[str, Any], watch: MemoryWatch) -> dict[str, Any]:
         for same in zip(*(rank["stages"] for rank in ranks), strict=True)
     ]
     total = {key: sum(rank["rows"][key] for rank in ranks) for key in ranks[0]["rows"]}
-    return {
-        "stages": together,
-        "figures": {
+    figures = {
+        "remote_rows": total["remote"],
+        "largest_rank_gigabytes": max(rank["bytes"] for rank in ranks) / 1e9,
+        "training_loss": loss,
+    }
+    if is_cached:
+        figures |= {
             "expected_remote_rows_without_cache": total["expected without a cache"],
             "expected_remote_rows": total["expected"],
-            "remote_rows": total["remote"],
             "expected_over_measured_remote_rows": total["expected"] / max(total["remote"], 1),
             "remote_rows_saved_share": total["cached"] / max(total["cached"] + total["remote"], 1),
-            "training_loss": loss,
-        },
-    }
+        }
+    else:
+        figures["neighbours_megabytes"] = total["bytes of neighbours"] / 1e6
+    return {"stages": together, "figures": figures}
 
 
 class Stages(Progress):
@@ -239,4 +306,4 @@ class Stages(Progress):
 
 
 if __name__ == "__main__":
-    run_benchmark(__file__, __doc__, measure, work=work, ranks=True)
+    run_benchmark(__file__, __doc__, measure, work=work, ranks=True, parts=PARTS)

@@ -60,8 +60,6 @@ class World(ABC):
         shares_memory: whether ranks of one host may leave messages for each other in memory; must agree.
     """
 
-    meter: "Meter | None" = None
-    tracer: Tracer | None = None
     shares_memory = True
 
     has_channels = True
@@ -76,6 +74,28 @@ class World(ABC):
         self.debug = debug
         self._channels = [0] * size
         self._mailbox: Mailbox | None = None
+        self._meter: Meter | None = None
+        self._tracer: Tracer | None = None
+        self.original: World | None = None
+        """The world that this is a duplicate of."""
+
+    @property
+    def meter(self) -> "Meter | None":
+        """What counts."""
+        return self._meter if self.original is None else self.original.meter
+
+    @meter.setter
+    def meter(self, meter: "Meter | None") -> None:
+        self._meter = meter
+
+    @property
+    def tracer(self) -> Tracer | None:
+        """What records."""
+        return self._tracer if self.original is None else self.original.tracer
+
+    @tracer.setter
+    def tracer(self, tracer: Tracer | None) -> None:
+        self._tracer = tracer
 
     # What a backend provides.
 
@@ -128,14 +148,14 @@ class World(ABC):
     def duplicate(self) -> "World":
         """The same ranks once more, for collectives that another thread issues meanwhile. Collective.
 
-        It counts into this world's meter, under stages of its own, and lives as long as this world, however it is used.
+        Meter and tracer are those of this world, so its stages need names of their own. It lives as long as this world.
 
         Raises:
             RecipeError: the backend does not let several threads in.
         """
         made = self._duplicate()
-        made.name = f"{self.name}, another thread"
-        made.meter, made.shares_memory = self.meter, self.shares_memory
+        made.name, made.shares_memory = f"{self.name}, another thread", self.shares_memory
+        made.original = self
         return made
 
     @abstractmethod
@@ -427,12 +447,13 @@ class World(ABC):
 
     def _agree_now(self, call: Mapping[str, object]) -> None:
         # The check itself must travel unchecked and uncounted.
-        meter, tracer, debug = self.meter, self.tracer, self.debug
-        self.meter, self.tracer, self.debug = None, None, False
+        meter, tracer, debug, original = self.meter, self.tracer, self.debug, self.original
+        self.original = self.meter = self.tracer = None
+        self.debug = False
         try:
             calls = self.all_gather_object(dict(call), stage="debug agreement")
         finally:
-            self.meter, self.tracer, self.debug = meter, tracer, debug
+            self.meter, self.tracer, self.debug, self.original = meter, tracer, debug, original
         if all(other == calls[0] for other in calls):
             return
         lines = "\n".join(f"  rank {rank}: {_described(other)}" for rank, other in zip(self.ranks, calls, strict=True))

@@ -67,6 +67,9 @@ class SamplerOptions:
 
 LARGEST_INT32 = 2**31 - 1
 
+DEGREES_AT_ONCE = 1 << 20
+"""Which are looked at: all of them would take as much memory as `indptr`."""
+
 
 class NeighborSampler:
     """Samples neighbours uniformly without replacement, hop by hop.
@@ -158,7 +161,8 @@ class NeighborSampler:
         self._weighted_degrees = None
         if source_degrees and edge_weight is not None:
             self._weighted_degrees = weighted_degrees(indptr, edge_weight)
-        largest_degree = int(np.diff(self._indptr).max(initial=0))
+        starts = range(0, self.num_vertices, DEGREES_AT_ONCE)
+        largest_degree = max((int(np.diff(self._indptr[i : i + DEGREES_AT_ONCE + 1]).max()) for i in starts), default=0)
         if largest_degree > LARGEST_INT32:
             raise DataError(f"a vertex has {largest_degree} neighbours, the sampler takes {LARGEST_INT32}: remove some")
         self._workspace = _Workspace(self.num_vertices, largest_degree)

@@ -82,8 +82,8 @@ def test_another_thread_communicates_through_a_duplicate(everywhere):
     """In whatever order the two threads of a rank get to it."""
 
     def body(world):
-        world.meter = Meter()
         others = [world.duplicate(), world.duplicate()]
+        world.meter = Meter()
         ones = [1] * world.size
 
         def exchange(through, offset):
