@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from windrow.comm.route import Transfer
     from windrow.comm.transfer import Pending
 
-__all__ = ["IdRequest", "check_ranges", "fetch_rows"]
+__all__ = ["IdRequest", "check_ranges", "fetch_learnt_rows", "fetch_rows"]
 
 ROUND_BYTES = 8 << 20
 """Bytes to all peers together in a round: posting one takes about 0.1 ms, and four times this is held to pack and land.
@@ -126,6 +126,41 @@ def fetch_rows(wire: Wire, offsets: Sequence[int], rows: Tensor, ids: Tensor, *,
             under_way.pop(0).finish([fetched])
     under_way.pop().finish([fetched])
     return fetched
+
+
+def fetch_learnt_rows(wire: Wire, offsets: Sequence[int], rows: Tensor, ids: Tensor) -> Tensor:
+    """Gather rows that gradients go back to. Collective: every rank calls it, and runs a backward pass through it.
+
+    Args:
+        wire: how rows and their gradients travel.
+        offsets: see `fetch_rows`.
+        rows: [offsets[rank + 1] - offsets[rank], d] float32, differentiable.
+        ids: [n] int64 on the CPU, distinct, 0 <= id < offsets[-1], in any order.
+
+    Returns:
+        [n, d] rows in the order of `ids`.
+
+    Raises:
+        DataError: an id is out of range.
+        DeadlineError: a rank did not come in time.
+
+    Cost: 8 + two rows on the wire for each id of another rank, and memory for a copy of all rows that go anywhere.
+    """
+    check_ranges(wire.world, offsets, rows)
+    order, counts = group_by_owner(ids, offsets)
+    grouped = ids.clone() if order is None else ids[order]
+    positions = IdRequest(wire, grouped, counts, offsets[wire.world.rank]).wait()
+    # A row may go to several ranks, but an element of a route's source to one.
+    sent = rows[torch.cat(positions).to(rows.device)]
+    places = torch.arange(len(ids)) if order is None else order
+    route = Route.of_rows(
+        wire,
+        list(torch.arange(len(sent)).split([len(of_rank) for of_rank in positions])),
+        list(places.split(counts)),
+        rows.shape[1:],
+    )
+    fetched = sent.new_empty(len(ids), *rows.shape[1:])
+    return route.start([sent], differentiable=True).finish([fetched])[0]
 
 
 def check_ranges(world: World, offsets: Sequence[int], rows: Tensor) -> None:

@@ -8,8 +8,9 @@ from windrow.gnn.evaluation import EvaluationOptions, Evaluator
 from windrow.gnn.full_graph import FullGraphOptions, FullGraphTask
 from windrow.gnn.graph import Graph
 from windrow.gnn.inference import gather_predictions, infer_exactly
-from windrow.gnn.link_task import Links, LinkTask, split_links
-from windrow.gnn.models import GNN, ModelOptions, build_model
+from windrow.gnn.link_task import FullGraphLinkTask, LinkTask
+from windrow.gnn.links import Links, split_links
+from windrow.gnn.models import GNN, LightGCN, ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph, open_store, partition
 from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.readers.libraries import from_dgl, from_pyg
@@ -22,10 +23,12 @@ __all__ = [
     "GNN",
     "EvaluationOptions",
     "Evaluator",
+    "FullGraphLinkTask",
     "FullGraphOptions",
     "FullGraphTask",
     "Graph",
     "GraphTypes",
+    "LightGCN",
     "LinkTask",
     "Links",
     "ModelOptions",

@@ -43,7 +43,7 @@ from windrow.gnn.task import VertexTask, loss_sum
 from windrow.training.dropout import DropoutContext, takes_dropout
 from windrow.training.embedding import EmbeddingModule
 from windrow.training.shard_files import StoredTables
-from windrow.training.task import Loss, Metrics, summed_loss
+from windrow.training.task import Loss, Metrics, Minibatch, summed_loss
 
 __all__ = ["FullGraphOptions", "FullGraphTask", "first_layer_options"]
 
@@ -131,85 +131,46 @@ def first_layer_options(
     return options, skips_zeros
 
 
-class FullGraphTask(VertexTask[None]):
-    """Labels of vertices, learnt from the whole graph at once (AdaQP, Wan et al., MLSys 2023, has the setting).
-
-    The model is called as ``model(blocks, x)`` with one block for each layer and x float32 [vertices of this part,
-    features]; it returns [vertices of this part, outputs]. Layers of windrow take these blocks as they are; a module of
-    your own calls `Block.with_sources` before each layer that reads sources::
-
-        for conv, block in zip(self.convs, blocks):
-            block, rows = block.with_sources(x)
-            x = conv((rows, rows[: block.num_dst]), block.edge_index)
-
-    Dropout is that of `windrow.gnn.task.NodeTask`, and so are rows of vertices that are learnt: x has them behind the
-    features, and each is looked up once in an epoch, by the rank whose vertex it is of.
-
-    Args:
-        graph: this rank's view.
-        options: how rows travel; must agree.
-        num_layers: blocks that the model takes; None: those of a `GNN`.
-        links: what messages take, for adaptive ones; must agree. None: equally long between any two ranks.
-        loss: see `windrow.gnn.task.NodeTask`, as `metrics` and `evaluation`, of which the metric counts: measured is
-            what the model gives for all vertices, with rows that travel as they are.
-        embedding: see `windrow.gnn.task.NodeTask`.
-
-    Raises:
-        RecipeError: an option is out of range.
-        DataError: the graph has no labels.
-    """
-
-    steps_per_epoch = 1
+class WholeGraphTask(VertexTask[Minibatch]):
+    """What tasks share that compute all vertices in every step; `FullGraphTask` describes models and arguments."""
 
     def __init__(
         self,
         graph: PartitionedGraph,
-        options: FullGraphOptions | None = None,
+        options: FullGraphOptions | None,
         *,
-        num_layers: int | None = None,
+        num_layers: int | None,
         links: Links | None = None,
-        loss: Loss | None = None,
-        metrics: Metrics | None = None,
-        evaluation: EvaluationOptions | None = None,
-        embedding: EmbeddingModule | None = None,
+        embedding: EmbeddingModule | None,
     ) -> None:
         super().__init__(graph, embedding)
-        self.samples_per_epoch = len(graph.train_ids)
-        graph.labels_of(graph.train_ids[:0])  # Refuses a graph that has none.
         self._options = options or FullGraphOptions()
         self._num_layers = num_layers
         self._links = links
-        self._loss = loss
-        self._metrics = metrics
-        self._evaluation = evaluation or EvaluationOptions()
 
-    def start(self) -> None:
+    def start_exchanges(self) -> None:
         """Agree on who sends what. Collective.
 
         Raises:
-            DataError: a split has no labels to measure on, or a feature is too large for the wire's number format.
+            DataError: a feature is too large for the wire's number format.
             RecipeError: it is not known how many blocks the model takes, or an option has no meaning here.
         """
         graph, setup = self.graph, self.setup
         model, world, device = setup.model, setup.world, setup.device
         check_model(self._options.method, model)
         self._takes_dropout = takes_dropout(model)
-        num_layers = model.options.num_layers if isinstance(model, GNN) else self._num_layers
+        known = model.options.num_layers if isinstance(model, GNN) else getattr(model, "num_layers", None)
+        num_layers = known if self._num_layers is None else self._num_layers
         if num_layers is None:
             raise RecipeError(
-                f"how many blocks does {type(model).__name__} take? Say FullGraphTask(graph, num_layers = ...)"
+                f"how many blocks does {type(model).__name__} take? Say {type(self).__name__}(..., num_layers = ...)"
             )
         if setup.options.accumulate != 1:
             raise RecipeError(
-                f"training.accumulate = {setup.options.accumulate}: an epoch is one step over the whole graph, so "
-                "there is nothing to add up: leave it out"
+                f"training.accumulate = {setup.options.accumulate}: a step goes over the whole graph, which more than "
+                "one of them do no better: leave it out"
             )
-        self._given_metrics = self._metrics or metrics_of(self._evaluation, graph)
-        self.metric = next(iter(self._given_metrics))
         start, stop = graph.own_range
-        own = own_vertices(graph, graph.train_ids)
-        self._train = (own - start).to(device)
-        self._labels = graph.labels_of(own).to(device)
         codec = setup.wire.vectors_codec(torch.float32)
         first = self._load_features(codec)
         edge_weight = graph.edge_weight_for(model)
@@ -357,21 +318,8 @@ class FullGraphTask(VertexTask[None]):
             partition=partition,
         )
 
-    def global_batch_size(self, epoch: int, step: int) -> int:
-        """All training vertices."""
-        del epoch, step
-        return self.samples_per_epoch
-
-    @contextmanager
-    def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[None]]:
-        """The one step has all there is."""
-        del epoch
-        with self.setup.world.background_progress():
-            yield (None for _ in steps)
-
-    def loss(self, minibatch: None, epoch: int, step: int) -> Tensor:
-        """Of this rank's training vertices; every rank has a backward pass to run, also one without any."""
-        del minibatch
+    def forward(self, epoch: int, step: int) -> Tensor:
+        """Run the model in training: [vertices of this part, outputs]. Collective."""
         self._epoch = epoch
         if self.bits is not None:
             self.bits.begin(epoch)
@@ -384,29 +332,16 @@ class FullGraphTask(VertexTask[None]):
             arguments.append(DropoutContext(seed=self.setup.seed, epoch=epoch, step=step, row_ids=row_ids))
         fetching = fetching_again(self.exchanges) if self._options.recompute else nullcontext()
         with self.setup.stopwatch.measure("forward"), fetching:
-            output = self.setup.model(*arguments)
-            if not len(self._train):
-                nothing: Tensor = output.sum() * 0
-                return nothing
-            chosen = output[self._train]
-            if self._loss is None:
-                return loss_sum(self.graph.task, chosen, self._labels)
-            return summed_loss(self._loss, chosen, self._labels)
-
-    @torch.no_grad()
-    def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
-        """Measure on all vertices of each split. Collective."""
-        check_splits(splits)
-        outputs = partial(rows_of, self.graph, self._infer())
-        return measure_splits(self.setup.world, self.graph, self._given_metrics, splits, outputs)
+            output: Tensor = self.setup.model(*arguments)
+        return output
 
     def predict(self, split: str | None = None) -> Tensor:
         """Outputs for all vertices by the user's id, or for those of a split in its order. Collective."""
-        return predictions_of(self.setup.world, self.graph, self._infer(), split)
+        return predictions_of(self.setup.world, self.graph, self.infer(), split)
 
     @torch.no_grad()
-    def _infer(self) -> Tensor:
-        """Outputs of this part's vertices, from rows that travel as they are."""
+    def infer(self) -> Tensor:
+        """Outputs of this part's vertices, from rows that travel as they are. Collective."""
         self.setup.model.eval()
         outputs: Tensor = self.setup.model(self._exact_blocks, self._inputs())
         return outputs
@@ -479,3 +414,95 @@ class FullGraphTask(VertexTask[None]):
     def placement(self) -> dict[str, Any]:
         """The parts of the graph."""
         return graph_placement(self.graph, [0] * self.setup.world.size, 0)
+
+
+class FullGraphTask(WholeGraphTask[None]):
+    """Labels of vertices, learnt from the whole graph at once (AdaQP, Wan et al., MLSys 2023, has the setting).
+
+    The model is called as ``model(blocks, x)`` with one block for each layer and x float32 [vertices of this part,
+    features]; it returns [vertices of this part, outputs]. Layers of windrow take these blocks as they are; a module of
+    your own calls `Block.with_sources` before each layer that reads sources::
+
+        for conv, block in zip(self.convs, blocks):
+            block, rows = block.with_sources(x)
+            x = conv((rows, rows[: block.num_dst]), block.edge_index)
+
+    Dropout is that of `windrow.gnn.task.NodeTask`, and so are rows of vertices that are learnt: x has them behind the
+    features, and each is looked up once in an epoch, by the rank whose vertex it is of.
+
+    Args:
+        graph: this rank's view.
+        options: how rows travel; must agree.
+        num_layers: blocks that the model takes; None: those of a `GNN`, or the model's own ``num_layers``.
+        links: what messages take, for adaptive ones; must agree. None: equally long between any two ranks.
+        loss: see `windrow.gnn.task.NodeTask`, as `metrics` and `evaluation`, of which the metric counts: measured is
+            what the model gives for all vertices, with rows that travel as they are.
+        embedding: see `windrow.gnn.task.NodeTask`.
+
+    Raises:
+        RecipeError: an option is out of range.
+        DataError: the graph has no labels.
+    """
+
+    steps_per_epoch = 1
+
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        options: FullGraphOptions | None = None,
+        *,
+        num_layers: int | None = None,
+        links: Links | None = None,
+        loss: Loss | None = None,
+        metrics: Metrics | None = None,
+        evaluation: EvaluationOptions | None = None,
+        embedding: EmbeddingModule | None = None,
+    ) -> None:
+        super().__init__(graph, options, num_layers=num_layers, links=links, embedding=embedding)
+        self.samples_per_epoch = len(graph.train_ids)
+        graph.labels_of(graph.train_ids[:0])  # Refuses a graph that has none.
+        self._loss = loss
+        self._metrics = metrics
+        self._evaluation = evaluation or EvaluationOptions()
+
+    def start(self) -> None:
+        """See `start_exchanges`; DataError also where a split has no labels to measure on. Collective."""
+        graph, device = self.graph, self.setup.device
+        self._given_metrics = self._metrics or metrics_of(self._evaluation, graph)
+        self.metric = next(iter(self._given_metrics))
+        own = own_vertices(graph, graph.train_ids)
+        self._train = (own - graph.own_range[0]).to(device)
+        self._labels = graph.labels_of(own).to(device)
+        self.start_exchanges()
+
+    def global_batch_size(self, epoch: int, step: int) -> int:
+        """All training vertices."""
+        del epoch, step
+        return self.samples_per_epoch
+
+    @contextmanager
+    def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[None]]:
+        """The one step has all there is."""
+        del epoch
+        with self.setup.world.background_progress():
+            yield (None for _ in steps)
+
+    def loss(self, minibatch: None, epoch: int, step: int) -> Tensor:
+        """Of this rank's training vertices; every rank has a backward pass to run, also one without any."""
+        del minibatch
+        output = self.forward(epoch, step)
+        with self.setup.stopwatch.measure("forward"):
+            if not len(self._train):
+                nothing: Tensor = output.sum() * 0
+                return nothing
+            chosen = output[self._train]
+            if self._loss is None:
+                return loss_sum(self.graph.task, chosen, self._labels)
+            return summed_loss(self._loss, chosen, self._labels)
+
+    @torch.no_grad()
+    def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
+        """Measure on all vertices of each split. Collective."""
+        check_splits(splits)
+        outputs = partial(rows_of, self.graph, self.infer())
+        return measure_splits(self.setup.world, self.graph, self._given_metrics, splits, outputs)

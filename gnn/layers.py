@@ -26,7 +26,7 @@ from windrow.gnn.message_passing import (
 from windrow.gnn.types import GraphTypes
 from windrow.training.dense import autocast, glorot, linear, make_linear, multiply, multiply_transposed
 
-__all__ = ["GATLayer", "GCNLayer", "GINLayer", "GraphSAGELayer", "RGATLayer", "RGCNLayer"]
+__all__ = ["GATLayer", "GCNLayer", "GINLayer", "GraphSAGELayer", "RGATLayer", "RGCNLayer", "symmetric_sum"]
 
 
 class GraphSAGELayer(nn.Module):
@@ -146,6 +146,12 @@ class GCNLayer(nn.Module):
             if self.normalisation == "right":
                 total = total / _received(block, x.dtype)
         return total + self.linear.bias
+
+
+def symmetric_sum(block: Block, x: Tensor) -> Tensor:
+    """What `GCNLayer` with "both" adds up, of the rows themselves: [num_src, d] -> [num_dst, d]."""
+    source_scale, destination_scale = _symmetric_scales(block, x.dtype)
+    return aggregate(block, x * source_scale[: len(x)]) * destination_scale
 
 
 def _symmetric_scales(block: Block, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -2,138 +2,36 @@
 
     training edges, shuffled      ... | (u, v) (u', v') ... | ...      a minibatch; each rank has those whose u it owns
     for each (u, v)               negatives n_1 .. n_K
-    seeds                         u, v, n_1 .. n_K  ->  blocks without the edges u-v  ->  h = model(blocks, x)
+    seeds                         u, v, n_1 .. n_K  ->  their vectors h
     scores                        h_u . h_v, h_u . h_n1, ..., h_u . h_nK     the first one should be the largest
 
-No message goes along an edge that is to be predicted: validation and test edges are taken out of the graph
-(`split_links`), and those of a minibatch, in both directions, out of its blocks.
+`LinkTask` computes the vectors of the seeds from blocks that are sampled for them. No message goes along an edge that
+is to be predicted: validation and test edges are taken out of the graph (`split_links`), and those of a minibatch, in
+both directions, out of its blocks. `FullGraphLinkTask` computes those of all vertices in every step, and takes the
+seeds'.
 """
 
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Literal, get_args
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import cast
 
-import numpy as np
-import numpy.typing as npt
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from windrow.caching.selection import CacheOptions
-from windrow.caching.vip import Demand
-from windrow.comm.errors import DataError, RecipeError
-from windrow.comm.fetch import fetch_rows
-from windrow.comm.random import Stream, hash_ids, permuted, stream_key
-from windrow.comm.rows import near_equal_split
+from windrow.comm.errors import RecipeError
+from windrow.comm.fetch import fetch_learnt_rows
 from windrow.comm.wire import Wire
 from windrow.gnn.evaluation import EvaluationOptions, check_splits
-from windrow.gnn.graph import Graph
+from windrow.gnn.full_graph import FullGraphOptions, WholeGraphTask
+from windrow.gnn.links import LinkObjective, Links, LinkSeeds, Negatives
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import LoadedMinibatch, PipelineOptions, SeedTask
-from windrow.gnn.seed_order import count_steps
 from windrow.gnn.task import GraphTask
-from windrow.gnn.types import EDGE_ARRAYS, EdgeType
 from windrow.training.embedding import EmbeddingModule
-from windrow.training.task import Loss, summed_loss
+from windrow.training.task import Loss
 
-__all__ = ["LinkTask", "Links", "Negatives", "split_links"]
-
-Negatives = Literal["uniform", "degree", "in-batch"]
-"""Vertices that u is taken not to be joined to: any; the ends of random training edges, so by degree; the other v of
-this rank's minibatch. Where vertices have types, those of the type of v."""
-
-PAIRS_PER_CHUNK = 1024
-"""Edges that are scored at a time in evaluation."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Links:
-    """Edges to learn and to measure on: int64 [2, n] each, source and destination in the user's ids."""
-
-    train: Tensor
-    """Learnt; messages go along them."""
-    validation: Tensor
-    """Choose the best epoch."""
-    test: Tensor
-    """Only ever measured on."""
-
-
-def split_links(
-    graph: Graph,
-    *,
-    validation_fraction: float = 0.05,
-    test_fraction: float = 0.1,
-    directed: bool = False,
-    seed: int = 0,
-    edge_type: EdgeType | None = None,
-) -> tuple[Graph, Links]:
-    """Take edges to measure on out of a graph.
-
-    Args:
-        graph: any; an edge that is there several times is one link. Self-loops are no links, and stay.
-        validation_fraction: share of the links.
-        test_fraction: likewise; RecipeError where nothing is left to train on.
-        directed: whether u -> v and v -> u are two links; otherwise they are one, of which neither direction stays.
-        seed: of the draw, which depends on the vertices' ids alone.
-        edge_type: where edges have types, which are links. Edges of all types leave between two ends of one that does.
-
-    Returns:
-        The graph without validation and test links, and all links: from sources to destinations of the type.
-
-    Raises:
-        RecipeError: nothing is left to train on, or a type is missing, or not there.
-    """
-    if validation_fraction < 0 or test_fraction < 0 or validation_fraction + test_fraction >= 1:
-        raise RecipeError(
-            f"validation_fraction = {validation_fraction} and test_fraction = {test_fraction}: must not be negative, "
-            "and leave a share to train on"
-        )
-    sources = graph.indices.numpy().astype(np.int64)
-    targets = np.repeat(np.arange(graph.num_vertices), np.diff(graph.indptr.numpy()))
-    low, high = (sources, targets) if directed else (np.minimum(sources, targets), np.maximum(sources, targets))
-    keys = low * graph.num_vertices + high
-    is_link, turned = sources != targets, False
-    types = graph.types
-    if types is not None or edge_type is not None:
-        known = () if types is None else types.edges
-        if edge_type not in known:
-            names = ", ".join(map(str, known)) or "none"
-            raise RecipeError(f"edge_type = {edge_type}: choose the type of links among those of the graph: {names}")
-        number = known.index(edge_type)
-        is_link &= graph.edge_type_array == number
-        if types is not None and not directed:
-            turned = types.ends[number][0] > types.ends[number][1]
-    draws = hash_ids(stream_key(seed, Stream.SPLIT), keys) / np.float64(2**64)
-    in_test = draws < test_fraction
-    in_train = draws >= test_fraction + validation_fraction
-
-    def links(chosen: npt.NDArray[np.bool_]) -> Tensor:
-        found = np.unique(keys[chosen & is_link])
-        ends = torch.from_numpy(np.stack([found // graph.num_vertices, found % graph.num_vertices]))
-        return ends.flip(0) if turned else ends
-
-    remains = in_train | ~np.isin(keys, keys[is_link]) if edge_type else in_train | ~is_link
-    stays = torch.from_numpy(remains)
-    counts = np.bincount(targets[remains], minlength=graph.num_vertices)
-    remaining = replace(
-        graph,
-        indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])),
-        indices=graph.indices[stays],
-        **{name: rows[stays] for name in EDGE_ARRAYS if (rows := getattr(graph, name)) is not None},
-    )
-    return remaining, Links(train=links(in_train), validation=links(~in_test & ~in_train), test=links(in_test))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class _LinkSeeds(SeedTask):
-    """Seeds, and the edges between them."""
-
-    sources: Tensor
-    """int64 [n], where each u is among the seeds."""
-    candidates: Tensor
-    """int64 [n, 1 + K], where v and the negatives are; [n] all v where negatives are those of the minibatch."""
+__all__ = ["FullGraphLinkTask", "LinkTask"]
 
 
 class LinkTask(GraphTask):
@@ -191,173 +89,143 @@ class LinkTask(GraphTask):
             pipeline=pipeline,
             embedding=embedding,
         )
-        if negatives not in get_args(Negatives):
-            raise RecipeError(f"negatives = {negatives!r}: choose one of {', '.join(get_args(Negatives))}")
-        for name, value in (("num_negatives", num_negatives), ("k", k), ("evaluation_negatives", evaluation_negatives)):
-            if value < 1:
-                raise RecipeError(f"{name} = {value}: must be at least 1")
-        new = torch.from_numpy(graph.book.old_to_new)
-        self._links: dict[str, Tensor] = {}
-        digest = hashlib.sha256(graph.fingerprint.encode())
-        for split in ("train", "validation", "test"):
-            pairs: Tensor = getattr(links, split)
-            if pairs.numel() and not 0 <= int(pairs.min()) <= int(pairs.max()) < graph.num_vertices:
-                raise DataError(
-                    f"{split} links name vertices {int(pairs.min())} to {int(pairs.max())}, but there are 0 to "
-                    f"{graph.num_vertices - 1}: split the links of this graph"
-                )
-            digest.update(pairs.contiguous().numpy().tobytes())
-            self._links[split] = new[pairs]
-        if not links.train.numel():
-            raise DataError("there are no links to train on: give the graph edges")
-        self.fingerprint = digest.hexdigest()
-        self.samples_per_epoch = links.train.shape[1]
+        self._objective = LinkObjective(
+            graph,
+            links,
+            negatives=negatives,
+            num_negatives=num_negatives,
+            loss=loss,
+            k=k,
+            evaluation_negatives=evaluation_negatives,
+        )
+        self.fingerprint = self._objective.fingerprint
+        self.samples_per_epoch = self._objective.num_links
         self.shown_figures = {f"test hits@{k}": f"test hits@{k}"}
-        self._negatives = negatives
-        self._num_negatives = num_negatives
-        self._loss = loss or F.cross_entropy
-        self._k = k
-        self._evaluation_negatives = evaluation_negatives
-        self._others = new[slice(*_range_of_destinations(graph, links))]
-        """Vertices that could stand in the place of a link's v."""
 
     def start(self) -> None:
         """Choose what is cached, and start the threads that sample. Collective."""
-        self.steps_per_epoch = count_steps(self.samples_per_epoch, self.setup.options.batch_size)
-        self._bounds = near_equal_split(self.samples_per_epoch, self.steps_per_epoch)
-        start, stop = self.graph.own_range
-        sources = self._links["train"][0]
-        self._owned = ((sources >= start) & (sources < stop)).numpy()
-        self.start_pipeline({}, self._demand())
-
-    def _demand(self) -> Demand:
-        """How likely each vertex is among the seeds of a minibatch of this rank: as an end, or as a negative."""
-        graph, links = self.graph, self._links["train"].numpy()
-        own = links[:, self._owned]
-        expected = np.bincount(own.reshape(-1), minlength=graph.num_vertices).astype(np.float64)
-        negatives = own.shape[1] * self._num_negatives
-        if self._negatives == "uniform":
-            expected[self._others.numpy()] += negatives / len(self._others)
-        elif self._negatives == "degree":
-            drawn_from = self._ends().numpy()
-            expected += negatives / drawn_from.size * np.bincount(drawn_from, minlength=graph.num_vertices)
-        return Demand(
-            indptr=graph.indptr.numpy(),
-            indices=graph.indices.numpy(),
-            edge_type=graph.edge_type_array,
-            own=graph.own_range,
-            seeds=np.arange(graph.num_vertices),
-            chances=-np.expm1(-expected / self.steps_per_epoch),
-            steps=self.steps_per_epoch,
-            fanouts=self._fanouts,
-        )
+        setup = self.setup
+        self.steps_per_epoch = self._objective.start(batch_size=setup.options.batch_size, seed=setup.seed)
+        self.start_pipeline({}, self._objective.demand(self._fanouts))
 
     def global_batch_size(self, epoch: int, step: int) -> int:
         """Training edges of a step, over all ranks."""
         del epoch
-        return self._bounds[step + 1] - self._bounds[step]
+        return self._objective.global_batch_size(step)
 
     def seeds(self, epoch: int, step: int) -> SeedTask:
         """The ends of this rank's edges and their negatives, once each, and messages along none of these edges."""
-        places = np.arange(self._bounds[step], self._bounds[step + 1])
-        everyone = permuted(stream_key(self.setup.seed, Stream.SHUFFLE, epoch), places, self.samples_per_epoch)
-        chosen = everyone[self._owned[everyone]]
-        # Also those of other ranks leave the blocks, so that the answer does not depend on the number of ranks.
-        predicted = self._links["train"][:, torch.from_numpy(everyone)]
-        pairs = self._links["train"][:, torch.from_numpy(chosen)]
-        columns = [pairs[0].unsqueeze(1), pairs[1].unsqueeze(1)]
-        if self._negatives != "in-batch":
-            columns.append(self._draw_negatives(epoch, chosen))
-        seeds, among = torch.cat(columns, 1).unique(return_inverse=True)
-        candidates = among[:, 1] if self._negatives == "in-batch" else among[:, 1:]
-        return _LinkSeeds(
-            seeds=seeds,
-            epoch=epoch,
-            step=step,
-            exclude=torch.cat([predicted, predicted.flip(0)], 1),
-            sources=among[:, 0],
-            candidates=candidates,
-        )
-
-    def _ends(self) -> Tensor:
-        """Ends of training edges that negatives by degree are drawn from: those of the type of v."""
-        train = self._links["train"]
-        return train.T.flatten() if self.graph.types is None else train[1]
-
-    def _draw_negatives(self, epoch: int, chosen: npt.NDArray[np.int64]) -> Tensor:
-        """[n, K] for these training edges, the same on any number of ranks."""
-        drawn_from = self._others if self._negatives == "uniform" else self._ends()
-        return _draw(drawn_from, chosen, self._num_negatives, stream_key(self.setup.seed, Stream.NEGATIVE, epoch))
+        return self._objective.seeds(epoch, step)
 
     def loss(self, minibatch: LoadedMinibatch, epoch: int, step: int) -> Tensor | None:
         """Of this rank's edges; where it has none in this step, None, or of an embedding a zero."""
-        task = minibatch.task
-        assert isinstance(task, _LinkSeeds)
+        seeds = cast("LinkSeeds", minibatch.task)
         self.round_anew(epoch, step)
-        if not len(task.sources):
+        if not len(seeds.sources):
             return minibatch.no_loss()
         with self.setup.stopwatch.measure("forward"):
-            hidden: Tensor = self.forward(minibatch)
-            sources = hidden[task.sources].unsqueeze(1)
-            in_batch = task.candidates.dim() == 1
-            others = hidden[task.candidates].unsqueeze(0) if in_batch else hidden[task.candidates]
-            scores = score(self.setup.model, sources, others)
-            count = torch.arange(len(scores), device=scores.device)
-            return summed_loss(self._loss, scores, count if in_batch else torch.zeros_like(count))
+            return self._objective.loss(self.setup.model, self.forward(minibatch), seeds)
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
-        """Rank each link among its negatives, a tie counting one half. Collective.
-
-        Gives for each split that has links "mrr", the mean of 1 / rank, and "hits@k", the share of ranks up to k. Cost:
-        inference of all vertices, and a fetch of the vectors of all pairs.
-        """
+        """See `LinkObjective.measure`. Collective. Cost: inference of all vertices besides."""
         check_splits(splits)
-        hidden = self.evaluator.infer()
-        return {split: self._measure(hidden, split) for split in splits if self._links[split].numel()}
-
-    def _measure(self, hidden: Tensor, split: str) -> dict[str, float]:
-        world, pairs = self.setup.world, self._links[split]
-        key = stream_key(self.setup.seed, Stream.NEGATIVE, list(self._links).index(split))
-        wire = Wire(world, stage="evaluation", dtype=hidden.dtype, device=hidden.device)
-        chunks = near_equal_split(pairs.shape[1], world.size * -(-pairs.shape[1] // (PAIRS_PER_CHUNK * world.size)))
-        sums = torch.zeros(2, dtype=torch.float64)
-        for start, stop in list(pairwise(chunks))[world.rank :: world.size]:
-            drawn = _draw(self._others, np.arange(start, stop), self._evaluation_negatives, key)
-            ids, inverse = torch.cat([pairs[:, start:stop].T, drawn], 1).unique(return_inverse=True)
-            rows = fetch_rows(wire, self.graph.offsets, hidden, ids)
-            inverse = inverse.to(rows.device)
-            scores = score(self.setup.model, rows[inverse[:, :1]], rows[inverse[:, 1:]]).double()
-            found, others = scores[:, :1], scores[:, 1:]
-            ranks = 1 + (others > found).sum(1) + 0.5 * (others == found).sum(1)
-            sums += torch.stack([(1 / ranks).sum(), (ranks <= self._k).sum()]).cpu()
-        reciprocal, hits = world.all_reduce(sums, stage="evaluation").tolist()
-        return {"mrr": reciprocal / pairs.shape[1], f"hits@{self._k}": hits / pairs.shape[1]}
+        return self._objective.measure(self.setup.world, self.setup.model, self.evaluator.infer(), splits)
 
 
-def _range_of_destinations(graph: PartitionedGraph, links: Links) -> tuple[int, int]:
-    """The user's ids of the vertices of the type that links end in: all, where there are no types."""
-    if graph.types is None:
-        return 0, graph.num_vertices
-    found = graph.types.of(torch.cat([links.train[1], links.validation[1], links.test[1]])).unique().tolist()
-    names = [list(graph.types.vertices)[place] for place in found]
-    if len(names) != 1:
-        raise DataError(f"links end in vertices of the types {', '.join(names)}: give those of one type of edges")
-    return graph.types.range_of(names[0])
+class FullGraphLinkTask(WholeGraphTask[LinkSeeds]):
+    """Edges of a graph, learnt from the vectors of all its vertices, which each step computes anew.
 
+    The model is called as that of a `windrow.gnn.full_graph.FullGraphTask`, and gives a vector for each vertex of the
+    part; `windrow.gnn.models.LightGCN` is one. Other than in a `LinkTask` messages do go along edges of the step. A
+    step has training.batch_size edges, of all ranks, and costs a pass over the whole graph each way: take many.
 
-def _draw(ids: Tensor, numbers: npt.NDArray[np.int64], count: int, key: int) -> Tensor:
-    """So many of the ids for each of the numbers [n], by a hash of the number: [n, count]."""
-    draws = hash_ids(key, numbers[:, None] * count + np.arange(count))
-    return ids[torch.from_numpy((draws % np.uint64(len(ids))).astype(np.int64))]
+    Args:
+        graph: see `LinkTask`, as for all but the next two.
+        links: what to learn.
+        options: how rows travel; must agree. Only what is exact.
+        num_layers: blocks that the model takes; None: those of a `GNN`, or its own ``num_layers``.
+        negatives: what they are.
+        num_negatives: K.
+        loss: of scores and labels.
+        k: of hits@k.
+        evaluation_negatives: that each measured edge is ranked among.
+        embedding: rows of vertices that are learnt, in x.
 
+    Raises:
+        RecipeError: an option is out of range, or has rows of an earlier epoch or few bits.
+        DataError: as of `LinkTask`.
+    """
 
-def score(model: nn.Module, sources: Tensor, others: Tensor) -> Tensor:
-    """[n, m] of vectors [n, 1, d] and [n, m, d], or [1, m, d]: dot products, or what the model's own `score` gives."""
-    own = getattr(model, "score", None)
-    if own is not None:
-        found: Tensor = own(sources, others)
-        return found
-    if len(others) == 1:
-        return sources.squeeze(1) @ others.squeeze(0).T
-    return (others @ sources.transpose(1, 2)).squeeze(2)
+    metric = "mrr"
+
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        links: Links,
+        options: FullGraphOptions | None = None,
+        *,
+        num_layers: int | None = None,
+        negatives: Negatives = "uniform",
+        num_negatives: int = 4,
+        loss: Loss | None = None,
+        k: int = 10,
+        evaluation_negatives: int = 100,
+        embedding: EmbeddingModule | None = None,
+    ) -> None:
+        super().__init__(graph, options, num_layers=num_layers, embedding=embedding)
+        for name, value, only in (
+            ("method", self._options.method, "exact"),
+            ("messages", self._options.messages, "wire"),
+        ):
+            if value != only:
+                raise RecipeError(
+                    f'full_graph.{name} = "{value}": links are learnt in several steps an epoch, from exact rows: '
+                    f'leave it out ("{only}")'
+                )
+        self._objective = LinkObjective(
+            graph,
+            links,
+            negatives=negatives,
+            num_negatives=num_negatives,
+            loss=loss,
+            k=k,
+            evaluation_negatives=evaluation_negatives,
+        )
+        self.fingerprint = self._objective.fingerprint
+        self.samples_per_epoch = self._objective.num_links
+        self.shown_figures = {f"test hits@{k}": f"test hits@{k}"}
+
+    def start(self) -> None:
+        """Agree on who sends what. Collective."""
+        setup = self.setup
+        self.steps_per_epoch = self._objective.start(batch_size=setup.options.batch_size, seed=setup.seed)
+        self.start_exchanges()
+        self._wire = Wire(setup.world, stage="links", device=setup.device)
+
+    def global_batch_size(self, epoch: int, step: int) -> int:
+        """Training edges of a step, over all ranks."""
+        del epoch
+        return self._objective.global_batch_size(step)
+
+    @contextmanager
+    def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[LinkSeeds]]:
+        """This rank's edges of each step."""
+        with self.setup.world.background_progress():
+            yield (self._objective.seeds(epoch, step) for step in steps)
+
+    def loss(self, minibatch: LinkSeeds, epoch: int, step: int) -> Tensor:
+        """Of this rank's edges; every rank has a backward pass to run, also one without any."""
+        vectors = self.forward(epoch, step).float()
+        with self.setup.stopwatch.measure("forward"):
+            of_seeds = fetch_learnt_rows(self._wire, self.graph.offsets, vectors, minibatch.seeds)
+            if not len(minibatch.sources):
+                nothing: Tensor = of_seeds.sum() * 0
+                return nothing
+            return self._objective.loss(self.setup.model, of_seeds, minibatch)
+
+    @torch.no_grad()
+    def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
+        """See `LinkObjective.measure`. Collective. Cost: inference of all vertices besides."""
+        check_splits(splits)
+        return self._objective.measure(self.setup.world, self.setup.model, self.infer(), splits)

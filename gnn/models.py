@@ -11,13 +11,13 @@ from torch.nn import functional
 from windrow.comm.errors import RecipeError
 from windrow.comm.options import PositiveInt, Probability, checked_dataclass
 from windrow.comm.random import Stream, stream_key
-from windrow.gnn.layers import GATLayer, GCNLayer, GINLayer, GraphSAGELayer, RGATLayer, RGCNLayer
+from windrow.gnn.layers import GATLayer, GCNLayer, GINLayer, GraphSAGELayer, RGATLayer, RGCNLayer, symmetric_sum
 from windrow.gnn.message_passing import Block
 from windrow.gnn.types import GraphTypes
 from windrow.training.dense import make_linear
 from windrow.training.dropout import DropoutContext
 
-__all__ = ["GNN", "ModelOptions", "build_model"]
+__all__ = ["GNN", "LightGCN", "ModelOptions", "build_model"]
 
 
 @checked_dataclass
@@ -232,6 +232,38 @@ class GNN(nn.Module):
 
     def _drop(self, x: Tensor, dropout: DropoutContext | None, place: int) -> Tensor:
         return x if dropout is None else dropout.drop(x, self.options.dropout, layer=place)
+
+
+class LightGCN(nn.Module):
+    """Rows of vertices, smoothed along edges, without weights or functions in between (He et al., SIGIR 2020).
+
+        x^(l+1)_v = sum_{u in N(v)} x^(l)_u / sqrt(d_u d_v)        output_v = (x^(0)_v + ... + x^(L)_v) / (L + 1)
+
+    It learns nothing itself, so give its task an `embedding`. Takes blocks that are sampled, with sums that estimate
+    those of the whole graph (see `GCNLayer`), and those of full-graph training.
+    """
+
+    needs_source_degrees = True
+    needs_edge_weights = False
+    needs_types = False
+
+    def __init__(self, num_layers: int = 3) -> None:
+        """Of so many layers, which a task needs as many blocks for."""
+        super().__init__()
+        self.num_layers = num_layers
+
+    def forward(self, blocks: Sequence[Block], x: Tensor, dropout: DropoutContext | None = None) -> Tensor:
+        """Rows [blocks[0].num_src, d], or of full-graph training those of the part, to [blocks[-1].num_dst, d].
+
+        Nothing is dropped.
+        """
+        del dropout
+        last = blocks[-1].num_dst
+        total = x[:last]
+        for block in blocks:
+            x = symmetric_sum(block, x)
+            total = total + x[:last]
+        return total / (len(blocks) + 1)
 
 
 def _make_layer(

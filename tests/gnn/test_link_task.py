@@ -14,9 +14,11 @@ from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
+from windrow.gnn.links import LinkObjective
 from windrow.gnn.message_passing import Block, Minibatch
 from windrow.gnn.synthetic import community_graph, typed_community_graph
 from windrow.partition import PartitionOptions
+from windrow.recsys import EmbeddingCollection, EmbeddingConfig, TableOptions
 
 VERTICES, FEATURES = 150, 8
 
@@ -78,6 +80,108 @@ def test_links_are_learnt_the_same_on_any_world(spmd: Any) -> None:
         assert measured["test"]["mrr"] == pytest.approx(figures["test"]["mrr"], rel=0.02)
 
 
+def unlabelled_links() -> tuple[gnn.Graph, gnn.Links]:
+    nothing = torch.empty(0, dtype=torch.int64)
+    graph = replace(
+        make_graph(), features=None, labels=None, train_ids=nothing, validation_ids=nothing, test_ids=nothing
+    )
+    return gnn.split_links(graph, validation_fraction=0.1, test_fraction=0.1)
+
+
+def train_lightgcn(world: World) -> tuple[list[float], dict[str, dict[str, float]], Tensor]:
+    graph, links = unlabelled_links()
+    part = gnn.partition(graph, world, PartitionOptions(method="random"))
+    rows = EmbeddingCollection(
+        [EmbeddingConfig(VERTICES, 8, "vertex")],
+        world=world,
+        optimizer=TableOptions(optimizer="sgd", learning_rate=LIGHTGCN_RATE),
+        row_ids=part.original_ids,
+        plan=part.plan_of_rows("vertex", 8),
+        seed=3,
+    )
+    first = rows.whole_table("vertex").clone()
+    task = gnn.FullGraphLinkTask(part, links, embedding=rows, evaluation_negatives=50)
+    with wr.Trainer(world, gnn.LightGCN(2), task, epochs=2, batch_size=200, seed=2) as trainer:
+        losses = [trainer.train_epoch(epoch) for epoch in range(2)]
+        vectors = trainer.predict()
+        return losses, trainer.evaluate(), torch.stack([first, rows.whole_table("vertex"), vectors])
+
+
+LIGHTGCN_RATE = 3.0
+
+
+def test_links_are_learnt_from_the_whole_graph_as_a_plain_loop_does(spmd: Any) -> None:
+    """LightGCN with a dense matrix, from the same pairs and negatives."""
+    graph, links = unlabelled_links()
+    adjacency = torch.zeros(VERTICES, VERTICES)
+    for source, target in edges_of(graph):
+        adjacency[target, source] += 1
+    degrees = adjacency.sum(1).clamp(min=1)
+    smoothing = adjacency / (degrees[:, None] * degrees).sqrt()
+    single = Loopback.single()
+    found_losses, figures, (first, last, vectors) = train_lightgcn(single)
+    table = first.clone().requires_grad_()
+    objective = LinkObjective(
+        gnn.partition(graph, single),
+        links,
+        negatives="uniform",
+        num_negatives=4,
+        loss=None,
+        k=10,
+        evaluation_negatives=50,
+    )
+    steps, losses = objective.start(batch_size=200, seed=2), list[float]()
+
+    def smoothed() -> Tensor:
+        return (table + smoothing @ table + smoothing @ smoothing @ table) / 3
+
+    for epoch in range(2):
+        total = 0.0
+        for step in range(steps):
+            seeds = objective.seeds(epoch, step)
+            original = objective.graph.original_ids[seeds.seeds]
+            rows = smoothed()[original]
+            scores = (rows[seeds.sources].unsqueeze(1) * rows[seeds.candidates]).sum(2)
+            loss = nn.functional.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.int64), reduction="sum")
+            (gradient,) = torch.autograd.grad(loss / len(scores), table)
+            table.data -= LIGHTGCN_RATE * gradient
+            total += loss.item()
+        losses.append(total / links.train.shape[1])
+    assert losses[1] < losses[0]
+    torch.testing.assert_close(torch.tensor(found_losses), torch.tensor(losses), rtol=1e-5, atol=0)
+    torch.testing.assert_close(last, table.detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(vectors, smoothed().detach(), rtol=1e-4, atol=1e-5)
+    for other_losses, other_figures, (_, other_table, _) in spmd(train_lightgcn):
+        torch.testing.assert_close(torch.tensor(other_losses), torch.tensor(losses), rtol=1e-5, atol=0)
+        torch.testing.assert_close(other_table, last, rtol=1e-4, atol=1e-5)
+        assert other_figures["test"]["mrr"] == pytest.approx(figures["test"]["mrr"], rel=0.02)
+
+
+def test_full_graph_links_of_a_gnn_with_negatives_of_the_minibatch() -> None:
+    graph, links = gnn.split_links(make_graph(), validation_fraction=0.1, test_fraction=0.1)
+
+    def body(world: World) -> tuple[list[float], dict[str, dict[str, float]]]:
+        part = gnn.partition(graph, world, PartitionOptions(method="random"))
+        task = gnn.FullGraphLinkTask(part, links, negatives="in-batch")
+        model = gnn.build_model(gnn.ModelOptions(hidden=16, num_layers=2), in_features=FEATURES, out_features=8, seed=1)
+        # As many edges in a step as ranks have, and fewer.
+        with wr.Trainer(world, model, task, epochs=4, batch_size=30, learning_rate=0.01, seed=2) as trainer:
+            return [trainer.train_epoch(epoch) for epoch in range(4)], trainer.evaluate()
+
+    for losses, figures in Loopback.run(3, body):
+        assert losses[-1] < losses[0]
+        assert figures["test"]["mrr"] > 0.05
+
+
+@pytest.mark.parametrize("options", [{"method": "stale"}, {"messages": "int8"}], ids=str)
+def test_full_graph_links_are_exact(options: dict[str, Any]) -> None:
+    graph, links = gnn.split_links(make_graph())
+    part = gnn.partition(graph, Loopback.single())
+    (name,) = options
+    with pytest.raises(RecipeError, match=rf"full_graph\.{name} = .* links are learnt in several steps an epoch"):
+        gnn.FullGraphLinkTask(part, links, gnn.FullGraphOptions(**options))
+
+
 TYPED = typed_community_graph(200, 4, seed=1, signal=1.0)
 WRITES = ("author", "writes", "paper")
 
@@ -112,7 +216,7 @@ def train_typed(world: World, negatives: str = "uniform") -> tuple[list[float], 
     shape = gnn.ModelOptions(kind="rgcn", hidden=16, num_layers=2)
     model = gnn.build_model(shape, in_features=16, out_features=8, seed=1, types=TYPED.types)
     with wr.Trainer(world, model, task, epochs=8, batch_size=64, learning_rate=0.01, seed=2) as trainer:
-        negative = part.original_ids[task._draw_negatives(0, np.arange(50))]
+        negative = part.original_ids[task._objective._draw_negatives(0, np.arange(50))]
         assert 100 <= int(negative.min()) <= int(negative.max()) < 300, "papers"
         return [trainer.train_epoch(epoch) for epoch in range(8)], trainer.evaluate()
 

@@ -1,0 +1,318 @@
+"""Links of a graph: those to learn and to measure on, minibatches of them, negatives, loss and ranks."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from windrow.caching.vip import Demand
+from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.fetch import fetch_rows
+from windrow.comm.random import Stream, hash_ids, permuted, stream_key
+from windrow.comm.rows import near_equal_split
+from windrow.comm.wire import Wire
+from windrow.comm.world import World
+from windrow.gnn.graph import Graph
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.pipeline import SeedTask
+from windrow.gnn.seed_order import count_steps
+from windrow.gnn.types import EDGE_ARRAYS, EdgeType
+from windrow.training.task import Loss, summed_loss
+
+__all__ = ["LinkObjective", "LinkSeeds", "Links", "Negatives", "split_links"]
+
+Negatives = Literal["uniform", "degree", "in-batch"]
+"""Vertices that u is taken not to be joined to: any; the ends of random training edges, so by degree; the other v of
+this rank's minibatch. Where vertices have types, those of the type of v."""
+
+PAIRS_PER_CHUNK = 1024
+"""Edges that are scored at a time in evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Links:
+    """Edges to learn and to measure on: int64 [2, n] each, source and destination in the user's ids."""
+
+    train: Tensor
+    """Learnt; messages go along them."""
+    validation: Tensor
+    """Choose the best epoch."""
+    test: Tensor
+    """Only ever measured on."""
+
+
+def split_links(
+    graph: Graph,
+    *,
+    validation_fraction: float = 0.05,
+    test_fraction: float = 0.1,
+    directed: bool = False,
+    seed: int = 0,
+    edge_type: EdgeType | None = None,
+) -> tuple[Graph, Links]:
+    """Take edges to measure on out of a graph.
+
+    Args:
+        graph: any; an edge that is there several times is one link. Self-loops are no links, and stay.
+        validation_fraction: share of the links.
+        test_fraction: likewise; RecipeError where nothing is left to train on.
+        directed: whether u -> v and v -> u are two links; otherwise they are one, of which neither direction stays.
+        seed: of the draw, which depends on the vertices' ids alone.
+        edge_type: where edges have types, which are links. Edges of all types leave between two ends of one that does.
+
+    Returns:
+        The graph without validation and test links, and all links: from sources to destinations of the type.
+
+    Raises:
+        RecipeError: nothing is left to train on, or a type is missing, or not there.
+    """
+    if validation_fraction < 0 or test_fraction < 0 or validation_fraction + test_fraction >= 1:
+        raise RecipeError(
+            f"validation_fraction = {validation_fraction} and test_fraction = {test_fraction}: must not be negative, "
+            "and leave a share to train on"
+        )
+    sources = graph.indices.numpy().astype(np.int64)
+    targets = np.repeat(np.arange(graph.num_vertices), np.diff(graph.indptr.numpy()))
+    low, high = (sources, targets) if directed else (np.minimum(sources, targets), np.maximum(sources, targets))
+    keys = low * graph.num_vertices + high
+    is_link, turned = sources != targets, False
+    types = graph.types
+    if types is not None or edge_type is not None:
+        known = () if types is None else types.edges
+        if edge_type not in known:
+            names = ", ".join(map(str, known)) or "none"
+            raise RecipeError(f"edge_type = {edge_type}: choose the type of links among those of the graph: {names}")
+        number = known.index(edge_type)
+        is_link &= graph.edge_type_array == number
+        if types is not None and not directed:
+            turned = types.ends[number][0] > types.ends[number][1]
+    draws = hash_ids(stream_key(seed, Stream.SPLIT), keys) / np.float64(2**64)
+    in_test = draws < test_fraction
+    in_train = draws >= test_fraction + validation_fraction
+
+    def links(chosen: npt.NDArray[np.bool_]) -> Tensor:
+        found = np.unique(keys[chosen & is_link])
+        ends = torch.from_numpy(np.stack([found // graph.num_vertices, found % graph.num_vertices]))
+        return ends.flip(0) if turned else ends
+
+    remains = in_train | ~np.isin(keys, keys[is_link]) if edge_type else in_train | ~is_link
+    stays = torch.from_numpy(remains)
+    counts = np.bincount(targets[remains], minlength=graph.num_vertices)
+    remaining = replace(
+        graph,
+        indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])),
+        indices=graph.indices[stays],
+        **{name: rows[stays] for name in EDGE_ARRAYS if (rows := getattr(graph, name)) is not None},
+    )
+    return remaining, Links(train=links(in_train), validation=links(~in_test & ~in_train), test=links(in_test))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class LinkSeeds(SeedTask):
+    """Ends of training edges and their negatives, each once, and the edges between them."""
+
+    sources: Tensor
+    """int64 [n], where each u is among the seeds."""
+    candidates: Tensor
+    """int64 [n, 1 + K], where v and the negatives are; [n] all v where negatives are those of the minibatch."""
+
+
+class LinkObjective:
+    """What is learnt of links, however their vectors are computed: which in each step, against what, and how well.
+
+    Args:
+        graph: this rank's view, of the graph without the links that are measured on.
+        links: what to learn; must agree.
+        negatives: what they are.
+        num_negatives: K, for each training edge.
+        loss: of scores and labels; see `windrow.gnn.link_task.LinkTask`.
+        k: of hits@k.
+        evaluation_negatives: that each measured edge is ranked among.
+
+    Raises:
+        RecipeError: an option is out of range.
+        DataError: there is nothing to learn, a vertex of a link is not there, or links end in several types.
+    """
+
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        links: Links,
+        *,
+        negatives: Negatives,
+        num_negatives: int,
+        loss: Loss | None,
+        k: int,
+        evaluation_negatives: int,
+    ) -> None:
+        if negatives not in get_args(Negatives):
+            raise RecipeError(f"negatives = {negatives!r}: choose one of {', '.join(get_args(Negatives))}")
+        for name, value in (("num_negatives", num_negatives), ("k", k), ("evaluation_negatives", evaluation_negatives)):
+            if value < 1:
+                raise RecipeError(f"{name} = {value}: must be at least 1")
+        new = torch.from_numpy(graph.book.old_to_new)
+        self.graph = graph
+        self._links: dict[str, Tensor] = {}
+        digest = hashlib.sha256(graph.fingerprint.encode())
+        for split in ("train", "validation", "test"):
+            pairs: Tensor = getattr(links, split)
+            if pairs.numel() and not 0 <= int(pairs.min()) <= int(pairs.max()) < graph.num_vertices:
+                raise DataError(
+                    f"{split} links name vertices {int(pairs.min())} to {int(pairs.max())}, but there are 0 to "
+                    f"{graph.num_vertices - 1}: split the links of this graph"
+                )
+            digest.update(pairs.contiguous().numpy().tobytes())
+            self._links[split] = new[pairs]
+        if not links.train.numel():
+            raise DataError("there are no links to train on: give the graph edges")
+        self.fingerprint = digest.hexdigest()
+        self.num_links = links.train.shape[1]
+        """Training edges, over all ranks."""
+        self.k = k
+        self._negatives = negatives
+        self._num_negatives = num_negatives
+        self._loss = loss or F.cross_entropy
+        self._evaluation_negatives = evaluation_negatives
+        self._others = new[slice(*_range_of_destinations(graph, links))]
+        """Vertices that could stand in the place of a link's v."""
+        start, stop = graph.own_range
+        sources = self._links["train"][0]
+        self._owned = ((sources >= start) & (sources < stop)).numpy()
+
+    def start(self, *, batch_size: int, seed: int) -> int:
+        """Be told the edges of a step, over all ranks, and the run's seed; the steps of an epoch."""
+        self._seed = seed
+        self._steps = count_steps(self.num_links, batch_size)
+        self._bounds = near_equal_split(self.num_links, self._steps)
+        return self._steps
+
+    def global_batch_size(self, step: int) -> int:
+        """Training edges of a step, over all ranks."""
+        return self._bounds[step + 1] - self._bounds[step]
+
+    def seeds(self, epoch: int, step: int) -> LinkSeeds:
+        """Those of this rank's edges of a step, and all ranks' edges, in both directions, as `SeedTask.exclude`."""
+        places = np.arange(self._bounds[step], self._bounds[step + 1])
+        everyone = permuted(stream_key(self._seed, Stream.SHUFFLE, epoch), places, self.num_links)
+        chosen = everyone[self._owned[everyone]]
+        # Also those of other ranks leave the blocks, so that the answer does not depend on the number of ranks.
+        predicted = self._links["train"][:, torch.from_numpy(everyone)]
+        pairs = self._links["train"][:, torch.from_numpy(chosen)]
+        columns = [pairs[0].unsqueeze(1), pairs[1].unsqueeze(1)]
+        if self._negatives != "in-batch":
+            columns.append(self._draw_negatives(epoch, chosen))
+        seeds, among = torch.cat(columns, 1).unique(return_inverse=True)
+        candidates = among[:, 1] if self._negatives == "in-batch" else among[:, 1:]
+        return LinkSeeds(
+            seeds=seeds,
+            epoch=epoch,
+            step=step,
+            exclude=torch.cat([predicted, predicted.flip(0)], 1),
+            sources=among[:, 0],
+            candidates=candidates,
+        )
+
+    def demand(self, fanouts: Sequence[int]) -> Demand:
+        """How likely each vertex is among the seeds of a minibatch of this rank: as an end, or as a negative."""
+        graph, links = self.graph, self._links["train"].numpy()
+        own = links[:, self._owned]
+        expected = np.bincount(own.reshape(-1), minlength=graph.num_vertices).astype(np.float64)
+        negatives = own.shape[1] * self._num_negatives
+        if self._negatives == "uniform":
+            expected[self._others.numpy()] += negatives / len(self._others)
+        elif self._negatives == "degree":
+            drawn_from = self._ends().numpy()
+            expected += negatives / drawn_from.size * np.bincount(drawn_from, minlength=graph.num_vertices)
+        return Demand(
+            indptr=graph.indptr.numpy(),
+            indices=graph.indices.numpy(),
+            edge_type=graph.edge_type_array,
+            own=graph.own_range,
+            seeds=np.arange(graph.num_vertices),
+            chances=-np.expm1(-expected / self._steps),
+            steps=self._steps,
+            fanouts=tuple(fanouts),
+        )
+
+    def loss(self, model: nn.Module, vectors: Tensor, seeds: LinkSeeds) -> Tensor:
+        """Of this rank's edges, summed, from the vectors [len(seeds.seeds), d]."""
+        sources = vectors[seeds.sources].unsqueeze(1)
+        in_batch = seeds.candidates.dim() == 1
+        others = vectors[seeds.candidates].unsqueeze(0) if in_batch else vectors[seeds.candidates]
+        scores = score(model, sources, others)
+        count = torch.arange(len(scores), device=scores.device)
+        return summed_loss(self._loss, scores, count if in_batch else torch.zeros_like(count))
+
+    @torch.no_grad()
+    def measure(
+        self, world: World, model: nn.Module, vectors: Tensor, splits: Sequence[str]
+    ) -> dict[str, dict[str, float]]:
+        """Rank each link among its negatives, a tie counting one half. Collective.
+
+        Gives for each split that has links "mrr", the mean of 1 / rank, and "hits@k", the share of ranks up to k.
+        `vectors` [rows of this part, d] are those of this rank's vertices. Cost: a fetch of the vectors of all pairs.
+        """
+        return {split: self._measure(world, model, vectors, split) for split in splits if self._links[split].numel()}
+
+    def _measure(self, world: World, model: nn.Module, vectors: Tensor, split: str) -> dict[str, float]:
+        pairs = self._links[split]
+        key = stream_key(self._seed, Stream.NEGATIVE, list(self._links).index(split))
+        wire = Wire(world, stage="evaluation", dtype=vectors.dtype, device=vectors.device)
+        chunks = near_equal_split(pairs.shape[1], world.size * -(-pairs.shape[1] // (PAIRS_PER_CHUNK * world.size)))
+        sums = torch.zeros(2, dtype=torch.float64)
+        for start, stop in list(pairwise(chunks))[world.rank :: world.size]:
+            drawn = _draw(self._others, np.arange(start, stop), self._evaluation_negatives, key)
+            ids, inverse = torch.cat([pairs[:, start:stop].T, drawn], 1).unique(return_inverse=True)
+            rows = fetch_rows(wire, self.graph.offsets, vectors, ids)
+            inverse = inverse.to(rows.device)
+            scores = score(model, rows[inverse[:, :1]], rows[inverse[:, 1:]]).double()
+            found, others = scores[:, :1], scores[:, 1:]
+            ranks = 1 + (others > found).sum(1) + 0.5 * (others == found).sum(1)
+            sums += torch.stack([(1 / ranks).sum(), (ranks <= self.k).sum()]).cpu()
+        reciprocal, hits = world.all_reduce(sums, stage="evaluation").tolist()
+        return {"mrr": reciprocal / pairs.shape[1], f"hits@{self.k}": hits / pairs.shape[1]}
+
+    def _ends(self) -> Tensor:
+        """Ends of training edges that negatives by degree are drawn from: those of the type of v."""
+        train = self._links["train"]
+        return train.T.flatten() if self.graph.types is None else train[1]
+
+    def _draw_negatives(self, epoch: int, chosen: npt.NDArray[np.int64]) -> Tensor:
+        """[n, K] for these training edges, the same on any number of ranks."""
+        drawn_from = self._others if self._negatives == "uniform" else self._ends()
+        return _draw(drawn_from, chosen, self._num_negatives, stream_key(self._seed, Stream.NEGATIVE, epoch))
+
+
+def _range_of_destinations(graph: PartitionedGraph, links: Links) -> tuple[int, int]:
+    """The user's ids of the vertices of the type that links end in: all, where there are no types."""
+    if graph.types is None:
+        return 0, graph.num_vertices
+    found = graph.types.of(torch.cat([links.train[1], links.validation[1], links.test[1]])).unique().tolist()
+    names = [list(graph.types.vertices)[place] for place in found]
+    if len(names) != 1:
+        raise DataError(f"links end in vertices of the types {', '.join(names)}: give those of one type of edges")
+    return graph.types.range_of(names[0])
+
+
+def _draw(ids: Tensor, numbers: npt.NDArray[np.int64], count: int, key: int) -> Tensor:
+    """So many of the ids for each of the numbers [n], by a hash of the number: [n, count]."""
+    draws = hash_ids(key, numbers[:, None] * count + np.arange(count))
+    return ids[torch.from_numpy((draws % np.uint64(len(ids))).astype(np.int64))]
+
+
+def score(model: nn.Module, sources: Tensor, others: Tensor) -> Tensor:
+    """[n, m] of vectors [n, 1, d] and [n, m, d], or [1, m, d]: dot products, or what the model's own `score` gives."""
+    own = getattr(model, "score", None)
+    if own is not None:
+        found: Tensor = own(sources, others)
+        return found
+    if len(others) == 1:
+        return sources.squeeze(1) @ others.squeeze(0).T
+    return (others @ sources.transpose(1, 2)).squeeze(2)
