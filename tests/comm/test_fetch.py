@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from windrow.comm.errors import DataError
-from windrow.comm.fetch import fetch_rows
+from windrow.comm.fetch import fetch_learnt_rows, fetch_rows
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter, RowsFound
 from windrow.comm.wire import Wire, make_codec
@@ -91,3 +91,26 @@ def test_parts_that_do_not_fit_the_world_are_refused():
         fetch_rows(wire, [0, 1, 2], torch.ones(1, 1), ids)
     with pytest.raises(ValueError, match="rank 0 owns 2 ids but was given 1 rows"):
         fetch_rows(wire, [0, 2], torch.ones(1, 1), ids)
+
+
+def test_gradients_of_learnt_rows_go_back_to_their_owners(spmd):
+    """To rows that several ranks ask for the sum; some rank asks for nothing."""
+
+    def wanted(rank, size):
+        return torch.empty(0, dtype=torch.int64) if rank == 1 else torch.tensor([4, 0, 3 + rank])[: 1 + size]
+
+    def body(world):
+        offsets = [*[0, 2, 5, 5, 7][: world.size], 7]
+        everything = torch.arange(21.0).view(7, 3)
+        own = everything[offsets[world.rank] : offsets[world.rank + 1]].clone().requires_grad_()
+        ids = wanted(world.rank, world.size)
+        rows = fetch_learnt_rows(Wire(world, stage="rows"), offsets, own, ids)
+        assert torch.equal(rows, everything[ids])
+        rows.backward(torch.full_like(rows, 1.0 + world.rank))
+        expected = torch.zeros(7, 3)
+        for rank in range(world.size):
+            of_rank = wanted(rank, world.size)
+            expected.index_add_(0, of_rank, torch.full((len(of_rank), 3), 1.0 + rank))
+        assert torch.equal(own.grad, expected[offsets[world.rank] : offsets[world.rank + 1]])
+
+    spmd(body)
