@@ -4,11 +4,11 @@
 
 29,858 users and 40,981 items, joined by 810,128 training check-ins; a row of 64 numbers for each vertex, owned by the
 rank whose vertex it is, and three layers of LightGCN over the whole graph in every step, on 2 ranks
-(`windrow.gnn.FullGraphLinkTask`). Each pair of a step is to score higher than the user with the items of the rank's other
-pairs: a softmax of cosines over a temperature (Wu et al., On the Effectiveness of Sampled Softmax Loss for Item
-Recommendation, TOIS 2024), which learns in far fewer steps than the paper's pairwise loss. Test items are searched among
-all items that a user has not been trained with, and the last epoch counts. Published for LightGCN: recall@20 0.1830,
-ndcg@20 0.1554 (He et al., SIGIR 2020). --short: two epochs.
+(`windrow.gnn.FullGraphLinkTask`). Each pair of a step is to score higher than the user with the items of the rank's
+other pairs: a softmax of cosines over a temperature (Wu et al., On the Effectiveness of Sampled Softmax Loss for Item
+Recommendation, TOIS 2024), which learns in far fewer steps than the paper's pairwise loss. Test items are searched
+among all items that a user has not been trained with, and the last epoch counts. Published for LightGCN: recall@20
+0.1830, ndcg@20 0.1554 (He et al., SIGIR 2020). --short: two epochs.
 """
 
 import time
