@@ -30,6 +30,7 @@ from benchmarks.harness.result import Aim, Findings, Table
 from windrow import gnn, recsys
 from windrow.comm.connect import connect
 from windrow.comm.meter import Meter
+from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 
 FILE = "gowalla.npz"
 SPLITS = ("train", "test")
@@ -100,6 +101,8 @@ def recall_and_ndcg(vectors: Tensor, num_users: int, lists: Mapping[str, tuple[I
 def work(task: Mapping[str, Any]) -> dict[str, Any]:
     """Train from one seed; called on each rank."""
     torch.set_num_threads(1)
+    keep_freed_memory()
+    keep_shapes(GRAPH_SHAPES)
     data = np.load(task["data"], allow_pickle=False)
     lists = {
         split: (data[f"{split}_indptr"].astype(np.int64), data[f"{split}_items"].astype(np.int64)) for split in SPLITS

@@ -69,7 +69,7 @@ def test_the_whole_graph_is_trained_on(recipes: Path) -> None:
 # ----------------------------------------------------------------------------------------------------------- howto.md
 
 ARCHIVE, TABLES, TYPED = blocks("howto.md", "toml")
-WRITE_ARCHIVE, WRITE_DGL, WRITE_STORE, OWN_MODEL, TYPED_MODEL, ROWS, LINKS = blocks("howto.md", "python")
+WRITE_ARCHIVE, WRITE_DGL, WRITE_STORE, OWN_MODEL, TYPED_MODEL, ROWS, LINKS, LIGHTGCN = blocks("howto.md", "python")
 
 
 @pytest.mark.parametrize("recipe", [ARCHIVE, TABLES, TYPED])
@@ -123,8 +123,9 @@ def test_files_of_types_become_a_store(recipes: Path) -> None:
         (TYPED_MODEL, "runs/hetero/summary.json"),
         (ROWS, "runs/rows/summary.json"),
         (LINKS, "runs/links/summary.json"),
+        (LIGHTGCN, "runs/lightgcn/summary.json"),
     ],
-    ids=["dgl", "store", "model", "types", "rows", "links"],
+    ids=["dgl", "store", "model", "types", "rows", "links", "lightgcn"],
 )
 def test_programs_for_graphs_run(recipes: Path, program: str, made: str) -> None:
     run(program)
