@@ -44,10 +44,11 @@ class LinkTask(GraphTask):
         graph: this rank's view, of the graph without the links that are measured on.
         links: what to learn; must agree.
         fanouts: neighbours sampled per vertex at each hop, from the seeds outwards; -1 takes all.
-        negatives: what they are. Those of "in-batch" depend on the number of ranks.
+        negatives: what they are, see `windrow.gnn.links.Negatives`. Those of "in-batch" depend on the number of ranks.
         num_negatives: K, for each training edge; "in-batch" has as many as the rank has other edges in the minibatch.
         loss: ``loss(scores, labels)`` of the edges of a rank, their mean or one value for each; scores are [n, 1 + K],
-            labels int64 [n] say which of them is that of the edge. None: cross entropy.
+            labels int64 [n] say which of them is that of the edge; of pairs that are left out they are -inf. None:
+            cross entropy.
         k: of hits@k.
         evaluation_negatives: uniform negatives that each measured edge is ranked among, the same at every evaluation.
         evaluation: how vectors are computed for that; see `windrow.gnn.task.NodeTask` for this and the next four.

@@ -30,7 +30,11 @@ __all__ = ["LinkObjective", "LinkSeeds", "Links", "Negatives", "split_links"]
 
 Negatives = Literal["uniform", "degree", "in-batch"]
 """Vertices that u is taken not to be joined to: any; the ends of random training edges, so by degree; the other v of
-this rank's minibatch. Where vertices have types, those of the type of v."""
+this rank's minibatch, without those that u is joined to. Where vertices have types, those of the type of v.
+
+Of the minibatch they come as often as they are joined, so log q is taken from scores, q the share of training edges
+that end in a vertex: otherwise what is joined often would be punished for it (logQ correction; Yi et al.,
+Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations, RecSys 2019)."""
 
 PAIRS_PER_CHUNK = 1024
 """Edges that are scored at a time in evaluation."""
@@ -122,6 +126,8 @@ class LinkSeeds(SeedTask):
     """int64 [n], where each u is among the seeds."""
     candidates: Tensor
     """int64 [n, 1 + K], where v and the negatives are; [n] all v where negatives are those of the minibatch."""
+    joined: Tensor | None = None
+    """int64 [2, m], then: edges of the minibatch, and others whose v their u is joined to."""
 
 
 class LinkObjective:
@@ -185,6 +191,14 @@ class LinkObjective:
         start, stop = graph.own_range
         sources = self._links["train"][0]
         self._owned = ((sources >= start) & (sources < stop)).numpy()
+        if negatives == "in-batch":
+            train = self._links["train"]
+            self._log_shares = torch.bincount(train[1], minlength=graph.num_vertices).div(self.num_links).log()
+            ends = torch.cat([train, train.flip(0)], 1)
+            ends = ends[:, (ends[0] >= start) & (ends[0] < stop)]
+            self._neighbours = ends[1, ends[0].argsort()].numpy()
+            counts = np.bincount(ends[0].numpy() - start, minlength=stop - start)
+            self._first_neighbours = np.concatenate([[0], counts.cumsum()])
 
     def start(self, *, batch_size: int, seed: int) -> int:
         """Be told the edges of a step, over all ranks, and the run's seed; the steps of an epoch."""
@@ -205,19 +219,31 @@ class LinkObjective:
         # Also those of other ranks leave the blocks, so that the answer does not depend on the number of ranks.
         predicted = self._links["train"][:, torch.from_numpy(everyone)]
         pairs = self._links["train"][:, torch.from_numpy(chosen)]
+        in_batch = self._negatives == "in-batch"
         columns = [pairs[0].unsqueeze(1), pairs[1].unsqueeze(1)]
-        if self._negatives != "in-batch":
+        if not in_batch:
             columns.append(self._draw_negatives(epoch, chosen))
         seeds, among = torch.cat(columns, 1).unique(return_inverse=True)
-        candidates = among[:, 1] if self._negatives == "in-batch" else among[:, 1:]
         return LinkSeeds(
             seeds=seeds,
             epoch=epoch,
             step=step,
             exclude=torch.cat([predicted, predicted.flip(0)], 1),
             sources=among[:, 0],
-            candidates=candidates,
+            candidates=among[:, 1] if in_batch else among[:, 1:],
+            joined=self._joined(*pairs.numpy()) if in_batch else None,
         )
+
+    def _joined(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> Tensor:
+        """See `LinkSeeds.joined`."""
+        lists = sources - self.graph.own_range[0]
+        of_edge, places = _ranges(self._first_neighbours[lists], self._first_neighbours[lists + 1])
+        order = targets.argsort()
+        neighbours = self._neighbours[places]
+        first, last = (np.searchsorted(targets[order], neighbours, side) for side in ("left", "right"))
+        of_neighbour, others = _ranges(first, last)
+        found = torch.from_numpy(np.stack([of_edge[of_neighbour], order[others]]))
+        return found[:, found[0] != found[1]]
 
     def demand(self, fanouts: Sequence[int]) -> Demand:
         """How likely each vertex is among the seeds of a minibatch of this rank: as an end, or as a negative."""
@@ -244,10 +270,13 @@ class LinkObjective:
     def loss(self, model: nn.Module, vectors: Tensor, seeds: LinkSeeds) -> Tensor:
         """Of this rank's edges, summed, from the vectors [len(seeds.seeds), d]."""
         sources = vectors[seeds.sources].unsqueeze(1)
-        in_batch = seeds.candidates.dim() == 1
+        in_batch = seeds.joined is not None
         others = vectors[seeds.candidates].unsqueeze(0) if in_batch else vectors[seeds.candidates]
         scores = score(model, sources, others)
         count = torch.arange(len(scores), device=scores.device)
+        if seeds.joined is not None:
+            scores = scores - self._log_shares[seeds.seeds[seeds.candidates]].to(scores)
+            scores = scores.index_put(tuple(seeds.joined.to(scores.device)), scores.new_tensor(-torch.inf))
         return summed_loss(self._loss, scores, count if in_batch else torch.zeros_like(count))
 
     @torch.no_grad()
@@ -299,6 +328,15 @@ def _range_of_destinations(graph: PartitionedGraph, links: Links) -> tuple[int, 
     if len(names) != 1:
         raise DataError(f"links end in vertices of the types {', '.join(names)}: give those of one type of edges")
     return graph.types.range_of(names[0])
+
+
+def _ranges(
+    starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Of all numbers in some ranges, one range after another, which range each is in, and the number."""
+    counts = stops - starts
+    which = np.repeat(np.arange(len(counts)), counts)
+    return which, np.arange(len(which)) - np.repeat(counts.cumsum() - counts - starts, counts)
 
 
 def _draw(ids: Tensor, numbers: npt.NDArray[np.int64], count: int, key: int) -> Tensor:

@@ -173,6 +173,36 @@ def test_full_graph_links_of_a_gnn_with_negatives_of_the_minibatch() -> None:
         assert figures["test"]["mrr"] > 0.05
 
 
+def test_negatives_of_the_minibatch_are_not_joined_and_are_corrected_for_how_often_they_are_drawn() -> None:
+    graph, links = gnn.split_links(make_graph(), validation_fraction=0.1, test_fraction=0.1)
+    both = pairs_of(links.train) | {pair[::-1] for pair in pairs_of(links.train)}
+    shares = torch.bincount(links.train[1], minlength=VERTICES) / links.train.shape[1]
+
+    def body(world: World) -> int:
+        part = gnn.partition(graph, world, PartitionOptions(method="random"))
+        objective = LinkObjective(
+            part, links, negatives="in-batch", num_negatives=1, loss=None, k=1, evaluation_negatives=1
+        )
+        steps, left_out = objective.start(batch_size=150, seed=2), 0
+        for step in range(steps):
+            seeds = objective.seeds(0, step)
+            original = part.original_ids[seeds.seeds]
+            u, v = original[seeds.sources].tolist(), original[seeds.candidates].tolist()
+            wanted = {(i, j) for i in range(len(u)) for j in range(len(v)) if i != j and (u[i], v[j]) in both}
+            assert seeds.joined is not None
+            assert pairs_of(seeds.joined) == wanted
+            left_out += len(wanted)
+            vectors = torch.randn(len(original), 4, generator=torch.Generator().manual_seed(step))
+            scores = vectors[seeds.sources] @ vectors[seeds.candidates].T - shares[v].log()
+            for i, j in wanted:
+                scores[i, j] = -torch.inf
+            expected = nn.functional.cross_entropy(scores, torch.arange(len(u)), reduction="sum")
+            torch.testing.assert_close(objective.loss(nn.Identity(), vectors, seeds), expected)
+        return left_out
+
+    assert min(Loopback.run(2, body)) > 0
+
+
 @pytest.mark.parametrize("options", [{"method": "stale"}, {"messages": "int8"}], ids=str)
 def test_full_graph_links_are_exact(options: dict[str, Any]) -> None:
     graph, links = gnn.split_links(make_graph())
