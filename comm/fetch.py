@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from windrow.comm.route import Route
-from windrow.comm.rows import group_by_owner, offsets_from_counts
+from windrow.comm.rows import group_by_owner, offsets_from_counts, spans
 from windrow.comm.wire import Wire
 from windrow.comm.world import World
 
@@ -154,10 +154,7 @@ def fetch_learnt_rows(wire: Wire, offsets: Sequence[int], rows: Tensor, ids: Ten
     sent = rows[torch.cat(positions).to(rows.device)]
     places = torch.arange(len(ids)) if order is None else order
     route = Route.of_rows(
-        wire,
-        list(torch.arange(len(sent)).split([len(of_rank) for of_rank in positions])),
-        list(places.split(counts)),
-        rows.shape[1:],
+        wire, spans([len(of_rank) for of_rank in positions]), list(places.split(counts)), rows.shape[1:]
     )
     fetched = sent.new_empty(len(ids), *rows.shape[1:])
     return route.start([sent], differentiable=True).finish([fetched])[0]

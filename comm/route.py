@@ -110,11 +110,11 @@ class Route:
 
     @classmethod
     def of_rows(
-        cls, wire: Wire, positions: Sequence[Tensor], places: Sequence[Rows], row_shape: Sequence[int]
+        cls, wire: Wire, positions: Sequence[Rows], places: Sequence[Rows], row_shape: Sequence[int]
     ) -> "Route":
         """Whole rows of one source to places of one target.
 
-        For each rank int64 [n] positions among the rows of the source that go there, and where its own rows belong, no
+        For each rank positions among the rows of the source that go there, and where its own rows belong, no
         two of them in the same place.
         """
         targets = [Block(0, rows) for rows in places]

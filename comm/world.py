@@ -148,7 +148,8 @@ class World(ABC):
     def duplicate(self) -> "World":
         """The same ranks once more, for collectives that another thread issues meanwhile. Collective.
 
-        Meter and tracer are those of this world, so its stages need names of their own. It lives as long as this world.
+        Of a subgroup, over all ranks of its parent. Meter and tracer are those of this world, so its stages need names
+        of their own; how long it waits is not counted. It cannot be closed: it lives as long as this world.
 
         Raises:
             RecipeError: the backend does not let several threads in.
@@ -411,7 +412,9 @@ class World(ABC):
 
     def _pending(self, request: Request, finish: Callable[[], T], operation: str, stage: str) -> Pending[T]:
         description = f"{self.name}, {operation} in stage {stage!r}"
-        on_waited = None if self.meter is None else functools.partial(self.meter.record_waiting, stage)
+        # Other threads wait beside the one whose time is accounted for.
+        meter = self.meter if self.original is None else None
+        on_waited = None if meter is None else functools.partial(meter.record_waiting, stage)
         return Pending(request, finish, description=description, deadline_s=self.deadline_s, on_waited=on_waited)
 
     def _recorded(

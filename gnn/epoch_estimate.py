@@ -37,8 +37,8 @@ __all__ = ["ID_BYTES", "EpochTime", "StepWork", "estimate_epoch", "measure_step_
 ID_BYTES = 8
 """Of one id on the wire."""
 
-NEIGHBOUR_BYTES = 4
-"""Of one that another rank has drawn."""
+NEIGHBOUR_BYTES, WEIGHT_BYTES = 4, 4
+"""Of one that another rank has drawn, and of the weight of its edge."""
 
 COUNT_BYTES = 8
 """Of the number of ids, which each rank tells each before they travel."""
@@ -56,6 +56,8 @@ class StepWork:
     """Of the gradients that are summed over the ranks, as they travel."""
     gradient_numbers: int = 0
     """How many they are."""
+    neighbour_bytes: int = NEIGHBOUR_BYTES
+    """Of a neighbour that another rank has drawn, and of what the model needs of its edge."""
     asked_lists: Sequence[tuple[float, float]] = ()
     """Where ranks sample together, the vertices that a rank asks others about at each hop, and the neighbours that
     these send."""
@@ -96,7 +98,7 @@ def estimate_epoch(
     for per_rank in work.asked_lists:
         ids, neighbours = (np.full_like(counts, of_rank / max(1, links.size - 1)) for of_rank in per_rank)
         exchange += predict_all_to_all(links, counts) + predict_all_to_all(links, ID_BYTES * ids)
-        exchange += predict_all_to_all(links, NEIGHBOUR_BYTES * neighbours)
+        exchange += predict_all_to_all(links, work.neighbour_bytes * neighbours)
     if asked is not None:
         exchange += (
             predict_all_to_all(links, counts)
@@ -164,6 +166,7 @@ def measure_step_work(
         device_s=on_device,
         gradient_bytes=gradient_bytes,
         gradient_numbers=gradient_numbers,
+        neighbour_bytes=NEIGHBOUR_BYTES + WEIGHT_BYTES * built.needs_edge_weights,
         asked_lists=np.mean(asked, 0).tolist() if together else (),
     )
 

@@ -159,16 +159,19 @@ class WholeGraphTask(VertexTask[Minibatch]):
         model, world, device = setup.model, setup.world, setup.device
         check_model(self._options.method, model)
         self._takes_dropout = takes_dropout(model)
-        known = model.options.num_layers if isinstance(model, GNN) else getattr(model, "num_layers", None)
-        num_layers = known if self._num_layers is None else self._num_layers
+        num_layers = self._num_layers
+        if isinstance(model, GNN):
+            num_layers = model.options.num_layers
+        elif num_layers is None:
+            num_layers = getattr(model, "num_layers", None)
         if num_layers is None:
             raise RecipeError(
                 f"how many blocks does {type(model).__name__} take? Say {type(self).__name__}(..., num_layers = ...)"
             )
         if setup.options.accumulate != 1:
             raise RecipeError(
-                f"training.accumulate = {setup.options.accumulate}: a step goes over the whole graph, which more than "
-                "one of them do no better: leave it out"
+                f"training.accumulate = {setup.options.accumulate}: each step computes the whole graph anyway, so that "
+                "adding up gradients saves nothing: leave it out"
             )
         start, stop = graph.own_range
         codec = setup.wire.vectors_codec(torch.float32)

@@ -37,6 +37,7 @@ from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import MinibatchPipeline, PipelineOptions, SeedTask
 from windrow.gnn.sampler import NeighborSampler
 from windrow.training.embedding import EmbeddingModule
+from windrow.training.task import device_of
 
 __all__ = [
     "Report",
@@ -89,7 +90,7 @@ def infer_exactly(
     start, stop = graph.own_range
     edge_weight = graph.edge_weight_for(model)
     degrees = in_degrees(graph, edge_weight)
-    device = next(model.parameters()).device
+    device = device_of(model)
     rows = graph.features.to(device, torch.float32)
     if embedding is not None:
         rows = torch.cat([rows, embedding.start_rows(torch.arange(start, stop)).finish().to(device)], 1)
@@ -216,7 +217,7 @@ def infer_sampled(
         return torch.empty((0, graph.num_outputs))
     outputs: Tensor | None = None
     bounds = list(pairwise(near_equal_split(len(own), steps)))
-    device = next(model.parameters()).device
+    device = device_of(model)
     pipeline = MinibatchPipeline(
         world, sampler, store, options, device=device, stopwatch=Stopwatch(), embedding=embedding
     )

@@ -21,7 +21,8 @@ from torch import Tensor
 from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import RecipeError
 from windrow.comm.fetch import fetch_learnt_rows
-from windrow.comm.wire import Wire
+from windrow.comm.meter import Traffic
+from windrow.comm.wire import Wire, make_codec
 from windrow.gnn.evaluation import EvaluationOptions, check_splits
 from windrow.gnn.full_graph import FullGraphOptions, WholeGraphTask
 from windrow.gnn.links import LinkObjective, Links, LinkSeeds, Negatives
@@ -47,8 +48,8 @@ class LinkTask(GraphTask):
         negatives: what they are, see `windrow.gnn.links.Negatives`. Those of "in-batch" depend on the number of ranks.
         num_negatives: K, for each training edge; "in-batch" has as many as the rank has other edges in the minibatch.
         loss: ``loss(scores, labels)`` of the edges of a rank, their mean or one value for each; scores are [n, 1 + K],
-            labels int64 [n] say which of them is that of the edge; of pairs that are left out they are -inf. None:
-            cross entropy.
+            labels int64 [n] say which of them is that of the edge. Those of "in-batch" are [n, n], less log q, and -inf
+            for pairs that are left out: a softmax is meant. None: cross entropy.
         k: of hits@k.
         evaluation_negatives: uniform negatives that each measured edge is ranked among, the same at every evaluation.
         evaluation: how vectors are computed for that; see `windrow.gnn.task.NodeTask` for this and the next four.
@@ -144,7 +145,7 @@ class FullGraphLinkTask(WholeGraphTask[LinkSeeds]):
     Args:
         graph: see `LinkTask`, as for all but the next two.
         links: what to learn.
-        options: how rows travel; must agree. Only what is exact.
+        options: how rows travel; must agree. Only what is exact; wire.vectors and wire.gradients in at least 16 bits.
         num_layers: blocks that the model takes; None: those of a `GNN`, or its own ``num_layers``.
         negatives: what they are.
         num_negatives: K.
@@ -202,7 +203,18 @@ class FullGraphLinkTask(WholeGraphTask[LinkSeeds]):
         setup = self.setup
         self.steps_per_epoch = self._objective.start(batch_size=setup.options.batch_size, seed=setup.seed)
         self.start_exchanges()
-        self._wire = Wire(setup.world, stage="links", device=setup.device)
+        if self.bits is not None:
+            raise RecipeError(
+                f'wire.vectors = "{setup.wire.vectors}" with links that are learnt from the whole graph: rows would be '
+                "rounded alike in all steps of an epoch; choose fp32, bf16 or fp16"
+            )
+        self._wire = Wire(
+            setup.world,
+            stage="links",
+            codec=setup.wire.vectors_codec(torch.float32),
+            gradient_codec=make_codec(setup.wire.gradients),
+            device=setup.device,
+        )
 
     def global_batch_size(self, epoch: int, step: int) -> int:
         """Training edges of a step, over all ranks."""
@@ -230,3 +242,9 @@ class FullGraphLinkTask(WholeGraphTask[LinkSeeds]):
         """See `LinkObjective.measure`. Collective. Cost: inference of all vertices besides."""
         check_splits(splits)
         return self._objective.measure(self.setup.world, self.setup.model, self.infer(), splits)
+
+    def traffic(self) -> Traffic:
+        """And vectors of seeds, and their gradients."""
+        meter = self.setup.world.meter
+        assert meter is not None
+        return super().traffic() + meter.totals("links: rows") + meter.totals("links: gradients")

@@ -32,9 +32,9 @@ Negatives = Literal["uniform", "degree", "in-batch"]
 """Vertices that u is taken not to be joined to: any; the ends of random training edges, so by degree; the other v of
 this rank's minibatch, without those that u is joined to. Where vertices have types, those of the type of v.
 
-Of the minibatch they come as often as they are joined, so log q is taken from scores, q the share of training edges
-that end in a vertex: otherwise what is joined often would be punished for it (logQ correction; Yi et al.,
-Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations, RecSys 2019)."""
+Of the minibatch they come as often as they are joined, so log q is taken from scores, q the share of the rank's
+training edges that end in a vertex: otherwise what is joined often would be punished for it (logQ correction; Yi et
+al., Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations, RecSys 2019)."""
 
 PAIRS_PER_CHUNK = 1024
 """Edges that are scored at a time in evaluation."""
@@ -127,7 +127,7 @@ class LinkSeeds(SeedTask):
     candidates: Tensor
     """int64 [n, 1 + K], where v and the negatives are; [n] all v where negatives are those of the minibatch."""
     joined: Tensor | None = None
-    """int64 [2, m], then: edges of the minibatch, and others whose v their u is joined to."""
+    """int64 [2, m], then: edges of the minibatch, and others whose v their u is joined to, or is itself."""
 
 
 class LinkObjective:
@@ -192,10 +192,12 @@ class LinkObjective:
         sources = self._links["train"][0]
         self._owned = ((sources >= start) & (sources < stop)).numpy()
         if negatives == "in-batch":
-            train = self._links["train"]
-            self._log_shares = torch.bincount(train[1], minlength=graph.num_vertices).div(self.num_links).log()
+            train, own = self._links["train"], torch.from_numpy(self._owned)
+            times = torch.bincount(train[1, own], minlength=graph.num_vertices)
+            self._log_shares = times.div(max(1, int(own.sum()))).log()
             ends = torch.cat([train, train.flip(0)], 1)
             ends = ends[:, (ends[0] >= start) & (ends[0] < stop)]
+            ends = torch.cat([ends, torch.arange(start, stop).expand(2, -1)], 1)
             self._neighbours = ends[1, ends[0].argsort()].numpy()
             counts = np.bincount(ends[0].numpy() - start, minlength=stop - start)
             self._first_neighbours = np.concatenate([[0], counts.cumsum()])
@@ -236,13 +238,16 @@ class LinkObjective:
 
     def _joined(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> Tensor:
         """See `LinkSeeds.joined`."""
-        lists = sources - self.graph.own_range[0]
-        of_edge, places = _ranges(self._first_neighbours[lists], self._first_neighbours[lists + 1])
-        order = targets.argsort()
-        neighbours = self._neighbours[places]
-        first, last = (np.searchsorted(targets[order], neighbours, side) for side in ("left", "right"))
-        of_neighbour, others = _ranges(first, last)
-        found = torch.from_numpy(np.stack([of_edge[of_neighbour], order[others]]))
+        # The list of a u is looked at once, however many edges it has here.
+        distinct, which = np.unique(sources, return_inverse=True)
+        lists = distinct - self.graph.own_range[0]
+        of_source, places = _ranges(self._first_neighbours[lists], self._first_neighbours[lists + 1])
+        by_target, by_source = targets.argsort(), which.argsort()
+        neighbours, in_order = self._neighbours[places], targets[by_target]
+        neighbour, column = _ranges(*(np.searchsorted(in_order, neighbours, side) for side in ("left", "right")))
+        bounds = np.concatenate([[0], np.bincount(which, minlength=len(distinct)).cumsum()])
+        hit, row = _ranges(bounds[of_source[neighbour]], bounds[of_source[neighbour] + 1])
+        found = torch.from_numpy(np.stack([by_source[row], by_target[column[hit]]]))
         return found[:, found[0] != found[1]]
 
     def demand(self, fanouts: Sequence[int]) -> Demand:
@@ -275,7 +280,7 @@ class LinkObjective:
         scores = score(model, sources, others)
         count = torch.arange(len(scores), device=scores.device)
         if seeds.joined is not None:
-            scores = scores - self._log_shares[seeds.seeds[seeds.candidates]].to(scores)
+            scores = scores.float() - self._log_shares[seeds.seeds[seeds.candidates]].to(scores.device)
             scores = scores.index_put(tuple(seeds.joined.to(scores.device)), scores.new_tensor(-torch.inf))
         return summed_loss(self._loss, scores, count if in_batch else torch.zeros_like(count))
 

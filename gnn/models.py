@@ -251,6 +251,8 @@ class LightGCN(nn.Module):
         """Of so many layers, which a task needs as many blocks for."""
         super().__init__()
         self.num_layers = num_layers
+        # Without weights this alone says which device it is on.
+        self.register_buffer("_place", torch.empty(0), persistent=False)
 
     def forward(self, blocks: Sequence[Block], x: Tensor, dropout: DropoutContext | None = None) -> Tensor:
         """Rows [blocks[0].num_src, d], or of full-graph training those of the part, to [blocks[-1].num_dst, d].

@@ -203,12 +203,20 @@ class PartitionedGraph(GraphData):
                 "model.edge_weights = true, but the graph has no edge weights: read them with the graph, or leave out "
                 "the option"
             )
-        if bool((self.edge_weight < 0).any()):
+        # Other ranks look at theirs.
+        start, stop = self.own_range
+        if bool((self.edge_weight[slice(*self.indptr[[start, stop]].tolist())] < 0).any()):
             raise DataError("an edge weight is negative: model.edge_weights = true divides by their sums; change them")
         return self.edge_weight
 
     def sampler(
-        self, fanouts: Sequence[int], model: nn.Module, *, seed: int, world: World | None = None
+        self,
+        fanouts: Sequence[int],
+        model: nn.Module,
+        *,
+        seed: int,
+        world: World | None = None,
+        stage: str = "neighbours",
     ) -> NeighborSampler:
         """What samples this graph for a model, with what is known of the edges where the model uses it.
 
@@ -218,9 +226,7 @@ class PartitionedGraph(GraphData):
             seed: the run's.
             world: whose ranks sample together, each reading the lists of its own part; then this is collective. None:
                 this rank reads all lists.
-
-        Raises:
-            RecipeError: ranks would sample together, but edges have types.
+            stage: name of the traffic between them; must agree.
         """
         # A `GNN` has no use for features of edges.
         of_edges = {
@@ -229,14 +235,10 @@ class PartitionedGraph(GraphData):
         }
         remote: RemoteLists | None = None
         if world is not None and world.size > 1:
-            if self.types is not None:
-                raise RecipeError(
-                    'pipeline.topology = "partitioned": where edges have types every rank reads all lists; choose '
-                    '"replicated"'
-                )
+            assert self.types is None, "pipelines refuse it"
             known = {name: rows for name, rows in of_edges.items() if rows is not None}
             arrays = self.indptr.numpy(), self.indices.numpy(), self.original_ids.numpy()
-            remote = RemoteLists(world, self.offsets, *arrays, known)
+            remote = RemoteLists(world, self.offsets, *arrays, known, stage=stage)
         return NeighborSampler(
             self.indptr,
             self.indices,

@@ -44,6 +44,7 @@ from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.comm.world import World
 from windrow.gnn.message_passing import Minibatch
 from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.types import GraphTypes
 from windrow.training.embedding import EmbeddingModule, RowLookup
 
 __all__ = ["LoadedMinibatch", "MinibatchPipeline", "PipelineOptions", "SeedTask"]
@@ -51,7 +52,7 @@ __all__ = ["LoadedMinibatch", "MinibatchPipeline", "PipelineOptions", "SeedTask"
 
 @checked_dataclass
 class PipelineOptions:
-    """How many minibatches are under way while one is trained on. The answer does not depend on it, bit for bit."""
+    """How minibatches are made while one is trained on. The answer does not depend on it, bit for bit."""
 
     depth: NonNegativeInt = 4
     """Minibatches whose rows are being asked for ahead of the one in training; 0 does all stages of a minibatch one
@@ -70,6 +71,14 @@ class PipelineOptions:
             raise RecipeError(
                 f'pipeline.sampler_threads = {self.sampler_threads} with pipeline.topology = "partitioned": ranks '
                 "sample together then, in the same order, so in one thread each; leave it out"
+            )
+
+    def check_types(self, types: GraphTypes | None) -> None:
+        """Refuse a topology that a graph with types cannot have: RecipeError."""
+        if self.topology == "partitioned" and types is not None:
+            raise RecipeError(
+                'pipeline.topology = "partitioned": where edges have types every rank reads all lists; choose '
+                '"replicated"'
             )
 
     def sampling_world(self, world: World) -> World | None:
@@ -117,6 +126,7 @@ class _MinibatchLoader:
     stopwatch: Stopwatch
 
     def __post_init__(self) -> None:
+        self._has_failed = False
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="sampler") if self.threads else None
 
     def run(self, tasks: Iterable[SeedTask]) -> Iterator[_PlannedMinibatch]:
@@ -143,22 +153,32 @@ class _MinibatchLoader:
                     future.cancel()
 
     def close(self) -> None:
-        """End the threads, once they are done with what they have begun."""
+        """End the threads, once they are done with what they have begun.
+
+        Where ranks sample together that is all that was asked for, on every rank as much; unless sampling failed here:
+        then others wait for this rank, which must not wait for them.
+        """
         if self._pool is not None:
-            # What ranks sample together may wait for one that has failed.
             together = self.sampler.remote is not None
-            self._pool.shutdown(wait=not together, cancel_futures=not together)
+            self._pool.shutdown(
+                wait=not (together and self._has_failed), cancel_futures=not together or self._has_failed
+            )
 
     def _result(self, task: SeedTask, future: Future[_PlannedMinibatch]) -> _PlannedMinibatch:
         try:
-            return future.result(timeout=self.deadline_s)
+            found = future.result(timeout=self.deadline_s)
         except TimeoutError:
+            self._has_failed = True
             if future.done():  # It is the thread's own error.
                 raise
             raise DeadlineError(
                 f"the minibatch of epoch {task.epoch}, step {task.step} was not sampled after {self.deadline_s:g} s: "
                 "give sampling more threads or smaller fanouts, or raise deadline_s"
             ) from None
+        except BaseException:
+            self._has_failed = True
+            raise
+        return found
 
     def _make(self, task: SeedTask) -> _PlannedMinibatch:
         with self.stopwatch.measure("sample"):

@@ -22,11 +22,10 @@ from windrow.comm.fetch import IdRequest
 from windrow.comm.rows import group_by_owner, move_rows
 from windrow.comm.wire import Wire
 from windrow.comm.world import World
+from windrow.gnn.message_passing import weighted_degrees
 from windrow.gnn.sampler_kernels import draw_neighbors, edges_of_lists, list_bounds, look_up_vertices
 
 __all__ = ["RemoteLists"]
-
-STAGE = "neighbours"
 
 
 @dataclass(eq=False, slots=True)
@@ -48,6 +47,7 @@ class RemoteLists:
         indices: [E]; those of this rank's lists are read.
         original_ids: int64 [N], the user's id of each vertex; None where ids are the user's.
         edge_data: rows [E, ...] of what goes along with neighbours; likewise.
+        stage: name of the traffic; must agree.
     """
 
     def __init__(
@@ -58,13 +58,22 @@ class RemoteLists:
         indices: npt.NDArray[Any],
         original_ids: npt.NDArray[np.int64] | None,
         edge_data: Mapping[str, Tensor],
+        *,
+        stage: str,
     ) -> None:
         # Minibatches are sampled in a thread of their own.
-        self._wire = Wire(world.duplicate(), stage=STAGE)
+        self._wire = Wire(world.duplicate(), stage=stage)
         self._offsets = offsets
         self._indptr, self._indices, self._original_ids = indptr, indices, original_ids
         self._edge_data = edge_data
         self.begin()
+
+    def weighted_degrees(self, edge_weight: Tensor) -> Tensor:
+        """Sums of the weights [E] of the edges that enter each vertex, float32 [N]. Collective; reads own ones."""
+        rank, world = self._wire.world.rank, self._wire.world
+        own = self._indptr[self._offsets[rank] : self._offsets[rank + 1] + 1]
+        sums = weighted_degrees(torch.from_numpy(own - own[0]), edge_weight[own[0] : own[-1]])
+        return torch.cat(world.all_gather(sums, stage=f"{self._wire.stage}: degrees"))
 
     def begin(self) -> None:
         """Forget the last minibatch."""
@@ -115,7 +124,7 @@ class RemoteLists:
             sends = [of_peer[number] for of_peer in drawn]
             received = [own.new_empty((len(of_peer), *own.shape[1:])) for of_peer in edges]
             received[rank] = own
-            world.start_exchange(sends, received, stage=STAGE).wait()
+            world.start_exchange(sends, received, stage=self._wire.stage).wait()
             found.append(own.new_empty((int(block_indptr[-1]), *own.shape[1:])))
             for rows, of_peer in zip(received, edges, strict=True):
                 move_rows(rows, None, found[-1], torch.from_numpy(of_peer))

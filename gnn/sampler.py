@@ -160,7 +160,8 @@ class NeighborSampler:
         self.remote = remote
         self._weighted_degrees = None
         if source_degrees and edge_weight is not None:
-            self._weighted_degrees = weighted_degrees(indptr, edge_weight)
+            sums = weighted_degrees(indptr, edge_weight) if remote is None else remote.weighted_degrees(edge_weight)
+            self._weighted_degrees = sums
         starts = range(0, self.num_vertices, DEGREES_AT_ONCE)
         largest_degree = max((int(np.diff(self._indptr[i : i + DEGREES_AT_ONCE + 1]).max()) for i in starts), default=0)
         if largest_degree > LARGEST_INT32:

@@ -133,6 +133,7 @@ class GraphTask(VertexTask[LoadedMinibatch]):
         self._fanouts = tuple(fanouts)
         self._evaluation = evaluation
         self._pipeline_options = pipeline or PipelineOptions()
+        self._pipeline_options.check_types(graph.types)
         self._sampler_options = SamplerOptions(fanouts=self._fanouts, order=order)
         policy: Any = cache
         self._cache = CacheOptions(policy=policy) if isinstance(cache, str) else cache or CacheOptions()

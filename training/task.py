@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import torch
@@ -20,7 +21,7 @@ from windrow.training.embedding import EmbeddingModule
 from windrow.training.schedule import ScheduleOptions
 from windrow.training.shard_files import StoredTables
 
-__all__ = ["Loss", "Metric", "Metrics", "Setup", "Task", "TrainingOptions", "summed_loss"]
+__all__ = ["Loss", "Metric", "Metrics", "Setup", "Task", "TrainingOptions", "device_of", "summed_loss"]
 
 Loss: TypeAlias = Callable[..., Tensor]
 """``loss(output, labels)`` of the rows of one rank: their mean, a scalar, or one value for each row, [n]."""
@@ -277,6 +278,12 @@ class Task(ABC, Generic[Minibatch]):
 
     def close(self) -> None:
         """Let go of threads and files."""
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a module computes: the device of its first parameter or, without any, buffer; without either, the CPU."""
+    found = next(chain(model.parameters(), model.buffers()), None)
+    return torch.device("cpu") if found is None else found.device
 
 
 def summed_loss(loss: Loss, output: Any, labels: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -53,7 +53,7 @@ from windrow.training.journal import EpochRecord, Journal, TrainingResult
 from windrow.training.optimizers import make_optimizer
 from windrow.training.run_folder import RunFolder, open_run_folder
 from windrow.training.schedule import EarlyStopping, learning_rate_factor
-from windrow.training.task import Setup, Task, TrainingOptions
+from windrow.training.task import Setup, Task, TrainingOptions, device_of
 from windrow.training.terminal import Progress, make_progress
 from windrow.training.timeline import Timeline
 
@@ -138,7 +138,7 @@ class Trainer:
         if world.meter is None:
             world.meter = Meter()
         _refuse_batch_norm(model)
-        device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        device = device_of(model)
         self._device = device
         self._draws = not takes_dropout(model)
         watch = self.stopwatch

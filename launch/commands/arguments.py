@@ -238,7 +238,7 @@ def step_work(
     """What a step costs on a machine like this one, and where that was measured.
 
     Raises:
-        RecipeError: the number of ranks of a machine is out of range.
+        RecipeError: the number of ranks of a machine is out of range, or the graph has types that its pipeline cannot.
     """
     import torch
 
@@ -246,6 +246,7 @@ def step_work(
     from windrow.launch.rank_process import threads_of_rank
     from windrow.training.environment import usable_cores
 
+    recipe.pipeline.check_types(graph.types)
     sharing = max(Counter(links.hosts).values()) if ranks_per_machine is None else ranks_per_machine
     if sharing < 1:
         raise RecipeError(f"--ranks-per-machine {sharing}: expected at least 1")

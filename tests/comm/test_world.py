@@ -101,6 +101,8 @@ def test_another_thread_communicates_through_a_duplicate(everywhere):
         for offset, rows in zip((0, 100, 200), found, strict=True):
             assert rows == [[1000.0 * peer + offset + number for peer in range(world.size)] for number in range(40)]
             assert world.meter.totals(f"from {offset}").rows_sent == 40 * (world.size - 1)
+        # Only this thread's time is accounted for.
+        assert world.meter.waiting_seconds.keys() == {"from 0"}
 
     everywhere(body)
 

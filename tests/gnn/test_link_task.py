@@ -13,6 +13,7 @@ from windrow import gnn
 from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
+from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.gnn.links import LinkObjective
 from windrow.gnn.message_passing import Block, Minibatch
@@ -74,10 +75,11 @@ def test_links_are_learnt_the_same_on_any_world(spmd: Any) -> None:
     assert losses[-1] < 0.95 * losses[0]
     assert figures["test"]["mrr"] > 0.12, "by chance it is 0.09"
     assert figures["test"]["hits@10"] > 0.4
-    together = gnn.PipelineOptions(topology="partitioned")
-    for found, measured in spmd(lambda world: train(world, pipeline=together)):
-        assert found == pytest.approx(losses, rel=1e-4)
-        assert measured["test"]["mrr"] == pytest.approx(figures["test"]["mrr"], rel=0.02)
+    for topology in ("replicated", "partitioned"):
+        pipeline = gnn.PipelineOptions(topology=topology)  # type: ignore[arg-type]
+        for found, measured in spmd(lambda world, pipeline=pipeline: train(world, pipeline=pipeline)):
+            assert found == pytest.approx(losses, rel=1e-4)
+            assert measured["test"]["mrr"] == pytest.approx(figures["test"]["mrr"], rel=0.02)
 
 
 def unlabelled_links() -> tuple[gnn.Graph, gnn.Links]:
@@ -176,10 +178,13 @@ def test_full_graph_links_of_a_gnn_with_negatives_of_the_minibatch() -> None:
 def test_negatives_of_the_minibatch_are_not_joined_and_are_corrected_for_how_often_they_are_drawn() -> None:
     graph, links = gnn.split_links(make_graph(), validation_fraction=0.1, test_fraction=0.1)
     both = pairs_of(links.train) | {pair[::-1] for pair in pairs_of(links.train)}
-    shares = torch.bincount(links.train[1], minlength=VERTICES) / links.train.shape[1]
+    both |= {(vertex, vertex) for vertex in range(VERTICES)}
 
     def body(world: World) -> int:
         part = gnn.partition(graph, world, PartitionOptions(method="random"))
+        own = part.original_ids[slice(*part.own_range)]
+        of_rank = links.train[1, torch.isin(links.train[0], own)]
+        shares = torch.bincount(of_rank, minlength=VERTICES) / len(of_rank)
         objective = LinkObjective(
             part, links, negatives="in-batch", num_negatives=1, loss=None, k=1, evaluation_negatives=1
         )
@@ -201,6 +206,52 @@ def test_negatives_of_the_minibatch_are_not_joined_and_are_corrected_for_how_oft
         return left_out
 
     assert min(Loopback.run(2, body)) > 0
+
+
+def test_lightgcn_learns_from_sampled_neighbours_too() -> None:
+    graph, links = unlabelled_links()
+    single = Loopback.single()
+    part = gnn.partition(graph, single)
+    rows = EmbeddingCollection(
+        [EmbeddingConfig(VERTICES, 8, "vertex")],
+        world=single,
+        optimizer=TableOptions(optimizer="sgd", learning_rate=LIGHTGCN_RATE),
+        row_ids=part.original_ids,
+        seed=3,
+    )
+    task = gnn.LinkTask(part, links, (-1, -1), embedding=rows)
+    with wr.Trainer(single, gnn.LightGCN(2), task, epochs=3, batch_size=200, seed=2) as trainer:
+        losses = [trainer.train_epoch(epoch) for epoch in range(3)]
+        assert losses[2] < losses[0]
+        assert 0 < trainer.evaluate()["test"]["mrr"] < 1
+        # With all neighbours the vectors are those of the whole graph.
+        whole = gnn.LightGCN(2)([Block.whole(graph.indptr, graph.indices)] * 2, rows.whole_table("vertex"))
+        torch.testing.assert_close(trainer.predict(), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_of_full_graph_links_travel_in_at_least_16_bits() -> None:
+    graph, links = gnn.split_links(make_graph())
+
+    def body(world: World) -> None:
+        part = gnn.partition(graph, world, PartitionOptions(method="random"))
+        model = gnn.build_model(gnn.ModelOptions(hidden=8, num_layers=2), in_features=FEATURES, out_features=4, seed=1)
+        for form in ("bf16", "int8"):
+            wire = WireOptions(vectors=form, gradients=form)  # type: ignore[arg-type]
+            task = gnn.FullGraphLinkTask(part, links)
+            if form == "int8":
+                with pytest.raises(
+                    RecipeError, match=r'wire\.vectors = "int8" with links that are learnt from the whole'
+                ):
+                    wr.Trainer(world, model, task, wire=wire)
+                return
+            with wr.Trainer(world, model, task, wire=wire, batch_size=100, epochs=1) as trainer:
+                trainer.train_epoch(0)
+                assert world.meter is not None
+                moved = world.meter.totals("links: rows")
+                assert moved.bytes_received == 2 * 4 * moved.rows_received > 0
+                assert task.traffic().rows_received > moved.rows_received
+
+    Loopback.run(2, body)
 
 
 @pytest.mark.parametrize("options", [{"method": "stale"}, {"messages": "int8"}], ids=str)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError
-from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.gnn.graph import Graph
@@ -16,6 +15,7 @@ from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph, typed_community_graph
+from windrow.gnn.task import NodeTask
 from windrow.partition.book import PartitionBook
 
 VERTICES = 300
@@ -53,7 +53,7 @@ def without_other_lists(view: PartitionedGraph) -> PartitionedGraph:
 
     indices = kept(view.indices)
     assert indices is not None
-    return replace(view, indices=indices, edge_attr=kept(view.edge_attr))
+    return replace(view, indices=indices, edge_weight=kept(view.edge_weight), edge_attr=kept(view.edge_attr))
 
 
 def sample_all(sampler: NeighborSampler, rank: int) -> list[dict[str, Tensor]]:
@@ -93,13 +93,9 @@ def test_minibatches_are_those_from_all_lists(spmd: Any, uses_edges: bool) -> No
 
 
 def test_where_edges_have_types_every_rank_reads_all_lists() -> None:
-    graph = typed_community_graph(100, 3, seed=1)
-
-    def body(world: World) -> None:
-        with pytest.raises(RecipeError, match=r'pipeline\.topology = "partitioned": where edges have types'):
-            view_of(graph, world.rank, world.size).sampler(FANOUTS, nn.Module(), seed=7, world=world)
-
-    Loopback.run(2, body)
+    part = view_of(typed_community_graph(100, 3, seed=1), 0, 1)
+    with pytest.raises(RecipeError, match=r'pipeline\.topology = "partitioned": where edges have types'):
+        NodeTask(part, pipeline=PipelineOptions(topology="partitioned"))
 
 
 def test_ranks_sample_together_in_one_thread_each() -> None:

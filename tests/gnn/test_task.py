@@ -112,13 +112,18 @@ def test_a_window_of_the_cache_changes_no_bit_and_spares_rows(spmd, wire):
         assert fewer < 0.95 * asked if several else fewer == asked == 0
 
 
-def test_partitioned_topology_changes_no_bit(spmd):
-    """Also where steps are left in the middle of an epoch, and sampled evaluation samples between them."""
+@pytest.mark.parametrize("wire", ["fp32", "bf16"])
+def test_partitioned_topology_changes_no_bit(spmd, wire):
+    """Also where steps are left in the middle of an epoch, and sampled evaluation samples between them.
+
+    Under bf16 evaluation fetches through a store of its own, while minibatches of training are under way.
+    """
 
     def body(world):
         found = []
         for topology in ("replicated", "partitioned"):
-            options = {"shared_memory": False, "topology": topology, "evaluation": EvaluationOptions(method="sampled")}
+            options = {"shared_memory": False, "topology": topology, "wire": wire, "epochs": 2}
+            options["evaluation"] = EvaluationOptions(method="sampled")
             with make_trainer(world, make_graph(), kind="gcn", **options) as trainer:
                 trainer.train_epoch(0)
                 trainer.train_steps(1, range(2))
