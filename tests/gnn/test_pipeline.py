@@ -328,11 +328,14 @@ def test_what_a_gpu_computes_with_has_arrived():
 
 
 FAILING_JOB = """
+import contextlib
+import sys
 import torch
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.connect import connect
 from windrow.comm.meter import Stopwatch
 from windrow.gnn.pipeline import MinibatchPipeline, PipelineOptions, SeedTask
+from windrow.gnn.remote_lists import RemoteLists
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 
@@ -340,10 +343,15 @@ with connect("mpi", deadline_s=60) as world:
     graph = community_graph(200, 4, seed=3, num_features=5)
     first, last = 100 * world.rank, 100 * world.rank + 100
     store = CachedStore(world, [0, 100, 200], graph.features[first:last].clone())
-    sampler = NeighborSampler(graph.indptr, graph.indices, (4, 3), seed=9)
+    remote = None
+    if sys.argv[1] == "partitioned":
+        lists = graph.indptr.numpy(), graph.indices.numpy()
+        remote = RemoteLists(world, [0, 100, 200], *lists, None, {}, stage="neighbours")
+    sampler = NeighborSampler(graph.indptr, graph.indices, (4, 3), seed=9, remote=remote)
 
     class Failing:
         splits_by_type = False
+        remote = sampler.remote
 
         def sample(self, seeds, *, epoch, step):
             if world.rank == 1 and step == 5:
@@ -353,14 +361,17 @@ with connect("mpi", deadline_s=60) as world:
     pipeline = MinibatchPipeline(
         world, Failing(), store, PipelineOptions(depth=3), device=torch.device("cpu"), stopwatch=Stopwatch()
     )
-    for loaded in pipeline.run(SeedTask(seeds=torch.arange(9), epoch=0, step=step) for step in range(20)):
-        world.all_reduce(torch.ones(3), stage="gradients")
+    tasks = (SeedTask(seeds=torch.arange(9), epoch=0, step=step) for step in range(20))
+    with contextlib.closing(pipeline):
+        for loaded in pipeline.run(tasks):
+            world.all_reduce(torch.ones(3), stage="gradients")
     print("never reached")
 """
 
 
-def test_an_error_in_a_sampling_thread_ends_a_real_job():
-    command = [shutil.which("mpirun"), "-n", "2", sys.executable, "-P", "-c", FAILING_JOB]
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+def test_an_error_in_a_sampling_thread_ends_a_real_job(topology):
+    command = [shutil.which("mpirun"), "-n", "2", sys.executable, "-P", "-c", FAILING_JOB, topology]
     # Less than the job's own deadline: nobody waits for that.
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 1
