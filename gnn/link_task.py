@@ -11,9 +11,9 @@ both directions, out of its blocks. `FullGraphLinkTask` computes those of all ve
 seeds'.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -35,7 +35,26 @@ from windrow.training.task import Loss
 __all__ = ["FullGraphLinkTask", "LinkTask"]
 
 
-class LinkTask(GraphTask):
+class _LearnsLinks:
+    """What tasks share whose samples are links."""
+
+    metric = "mrr"
+    shown_figures: Mapping[str, str]
+
+    def _use_links(self, graph: PartitionedGraph, links: Links, **options: Any) -> None:
+        """Learn these; `options` are those of a `LinkObjective`."""
+        self._objective = LinkObjective(graph, links, **options)
+        self.fingerprint = self._objective.fingerprint
+        self.samples_per_epoch = self._objective.num_links
+        self.shown_figures = {f"test hits@{self._objective.k}": f"test hits@{self._objective.k}"}
+
+    def global_batch_size(self, epoch: int, step: int) -> int:
+        """Training edges of a step, over all ranks."""
+        del epoch
+        return self._objective.global_batch_size(step)
+
+
+class LinkTask(_LearnsLinks, GraphTask):
     """Edges of a graph, learnt from sampled neighbourhoods of their ends.
 
     The model is called as that of a `windrow.gnn.task.NodeTask`, and gives a vector for each seed. Pairs are scored by
@@ -63,8 +82,6 @@ class LinkTask(GraphTask):
         DataError: there is nothing to learn, a vertex of a link is not there, or links end in several types.
     """
 
-    metric = "mrr"
-
     def __init__(
         self,
         graph: PartitionedGraph,
@@ -91,7 +108,7 @@ class LinkTask(GraphTask):
             pipeline=pipeline,
             embedding=embedding,
         )
-        self._objective = LinkObjective(
+        self._use_links(
             graph,
             links,
             negatives=negatives,
@@ -100,20 +117,12 @@ class LinkTask(GraphTask):
             k=k,
             evaluation_negatives=evaluation_negatives,
         )
-        self.fingerprint = self._objective.fingerprint
-        self.samples_per_epoch = self._objective.num_links
-        self.shown_figures = {f"test hits@{k}": f"test hits@{k}"}
 
     def start(self) -> None:
         """Choose what is cached, and start the threads that sample. Collective."""
         setup = self.setup
         self.steps_per_epoch = self._objective.start(batch_size=setup.options.batch_size, seed=setup.seed)
         self.start_pipeline({}, self._objective.demand(self._fanouts))
-
-    def global_batch_size(self, epoch: int, step: int) -> int:
-        """Training edges of a step, over all ranks."""
-        del epoch
-        return self._objective.global_batch_size(step)
 
     def seeds(self, epoch: int, step: int) -> SeedTask:
         """The ends of this rank's edges and their negatives, once each, and messages along none of these edges."""
@@ -135,7 +144,7 @@ class LinkTask(GraphTask):
         return self._objective.measure(self.setup.world, self.setup.model, self.evaluator.infer(), splits)
 
 
-class FullGraphLinkTask(WholeGraphTask[LinkSeeds]):
+class FullGraphLinkTask(_LearnsLinks, WholeGraphTask[LinkSeeds]):
     """Edges of a graph, learnt from the vectors of all its vertices, which each step computes anew.
 
     The model is called as that of a `windrow.gnn.full_graph.FullGraphTask`, and gives a vector for each vertex of the
@@ -158,8 +167,6 @@ class FullGraphLinkTask(WholeGraphTask[LinkSeeds]):
         RecipeError: an option is out of range, or has rows of an earlier epoch or few bits.
         DataError: as of `LinkTask`.
     """
-
-    metric = "mrr"
 
     def __init__(
         self,
@@ -185,7 +192,7 @@ class FullGraphLinkTask(WholeGraphTask[LinkSeeds]):
                     f'full_graph.{name} = "{value}": links are learnt in several steps an epoch, from exact rows: '
                     f'leave it out ("{only}")'
                 )
-        self._objective = LinkObjective(
+        self._use_links(
             graph,
             links,
             negatives=negatives,
@@ -194,9 +201,6 @@ class FullGraphLinkTask(WholeGraphTask[LinkSeeds]):
             k=k,
             evaluation_negatives=evaluation_negatives,
         )
-        self.fingerprint = self._objective.fingerprint
-        self.samples_per_epoch = self._objective.num_links
-        self.shown_figures = {f"test hits@{k}": f"test hits@{k}"}
 
     def start(self) -> None:
         """Agree on who sends what. Collective."""
@@ -215,11 +219,6 @@ class FullGraphLinkTask(WholeGraphTask[LinkSeeds]):
             gradient_codec=make_codec(setup.wire.gradients),
             device=setup.device,
         )
-
-    def global_batch_size(self, epoch: int, step: int) -> int:
-        """Training edges of a step, over all ranks."""
-        del epoch
-        return self._objective.global_batch_size(step)
 
     @contextmanager
     def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[LinkSeeds]]:
