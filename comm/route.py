@@ -320,6 +320,8 @@ class Transfer:
         received.release(None)
         if self._after is None:
             self._wire.give_after_backward(self._gradient_buffer)
+        # The node that sent knows this transfer: memory of both would wait for Python's search for cycles.
+        self.token = None
         return self.gradients
 
     def _land_arrived(self, received: Messages, peer: int, landing: Landing, target: Tensor, shape: Shape) -> None:
