@@ -112,7 +112,7 @@ class Meter:
     @property
     def waiting_seconds(self) -> dict[str, float]:
         """Seconds that this rank spent waiting, by stage, since the last `reset`; a copy."""
-        return dict(self._waiting_seconds.copy())
+        return dict(self._waiting_seconds)
 
     def totals(self, stage: str | None = None, *, peer: int | None = None) -> Traffic:
         """Add up what was counted since the last `reset`, in one stage, with one rank, or (None) all of it."""

@@ -34,6 +34,7 @@ __all__ = [
     "move_rows",
     "move_vectors",
     "near_equal_split",
+    "numbers_in_ranges",
     "offsets_from_counts",
     "spans",
 ]
@@ -231,6 +232,15 @@ def offsets_from_counts(counts: Sequence[int]) -> list[int]:
 def spans(counts: Sequence[int]) -> list[slice]:
     """The consecutive ranges of these lengths."""
     return [slice(*bounds) for bounds in pairwise(offsets_from_counts(counts))]
+
+
+def numbers_in_ranges(
+    starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """All numbers in some ranges, one range after another: which range each is in, and the number, [sum of lengths]."""
+    counts = stops - starts
+    which = np.repeat(np.arange(len(counts)), counts)
+    return which, np.arange(len(which)) - np.repeat(counts.cumsum() - counts - starts, counts)
 
 
 def near_equal_split(length: int, parts: int) -> list[int]:

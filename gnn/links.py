@@ -16,7 +16,7 @@ from windrow.caching.vip import Demand
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.fetch import fetch_rows
 from windrow.comm.random import Stream, hash_ids, permuted, stream_key
-from windrow.comm.rows import near_equal_split
+from windrow.comm.rows import near_equal_split, numbers_in_ranges
 from windrow.comm.wire import Wire
 from windrow.comm.world import World
 from windrow.gnn.graph import Graph
@@ -241,12 +241,13 @@ class LinkObjective:
         # The list of a u is looked at once, however many edges it has here.
         distinct, which = np.unique(sources, return_inverse=True)
         lists = distinct - self.graph.own_range[0]
-        of_source, places = _ranges(self._first_neighbours[lists], self._first_neighbours[lists + 1])
+        of_source, places = numbers_in_ranges(self._first_neighbours[lists], self._first_neighbours[lists + 1])
         by_target, by_source = targets.argsort(), which.argsort()
         neighbours, in_order = self._neighbours[places], targets[by_target]
-        neighbour, column = _ranges(*(np.searchsorted(in_order, neighbours, side) for side in ("left", "right")))
+        sides = (np.searchsorted(in_order, neighbours, side) for side in ("left", "right"))
+        neighbour, column = numbers_in_ranges(*sides)
         bounds = np.concatenate([[0], np.bincount(which, minlength=len(distinct)).cumsum()])
-        hit, row = _ranges(bounds[of_source[neighbour]], bounds[of_source[neighbour] + 1])
+        hit, row = numbers_in_ranges(bounds[of_source[neighbour]], bounds[of_source[neighbour] + 1])
         found = torch.from_numpy(np.stack([by_source[row], by_target[column[hit]]]))
         return found[:, found[0] != found[1]]
 
@@ -333,15 +334,6 @@ def _range_of_destinations(graph: PartitionedGraph, links: Links) -> tuple[int, 
     if len(names) != 1:
         raise DataError(f"links end in vertices of the types {', '.join(names)}: give those of one type of edges")
     return graph.types.range_of(names[0])
-
-
-def _ranges(
-    starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Of all numbers in some ranges, one range after another, which range each is in, and the number."""
-    counts = stops - starts
-    which = np.repeat(np.arange(len(counts)), counts)
-    return which, np.arange(len(which)) - np.repeat(counts.cumsum() - counts - starts, counts)
 
 
 def _draw(ids: Tensor, numbers: npt.NDArray[np.int64], count: int, key: int) -> Tensor:

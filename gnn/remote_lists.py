@@ -23,7 +23,8 @@ from windrow.comm.rows import group_by_owner, move_rows
 from windrow.comm.wire import Wire
 from windrow.comm.world import World
 from windrow.gnn.message_passing import weighted_degrees
-from windrow.gnn.sampler_kernels import draw_neighbors, edges_of_lists, list_bounds, look_up_vertices
+from windrow.gnn.sampler import draw_lists
+from windrow.gnn.sampler_kernels import edges_of_lists, list_bounds, look_up_vertices
 
 __all__ = ["RemoteLists"]
 
@@ -118,7 +119,11 @@ class RemoteLists:
         for noted, ids in zip(self._noted, request.wait(), strict=True):
             self._note(noted, ids.numpy())
         edges = [edges_of_lists(lists.numpy(), block_indptr) for lists in self._asked]
-        drawn = [self._draw(key, fanout, noted, taken) for noted in self._noted]
+        drawn = []
+        for noted in self._noted:
+            lists, bounds = (noted.starts, noted.degrees, noted.inner_hashes), list_bounds(noted.degrees, fanout)
+            neighbours, rows = draw_lists(self._indices, self._edge_data, key, lists, bounds, taken)
+            drawn.append([neighbours, *rows.values()])
         found: list[Tensor] = []
         for number, own in enumerate(drawn[rank]):
             sends = [of_peer[number] for of_peer in drawn]
@@ -126,8 +131,8 @@ class RemoteLists:
             received[rank] = own
             world.start_exchange(sends, received, stage=self._wire.stage).wait()
             found.append(own.new_empty((int(block_indptr[-1]), *own.shape[1:])))
-            for rows, of_peer in zip(received, edges, strict=True):
-                move_rows(rows, None, found[-1], torch.from_numpy(of_peer))
+            for arrived, of_peer in zip(received, edges, strict=True):
+                move_rows(arrived, None, found[-1], torch.from_numpy(of_peer))
         return found[0], dict(zip(self._edge_data, found[1:], strict=True))
 
     def _note(self, noted: _Noted, ids: npt.NDArray[np.int64]) -> None:
@@ -136,13 +141,3 @@ class RemoteLists:
         noted.starts = np.concatenate([noted.starts, starts])
         noted.degrees = np.concatenate([noted.degrees, degrees])
         noted.inner_hashes = np.concatenate([noted.inner_hashes, hashes])
-
-    def _draw(self, key: int, fanout: int, noted: _Noted, taken: npt.NDArray[np.uint64]) -> list[Tensor]:
-        """Neighbours for a rank, and the rows of each of the edge data."""
-        block_indptr = list_bounds(noted.degrees, fanout)
-        neighbours = np.empty(int(block_indptr[-1]), np.int32)
-        places = np.empty(len(neighbours), np.int64) if self._edge_data else None
-        lists = noted.starts, noted.degrees, noted.inner_hashes
-        draw_neighbors(np.uint64(key), self._indices, *lists, block_indptr, taken, neighbours, places)
-        rows = [data[torch.from_numpy(places)] for data in self._edge_data.values() if places is not None]
-        return [torch.from_numpy(neighbours), *rows]

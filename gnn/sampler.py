@@ -14,7 +14,7 @@ raising the base past all entries forgets them at no cost, until the numbers run
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -43,7 +43,7 @@ from windrow.gnn.types import GraphTypes
 if TYPE_CHECKING:
     from windrow.gnn.remote_lists import RemoteLists
 
-__all__ = ["Fanout", "NeighborSampler", "SamplerOptions"]
+__all__ = ["Fanout", "NeighborSampler", "SamplerOptions", "draw_lists"]
 
 Fanout: TypeAlias = PositiveInt | Literal[-1]
 """Neighbours sampled per vertex at one hop; -1 takes all."""
@@ -211,13 +211,13 @@ class NeighborSampler:
         num_dst = workspace.found
         num_lists = self._look_up(workspace)
         list_indptr = list_bounds(workspace.degrees[:num_lists], fanout)
-        of_edges: dict[str, Any]
         if self.remote is not None:
             frontier = workspace.frontier[:num_dst]
-            drawn, of_edges = self.remote.draw(key, fanout, frontier, list_indptr, workspace.taken)
-            block_indices = drawn.numpy()
+            drawn, rows = self.remote.draw(key, fanout, frontier, list_indptr, workspace.taken)
         else:
-            block_indices, of_edges = self._draw(workspace, key, list_indptr)
+            lists = workspace.starts, workspace.degrees, workspace.inner_hashes
+            drawn, rows = draw_lists(self._indices, self._edge_data, key, lists, list_indptr, workspace.taken)
+        block_indices, of_edges = drawn.numpy(), dict[str, Any](rows)
         workspace.reserve(num_dst + len(block_indices))
         workspace.found = number_vertices(
             block_indices, workspace.first_seen, workspace.base, workspace.frontier, num_dst
@@ -234,28 +234,6 @@ class NeighborSampler:
             indices=torch.from_numpy(block_indices),
             **of_edges,
         )
-
-    def _draw(
-        self, workspace: "_Workspace", key: int, list_indptr: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int32], dict[str, Any]]:
-        """Neighbours from all lists, and what is known of the edges."""
-        neighbours = np.empty(int(list_indptr[-1]), np.int32)
-        places = np.empty(len(neighbours), np.int64) if self._edge_data else None
-        draw_neighbors(
-            np.uint64(key),
-            self._indices,
-            workspace.starts,
-            workspace.degrees,
-            workspace.inner_hashes,
-            list_indptr,
-            workspace.taken,
-            neighbours,
-            places,
-        )
-        of_edges = {
-            name: rows[torch.from_numpy(places)] for name, rows in self._edge_data.items() if places is not None
-        }
-        return neighbours, of_edges
 
     def _look_up(self, workspace: "_Workspace") -> int:
         """Note the lists of the vertices that the last hop found, and give how many there are of all found so far."""
@@ -280,6 +258,25 @@ class NeighborSampler:
             workspace.list_types,
         )
         return num_lists
+
+
+def draw_lists(
+    indices: npt.NDArray[Any],
+    edge_data: Mapping[str, Tensor],
+    key: int,
+    lists: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint64]],
+    block_indptr: npt.NDArray[np.int64],
+    taken: npt.NDArray[np.uint64],
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Draw neighbours from lists: int32 [edges], and the rows of each of `edge_data` [E, ...].
+
+    `lists` are starts, degrees and inner hashes; see `draw_neighbors`.
+    """
+    neighbours = np.empty(int(block_indptr[-1]), np.int32)
+    places = np.empty(len(neighbours), np.int64) if edge_data else None
+    draw_neighbors(np.uint64(key), indices, *lists, block_indptr, taken, neighbours, places)
+    of_edges = {name: rows[torch.from_numpy(places)] for name, rows in edge_data.items() if places is not None}
+    return torch.from_numpy(neighbours), of_edges
 
 
 class _Workspace(threading.local):

@@ -29,13 +29,13 @@ from torch import Tensor
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.route import Block, Landing, Route, Transfer
-from windrow.comm.rows import Runs, join_runs
+from windrow.comm.rows import Runs, join_runs, numbers_in_ranges
 from windrow.comm.wire import Shape, WireOptions
 from windrow.partition.tables.plan import Plan, Range
 from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.sharded.collection import ShardedTables
 from windrow.recsys.sharded.in_flight import InFlightLookup
-from windrow.recsys.sharded.layout import Band, Ints, Layout, Lookup, OwnerLayout
+from windrow.recsys.sharded.layout import Band, Layout, Lookup, OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput, Message, Samples
 from windrow.recsys.sharded.whole_tables import WholeTables
 from windrow.recsys.tables.options import TableConfig, TableOptions, features_of, pooling_of
@@ -344,7 +344,8 @@ def _bands(owner: OwnerLayout, starts: Sequence[int], message: Message) -> list[
         start, (first, stop) = starts[band.batch], band.lookups
         if owner.lookups[first].request in owner.cut:
             begin, end = owner.batches[band.batch]
-            lookup, row = _each(message.bags[[lookup.request for lookup in owner.lookups[first:stop]]])
+            bags = message.bags[[lookup.request for lookup in owner.lookups[first:stop]]]
+            lookup, row = numbers_in_ranges(np.zeros_like(bags), bags)
             vectors = (start + row) * (end - begin) + first - begin + lookup
             blocks.append(Block(band.batch, torch.from_numpy(vectors)))
         else:
@@ -355,17 +356,12 @@ def _bands(owner: OwnerLayout, starts: Sequence[int], message: Message) -> list[
 def _places(message: Message, owner: OwnerLayout, band: Band, runs: Runs, width: int) -> Tensor:
     """Where the vectors of an added band belong in a matrix of so many columns; see `Landing.add`."""
     requests = [lookup.request for lookup in owner.lookups[slice(*band.lookups)]]
-    lookup, row = _each(message.bags[requests])
+    bags = message.bags[requests]
+    lookup, row = numbers_in_ranges(np.zeros_like(bags), bags)
     if message.places:
         # Bags without ids do not travel.
         row = np.concatenate([message.places[request] for request in requests])
     return torch.from_numpy(row * width + runs[lookup, 1])
-
-
-def _each(counts: Ints) -> tuple[Ints, Ints]:
-    """Of so many things of each kind, one kind after another, the kind, and the number among its like: [sum]."""
-    kind = np.repeat(np.arange(len(counts)), counts)
-    return kind, np.arange(len(kind)) - np.repeat(counts.cumsum() - counts, counts)
 
 
 def band_runs(layout: Layout) -> list[list[Runs]]:

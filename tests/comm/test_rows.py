@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from windrow.comm.rows import CONVERTED_BYTES, move_rows, move_vectors
+from windrow.comm.rows import CONVERTED_BYTES, move_rows, move_vectors, numbers_in_ranges
 from windrow.comm.rows_kernels import AHEAD, move_past_caches
 
 
@@ -160,3 +162,11 @@ def test_vectors_are_added_anywhere_in_a_matrix_and_copied_back(strided, listed,
     move_vectors(back, positions, matrix, places, back=True)
     found = back if positions is None else back[positions]
     assert torch.equal(found, expected.flatten()[places[:, None] + torch.arange(3)])
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), max_size=6))
+def test_numbers_in_ranges(ranges):
+    starts, lengths = (np.array(column, np.int64) for column in (zip(*ranges, strict=True) if ranges else ((), ())))
+    which, numbers = numbers_in_ranges(starts, starts + lengths)
+    expected = [(place, start + n) for place, (start, length) in enumerate(ranges) for n in range(length)]
+    assert list(zip(which.tolist(), numbers.tolist(), strict=True)) == expected
