@@ -21,10 +21,13 @@ looking up, under the plan of each method, in turn, all but the last by our runt
     torchrec's runtime   TorchRec over gloo, under the plan that its planner makes of what it proposes for CPUs: whole
                          tables and columns, without the limit to memory where none fits; pooled tables alone
 
+Lookahead (BagPipe), at 1 Gbit/s: training steps of a round of 8 minibatches, counts and ids of the next ones on their
+way, under some of these plans, with and without `training.lookahead`.
+
 A plan that is equal to oper's is not measured again. Each rank has memory for 40 % of all tables. Bytes are those of a
 training step, all ranks together.
 
-    python benchmarks/oper.py [--short] [--only exact | "zipf .8" | ... | diginetica] [--data FOLDER]
+    python benchmarks/oper.py [--short] [--only exact | "zipf .8" | ... | diginetica | lookahead] [--data FOLDER]
 """
 
 import tempfile
@@ -42,7 +45,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from benchmarks.harness.compare import compare
 from benchmarks.harness.data_sets import data_option, read_sessions
-from benchmarks.harness.dlrm import ranks_per_core, steps_of_tables
+from benchmarks.harness.dlrm import ranks_per_core, steps_in_flight, steps_of_tables
 from benchmarks.harness.hand_made_costs import best_of_octaves, hand_made_model, one_hot_tables
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
@@ -66,7 +69,10 @@ HOSTS, BATCH, REPEATS = 4, 2048, {False: 10, True: 3}
 HASHED = "zipf 1.2, hashed"
 ZIPF = {"zipf .8": 0.8, "zipf 1.05": 1.05, "zipf 1.2": 1.2, HASHED: 1.2}
 REAL = {"gowalla": "gowalla.npz", "diginetica": "sessions_diginetica.npz"}
-PARTS = ("exact", *ZIPF, "mlperf", *REAL)
+LOOKAHEAD = "lookahead"
+PARTS = ("exact", *ZIPF, "mlperf", *REAL, LOOKAHEAD)
+LOOKED_AHEAD = ("zipf .8", "zipf 1.2", *REAL)
+ROUND = 8
 RATES: dict[bool, tuple[str | None, ...]] = {False: ("1gbit", "10gbit", None), True: ("1gbit",)}
 """None: ranks of one host."""
 INSTANCES = {False: 200, True: 20}
@@ -239,18 +245,8 @@ def measure_part(world: World, part: str, data: str, rate: str | None, repeats: 
         else NetworkDescription(nodes=1, ranks_per_node=world.size)
     )
     memory = MEMORY_SHARE * sum(spec.num_bytes for spec in specs)
-    drawn = draw(world.rank)
-    ids = KeyedJaggedTensor(
-        keys=list(drawn),
-        values=torch.from_numpy(np.concatenate([values for values, _ in drawn.values()])),
-        lengths=torch.from_numpy(np.concatenate([lengths for _, lengths in drawn.values()])).int(),
-    )
+    ids = jagged(draw(world.rank))
     pooled = specs[0].pooled
-    config = recsys.EmbeddingBagConfig if pooled else recsys.EmbeddingConfig
-    configs = [
-        config(num_embeddings=spec.rows, embedding_dim=spec.dim, name=spec.name, feature_names=[spec.name])
-        for spec in specs
-    ]
     model, found = ComputeModel.load(SHIPPED_MODEL), {}
     for what, learns in (("training", True), ("looking up", False)):
         workload = Workload(batch_size=BATCH, links=links, learns=learns, ranks_per_core=ranks_per_core(world.size))
@@ -264,12 +260,7 @@ def measure_part(world: World, part: str, data: str, rate: str | None, repeats: 
             if plan == plans.get(OURS):
                 continue
             plans[name] = plan
-            collection = (
-                recsys.EmbeddingBagCollection(configs, world=world, plan=plan)
-                if pooled
-                else recsys.EmbeddingCollection(configs, world=world, plan=plan, index_dedup=True)
-            )
-            step = steps_of_tables(collection, ids, world)[not learns]
+            step = steps_of_tables(collection_of(specs, world, plan), ids, world)[not learns]
             steps[name] = step
             about[name] = traffic(world, step) | {
                 "predicted_s": costs.of_plan(plan).total,
@@ -279,12 +270,96 @@ def measure_part(world: World, part: str, data: str, rate: str | None, repeats: 
         if pooled:
             steps[RUNTIME] = steps_of_torchrec(specs, ids, world, memory)[not learns]
         else:
-            plain = recsys.EmbeddingCollection(configs, world=world, plan=plans.get("row_wise", plans[OURS]))
+            plain = collection_of(specs, world, plans.get("row_wise", plans[OURS]), index_dedup=False)
             step = steps[EVERY_ID] = steps_of_tables(plain, ids, world)[not learns]
             about[EVERY_ID] = traffic(world, step)
         timed = compare(steps, baseline=OURS, repeats=repeats, warm_up=2, world=world)
         found[what] = {"timed": comparison_to_json(timed), "about": about}
     return found
+
+
+def jagged(drawn: Mapping[str, tuple[Ids, Ids]]) -> KeyedJaggedTensor:
+    """A minibatch."""
+    return KeyedJaggedTensor(
+        keys=list(drawn),
+        values=torch.from_numpy(np.concatenate([values for values, _ in drawn.values()])),
+        lengths=torch.from_numpy(np.concatenate([lengths for _, lengths in drawn.values()])).int(),
+    )
+
+
+def collection_of(
+    specs: Sequence[TableSpec], world: World, plan: Plan, *, index_dedup: bool = True
+) -> recsys.EmbeddingBagCollection | recsys.EmbeddingCollection:
+    """The tables under a plan."""
+    pooled = specs[0].pooled
+    config = recsys.EmbeddingBagConfig if pooled else recsys.EmbeddingConfig
+    configs = [
+        config(num_embeddings=spec.rows, embedding_dim=spec.dim, name=spec.name, feature_names=[spec.name])
+        for spec in specs
+    ]
+    if pooled:
+        return recsys.EmbeddingBagCollection(configs, world=world, plan=plan)
+    return recsys.EmbeddingCollection(configs, world=world, plan=plan, index_dedup=index_dedup)
+
+
+def measure_ahead(world: World, part: str, data: str, rate: str, repeats: int) -> dict[str, Any]:
+    """Rounds of one population under some plans, with and without lookahead, in turn. Collective."""
+    specs, draw = population(part, data)
+    links = described_links(NetworkDescription(nodes=world.size, rate=rate, latency_us=50.0))
+    workload = Workload(batch_size=BATCH, links=links, ranks_per_core=ranks_per_core(world.size))
+    memory = MEMORY_SHARE * sum(spec.num_bytes for spec in specs)
+    minibatches = [jagged(draw(world.rank + world.size * number)) for number in range(ROUND)]
+    rounds: dict[str, Callable[[], object]] = {}
+    shares: dict[str, float] = {}
+    plans: list[Plan] = []
+    for name in (OURS, "row_wise", BY_PROBABILITY):
+        made = METHODS[name](specs, world.size, memory, workload) if world.rank == 0 else None
+        plan = world.broadcast_object(made, root=0, stage="plan")
+        if plan in plans:
+            continue
+        plans.append(plan)
+        for ahead in (False, True):
+            collection = collection_of(specs, world, plan)
+            one = steps_in_flight(collection, minibatches, world, lookahead=ahead)
+            rounds[name + ", lookahead" * ahead] = one
+            if ahead:
+                world.meter = Meter()
+                one()
+                sent = [world.meter.totals(f"{collection.stage}: vectors{end}").bytes_sent for end in (" early", "")]
+                early, rest = np.sum(world.all_gather_object(sent, stage="bytes"), axis=0).tolist()
+                world.meter = None
+                shares[name] = early / max(early + rest, 1)
+    timed = compare(rounds, baseline=OURS, repeats=repeats, warm_up=2, world=world)
+    return {"timed": comparison_to_json(timed), "early": shares}
+
+
+def ahead(program: Program) -> Findings:
+    """What lookahead gains under each plan, and which share of vectors it sends early."""
+    comparisons: dict[str, Comparison] = {}
+    figures: dict[str, float] = {}
+    rows = []
+    (rate,) = RATES[True]
+    for part in LOOKED_AHEAD:
+        task = {"what": LOOKAHEAD, "part": part, "rate": rate, "repeats": REPEATS[program.short]}
+        with tempfile.TemporaryDirectory() as folder:
+            task |= {"data": str(program.options.data), "rendezvous": str(Path(folder) / "rendezvous")}
+            found = program.on_ranks(HOSTS, task, rate=rate, deadline_s=3600)
+        comparison = comparisons[part] = comparison_from_json(found["timed"])
+        for plan, share in found["early"].items():
+            faster = comparison.variants[plan].median_s / comparison.variants[f"{plan}, lookahead"].median_s
+            over_ours = 1 / comparison.ratio(f"{plan}, lookahead").median
+            figures |= {f"{part}_{plan}_ahead".replace(" ", "_"): faster}
+            rows.append((part, plan, comparison.variants[plan].median_s / ROUND * 1e3, share, faster, over_ours))
+    columns = (
+        "tables",
+        "plan",
+        "ms a step",
+        "vectors early",
+        "faster with lookahead",
+        "oper without, faster than this",
+    )
+    table = Table(columns=columns, rows=tuple(rows))
+    return Findings(figures=figures, aims={}, comparisons=comparisons, tables={"Lookahead": table})
 
 
 def steps_of_torchrec(
@@ -321,6 +396,8 @@ def work(task: Mapping[str, Any]) -> object:
     keep_freed_memory()
     keep_shapes(RECOMMENDATION_SHAPES)
     with connect("mpi", deadline_s=300) as world, gloo(world, task["rendezvous"]):
+        if task["what"] == LOOKAHEAD:
+            return measure_ahead(world, task["part"], task["data"], task["rate"], task["repeats"])
         return measure_part(world, task["what"], task["data"], task["rate"], task["repeats"])
 
 
@@ -421,9 +498,11 @@ def measure(program: Program) -> Findings:
     """What was asked for."""
     chosen = program.chosen([part for part in PARTS if part not in REAL or has_data(program, part)], short=2)
     found = [exact(program)] if "exact" in chosen else []
-    parts = [part for part in chosen if part != "exact"]
+    parts = [part for part in chosen if part not in {"exact", LOOKAHEAD}]
     if parts:
         found.append(measured(program, parts))
+    if LOOKAHEAD in chosen:
+        found.append(ahead(program))
     return Findings.joined(found)
 
 

@@ -6,9 +6,10 @@ bfloat16 and in 8 bits. The forms train in turn, epoch by epoch, from the same f
 bytes are those that `Meter` counts, headers of packets and ids left out; AUC is that of the test split after the last
 epoch. The step is short of computing and long of traffic on purpose, so that the wire shows. "in 2 parts" and "in 4"
 learn from the same minibatches part by part (``training.accumulate``): vectors of the next part, and gradients of the
-one before, travel while a part is computed. "next vectors early" is no way to train: all rows of the next minibatch are
-read and sent before this one is learnt from, so that they are stale. It bounds what a lookahead as BagPipe's can gain
-(Agarwal et al., SOSP 2023), which sends those early that this minibatch does not change.
+one before, travel while a part is computed. "lookahead" (``training.lookahead``) sends those vectors of the next
+minibatch early that this one does not change, as BagPipe does (Agarwal et al., SOSP 2023). "next vectors early" is no
+way to train: all rows of the next minibatch are read and sent before this one is learnt from, so that they are stale.
+It bounds what any lookahead can gain.
 
     python benchmarks/wire.py [--short]
 """
@@ -46,7 +47,7 @@ HOSTS, RATE = 4, "1gbit"
 PLAIN, SHORT, SHORTEST = "float32", "bfloat16 vectors and gradients", "bfloat16 sums too"
 INT8, INT8_BOTH, INT8_ALL = "int8 vectors, bfloat16 gradients", "int8 vectors and gradients", "fp8 sums too"
 IN_2, IN_4, INT8_IN_2 = "float32, in 2 parts", "float32, in 4 parts", "int8 vectors and gradients, in 2 parts"
-EARLY = "float32, next vectors early"
+LOOKAHEAD, EARLY = "float32, lookahead", "float32, next vectors early"
 BF16_VECTORS, INT8_VECTORS = {"vectors": "bf16", "gradients": "bf16"}, {"vectors": "int8", "gradients": "int8"}
 FORMS: dict[str, tuple[dict[str, str], int]] = {
     PLAIN: ({}, 1),
@@ -58,6 +59,7 @@ FORMS: dict[str, tuple[dict[str, str], int]] = {
     IN_2: ({}, 2),
     IN_4: ({}, 4),
     INT8_IN_2: (INT8_VECTORS, 2),
+    LOOKAHEAD: ({}, 1),
     EARLY: ({}, 1),
 }
 """What is on the wire, and the parts of a minibatch."""
@@ -71,10 +73,11 @@ KEYS = {
     IN_2: "in_2_parts",
     IN_4: "in_4_parts",
     INT8_IN_2: "int8_in_2_parts",
+    LOOKAHEAD: "lookahead",
     EARLY: "early",
 }
 """Of figures."""
-STAGES = ("vectors", "gradients")
+STAGES = ("vectors", "vectors early", "gradients")
 """What ends the names of stages that the codecs of vectors are for."""
 
 
@@ -90,7 +93,9 @@ class Scale:
 FULL, BRIEF = Scale(samples=60_000, seeds=3, epochs=2), Scale(samples=10_000, seeds=2, epochs=1)
 
 
-def recipe_of(folder: Path, wire: Mapping[str, str], parts: int, seed: int) -> RecommendationRecipe:
+def recipe_of(
+    folder: Path, wire: Mapping[str, str], parts: int, seed: int, *, lookahead: bool = False
+) -> RecommendationRecipe:
     """The recipe of one run."""
     values = session_log_recipe(recd(length_scale=0.3, rows_scale=0.01), log="log.parquet", store="store")
     values |= {
@@ -99,7 +104,12 @@ def recipe_of(folder: Path, wire: Mapping[str, str], parts: int, seed: int) -> R
         "tables": {"dim": 64},
         "model": {"kind": "dlrm", "bottom": [64], "top": [64]},
         "plan": {"replicate_below_bytes": 0},
-        "training": {"batch_size": BATCH_SIZE // parts, "accumulate": parts, "shuffle": "window"},
+        "training": {
+            "batch_size": BATCH_SIZE // parts,
+            "accumulate": parts,
+            "shuffle": "window",
+            "lookahead": lookahead,
+        },
         "wire": dict(wire),
         "run": {"seed": seed},
     }
@@ -156,7 +166,11 @@ def work(task: Mapping[str, Any]) -> object:
     keep_shapes(RECOMMENDATION_SHAPES)
     with connect("mpi", deadline_s=300) as world:
         runs = {
-            name: Run(world, recipe_of(Path(task["folder"]), *form, task["seed"]), early=name == EARLY)
+            name: Run(
+                world,
+                recipe_of(Path(task["folder"]), *form, task["seed"], lookahead=name == LOOKAHEAD),
+                early=name == EARLY,
+            )
             for name, form in FORMS.items()
         }
         compared = compare(

@@ -22,6 +22,9 @@ lands what came. Where a transfer is differentiable these two are nodes of the a
 The engine runs the node that was made last first: what was computed between the two stages is differentiated between
 them too, while gradients travel.
 
+What of a transfer is known before the rest may have gone ahead (`Early`): both land as one, and gradients come back as
+one.
+
 Several transfers may share sources, each with rows for another backward pass. Their gradients land in one memory, and
 only the last one waits, for those of all: gradients of the others travel while the next ones are computed.
 """
@@ -40,7 +43,7 @@ from windrow.comm.wire import Codec, Messages, Shape, Wire
 if TYPE_CHECKING:
     from windrow.comm.transfer import Pending
 
-__all__ = ["Block", "Landing", "Route", "RowSource", "Rows", "Transfer"]
+__all__ = ["Block", "Early", "Landing", "Route", "RowSource", "Rows", "Transfer"]
 
 Range: TypeAlias = tuple[int, int]
 Rows: TypeAlias = slice | Tensor
@@ -133,6 +136,7 @@ class Route:
         differentiable: bool = False,
         after: "Transfer | None" = None,
         is_last: bool = True,
+        early: "Early | None" = None,
     ) -> "Transfer":
         """Post the messages. Collective; does not wait.
 
@@ -146,6 +150,7 @@ class Route:
             after: the transfer of the same sources before it, if there is one.
             is_last: whether no other one of the same sources comes after it; the sources get the gradients of all in
                 its backward pass.
+            early: what has gone ahead; must agree.
 
         Returns:
             The transfer; finish it.
@@ -156,7 +161,7 @@ class Route:
         if into and any(landing.runs is not None or landing.add for of_rank in self.landings for landing in of_rank):
             raise ValueError("rows that are added, or copied by runs, cannot land at once: give the targets to finish")
         self.wire.wake()
-        transfer = Transfer(self, after, is_last=is_last)
+        transfer = Transfer(self, after, is_last=is_last, early=early)
         if differentiable and torch.is_grad_enabled():
             # Nothing that is differentiated need go out: a rank may hold no table.
             anchor = torch.empty(0, requires_grad=True)
@@ -170,15 +175,29 @@ class Route:
         return transfer
 
 
+@dataclass(frozen=True, slots=True)
+class Early:
+    """What of a route's messages has gone ahead."""
+
+    transfer: "Transfer"
+    """Without gradients; of a route for the same targets, with as many blocks as `rest`."""
+    rest: Route
+    """What is still to go. Rows that a rank has for itself are of neither."""
+
+
 class Transfer:
     """One use of a route; made by `Route.start`."""
 
-    def __init__(self, route: Route, after: "Transfer | None" = None, *, is_last: bool = True) -> None:
+    def __init__(
+        self, route: Route, after: "Transfer | None" = None, *, is_last: bool = True, early: Early | None = None
+    ) -> None:
         self.token: Tensor | None = None
         """Node of the autograd graph between sending and receiving; None where nothing is differentiated."""
         self.is_last = is_last
         """Of the transfers of the same sources."""
         self._route = route
+        self._sent_route = route if early is None else early.rest
+        self._early = None if early is None else early.transfer
         self._wire = route.wire
         self._rank = route.wire.world.rank
         self._sources: Sequence[Tensor | RowSource] = ()
@@ -192,15 +211,15 @@ class Transfer:
 
     def post(self, sources: Sequence[Tensor | RowSource], into: Sequence[Tensor] = ()) -> None:
         """Pack and send what goes out, and expect what comes in."""
-        route, codec = self._route, self._wire.codec
+        route = self._sent_route
+        wire, codec = route.wire, route.wire.codec
         self._sources = sources
         self._source_shapes = [source.shape for source in sources if isinstance(source, Tensor)]
-        size = self._wire.world.size
+        size = wire.world.size
         outgoing = route.outgoing[:size]
-        self._block_shapes = [
-            [(block.num_rows, *_row_shape(block, sources[block.matrix])) for block in blocks] for blocks in outgoing
-        ]
-        sent = Messages(self._wire, codec, self._block_shapes, _ready(self._wire, codec, outgoing, sources), sent=True)
+        self._block_shapes = _block_shapes(self._route.outgoing[:size], sources)
+        shapes = _block_shapes(outgoing, sources)
+        sent = Messages(wire, codec, shapes, _ready(wire, codec, outgoing, sources), sent=True)
         for blocks, packed, packing in zip(outgoing, sent.blocks, sent.packings, strict=True):
             # None are packed for this rank, nor where they are sent from where they stand.
             for number, (block, memory) in enumerate(zip(blocks, packed, strict=False)):
@@ -209,8 +228,8 @@ class Transfer:
                 else:
                     packing.pack(number, _gathered(sources[block.matrix], block), memory)
         wanted = [[landing.target for landing in landings] for landings in route.landings[:size]] if into else []
-        received = Messages(self._wire, codec, route.arriving, _ready(self._wire, codec, wanted, into), sent=False)
-        self._post(sent, received, stage=self._wire.rows_stage)
+        received = Messages(wire, codec, route.arriving, _ready(wire, codec, wanted, into), sent=False)
+        self._post(sent, received, stage=wire.rows_stage)
 
     def land_own(self, targets: Sequence[Tensor]) -> None:
         """Land what this rank has for itself."""
@@ -248,20 +267,40 @@ class Transfer:
         route, size = self._route, self._wire.world.size
         if len(route.landings) > size:
             _land_directly(route.outgoing[size], route.landings[size], local, targets)
-        self._pending.wait()
-        received = self._received
-        received.open()
-        for peer, landings in enumerate(route.landings[:size]):
+        parts = [self] if self._early is None else [self._early, self]
+        for part in parts:
+            part.wait()
+        for peer in range(size):
             if peer == self._rank:
                 if not self._own_landed:
                     self.land_own(targets)
-            elif received.blocks[peer]:
-                for landing in landings:
-                    shape = self._route.arriving[peer][landing.block]
-                    self._land_arrived(received, peer, landing, targets[landing.target.matrix], shape)
+            else:
+                # Block by block, so that sums do not depend on what came early, either.
+                for number in range(len(self._sent_route.landings[peer])):
+                    for part in parts:
+                        part.land_block(peer, number, targets)
+        for part in parts:
+            part.release(targets[0].device if targets else None)
+        self._early = None
+
+    def wait(self) -> None:
+        """Wait for the messages."""
+        self._pending.wait()
+        self._received.open()
+
+    def land_block(self, peer: int, number: int, targets: Sequence[Tensor]) -> None:
+        """Land one of the blocks that have come from another rank."""
+        route, received = self._sent_route, self._received
+        if received.blocks[peer]:
+            landing = route.landings[peer][number]
+            shape = route.arriving[peer][landing.block]
+            self._land_arrived(received, peer, landing, targets[landing.target.matrix], shape)
+
+    def release(self, read_by: torch.device | None = None) -> None:
+        """Give back what was sent and received, which `read_by`, a GPU, may still be reading."""
         self._sources = ()
         self._sent.release(None)
-        self._received.release(targets[0].device if targets else None)
+        self._received.release(read_by)
 
     def send_back(self, gradients: Sequence[Tensor], local_shapes: Sequence[torch.Size]) -> list[Tensor]:
         """Post the gradients of the targets to where their rows came from; `finish_back` ends it. Collective.
@@ -423,6 +462,11 @@ def _ready(
         fits = view is not None and view.dtype == wire.dtype and view.is_contiguous() and view.device == wire.packed_on
         found.append(view if fits else None)
     return found
+
+
+def _block_shapes(blocks: Sequence[Sequence[Block]], sources: Sequence[Tensor | RowSource]) -> list[list[Shape]]:
+    """For each rank the shapes of its blocks."""
+    return [[(block.num_rows, *_row_shape(block, sources[block.matrix])) for block in of_rank] for of_rank in blocks]
 
 
 def _row_shape(block: Block, source: Tensor | RowSource) -> Sequence[int]:

@@ -64,6 +64,11 @@ class Lookups:
             for lookup in self.lookups:
                 lookup.start_ids()
 
+    def look_ahead(self, following: "Lookups") -> None:
+        """Have vectors of the next batch travel while this one is learnt from: see `InFlightLookup.look_ahead`."""
+        for lookup, after in zip(self.lookups, following.lookups, strict=True):
+            lookup.look_ahead(after)
+
     def start_lookup(self) -> None:
         """Wait for the ids, look them up and send back what was found."""
         with self.stopwatch.measure("lookup"):
@@ -201,6 +206,14 @@ class PrefetchedModel:
             given = (batch.sparse, batch.deduplicated)
             return Lookups(batch, [collection.prefetch(*given) for collection in self._collections], stopwatch)
 
+    def check_lookahead(self) -> None:
+        """Refuse tables of which no vector can travel before the minibatch before is learnt from: RecipeError."""
+        if not any(tables.lookahead.is_possible or tables.group.size == 1 for tables in self._collections):
+            raise RecipeError(
+                "training.lookahead = true, but a step may change every row of every table: they are compressed, held "
+                "by several groups of ranks, or learnt by adam or with weight decay. Leave lookahead out"
+            )
+
     def forget(self) -> None:
         """Let go of lookups that nobody will finish, where a loop has ended early."""
         for collection in self._collections:
@@ -241,7 +254,12 @@ def collections_of(model: nn.Module) -> list[ShardedTables[Any]]:
 
 
 def pipelined(
-    batches: Iterable[Any], start: Callable[[Any], Lookups], *, together: int = 1, first: int = 0
+    batches: Iterable[Any],
+    start: Callable[[Any], Lookups],
+    *,
+    together: int = 1,
+    first: int = 0,
+    lookahead: bool = False,
 ) -> Iterator[Lookups]:
     """Run through batches with those that come next already on their way. Collective.
 
@@ -250,6 +268,8 @@ def pipelined(
         start: ``start(batch)`` begins the lookup of a batch by sending its counts, and gives its `Lookups`.
         together: how many are looked up, and learnt from, at once (`look_up_together`); must agree.
         first: number of the first batch; those of a multiple of `together` begin anew.
+        lookahead: whether vectors of a batch travel while the one before is learnt from (`Lookups.look_ahead`), its ids
+            one batch earlier; `together` is 1 then. Must agree.
 
     Yields:
         The lookup of each batch, whose `start_lookup` has been called. The caller finishes it, and, if it is the last
@@ -264,8 +284,8 @@ def pipelined(
             lookup.start_ids()
             ids_sent.append(lookup)
 
-    # Those that are looked up with the first, and one more: its counts.
-    send_ids(islice(counted, together))
+    # Those that are looked up with the first, or ahead, and one more: its counts.
+    send_ids(islice(counted, together + lookahead))
     counts_sent = list(islice(counted, 1))
     for number in count(first):
         if not ids_sent:
@@ -275,6 +295,8 @@ def pipelined(
             for lookups in zip(*(lookup.lookups for lookup in joined), strict=True) if len(joined) > 1 else ():
                 look_up_together(lookups)
         current = ids_sent.popleft()
+        if lookahead and ids_sent:
+            current.look_ahead(ids_sent[0])
         current.start_lookup()
         send_ids(counts_sent)
         counts_sent = list(islice(counted, 1))

@@ -10,6 +10,7 @@ Counts of one minibatch, ids of the next, lookup and dense work of the third::
 As TorchRec's TrainPipelineSparseDist, the answer is that of one minibatch after another: a lookup starts only after the
 update of the minibatch before, since it may need the same rows. What overlaps is all that does not depend on weights.
 Minibatches whose gradients are added up (`accumulate`) are looked up at once, and vectors and gradients overlap, too.
+With `lookahead` those vectors of batch i + 1 travel during step i that its update leaves as they are.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,6 +74,19 @@ class TrainingOptions(training.TrainingOptions):
     on it, not on the number of ranks."""
     reader_memory_bytes: NonNegativeInt = 1 << 30
     """Up to this many bytes a rank keeps its samples decoded in memory from one epoch to the next."""
+    lookahead: bool = False
+    """Whether vectors of the next minibatch travel while this one is learnt from, as far as it leaves them unchanged:
+    those without a row that any rank looks up now. It changes no result. It pays where the network is what a step waits
+    for and few rows come back in the next minibatch; owners look rows up twice. Not with `accumulate`, nor where every
+    table is compressed, in replica groups, or learnt by adam or with weight decay."""
+
+    def __post_init__(self) -> None:
+        """Check what concerns two settings: RecipeError."""
+        if self.lookahead and self.accumulate > 1:
+            raise RecipeError(
+                f"training.lookahead = true with training.accumulate = {self.accumulate}, which looks minibatches up "
+                "at once and hides all of their vectors but the first's: leave one of the two out"
+            )
 
 
 class RecommendationTask(Task[Lookups]):
@@ -120,11 +134,16 @@ class RecommendationTask(Task[Lookups]):
         """Find the tables of the model.
 
         Raises:
-            RecipeError: there are none, or they were made for other number formats than the trainer's.
+            RecipeError: there are none, they were made for other number formats than the trainer's, or nothing of
+                them can travel early as `TrainingOptions.lookahead` asks for.
         """
         self._model = PrefetchedModel(self.setup.model)
         for embedding in self.embeddings:
             check_number_formats(embedding, self.setup.wire)
+        options = self.setup.options
+        self._lookahead = isinstance(options, TrainingOptions) and options.lookahead
+        if self._lookahead:
+            self._model.check_lookahead()
         self.steps_per_epoch = self._source.steps_per_epoch
         self.samples_per_epoch = self._source.samples_per_epoch
 
@@ -142,6 +161,7 @@ class RecommendationTask(Task[Lookups]):
                     lambda batch: self._model.start(batch, self.setup.stopwatch),
                     together=self.setup.options.accumulate,
                     first=steps.start,
+                    lookahead=self._lookahead,
                 )
             finally:
                 self._model.forget()

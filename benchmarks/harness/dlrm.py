@@ -1,6 +1,6 @@
 """Tables on given ids, alone or under a click model, trained and asked step by step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -8,15 +8,17 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
+from windrow.comm.meter import Stopwatch
 from windrow.comm.world import World
 from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.options import ModelOptions
+from windrow.recsys.recommender import Lookups, pipelined
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.training.environment import usable_cores
 
-__all__ = ["ModelOnTables", "ranks_per_core", "steps_of_tables"]
+__all__ = ["ModelOnTables", "ranks_per_core", "steps_in_flight", "steps_of_tables"]
 
 NUM_DENSE = 13
 LEARNING_RATE = 0.01
@@ -33,23 +35,51 @@ def steps_of_tables(
     """A step that looks tables up and lets them learn from the sum of what is found; and one that only looks up."""
     reducer = GradientReducer(world, collection.replicated_parameters())
 
-    def look_up() -> torch.Tensor:
-        if isinstance(collection, EmbeddingBagCollection):
-            pooled: torch.Tensor = collection(ids).values()
-            return pooled
-        return torch.cat([found.values() for found in collection(ids).values()])
-
     def train() -> None:
-        reducer.start()
-        look_up().sum().backward()
-        reducer.finish()
-        collection.step()
+        _learn(collection, ids, reducer)
 
     def infer() -> None:
         with torch.no_grad():
-            look_up()
+            _look_up(collection, ids)
 
     return train, infer
+
+
+def steps_in_flight(
+    collection: EmbeddingBagCollection | EmbeddingCollection,
+    minibatches: Sequence[KeyedJaggedTensor],
+    world: World,
+    *,
+    lookahead: bool,
+) -> Callable[[], None]:
+    """Training steps as those of `steps_of_tables`, one for each minibatch, with the next ones on their way."""
+    reducer = GradientReducer(world, collection.replicated_parameters())
+
+    def start(ids: KeyedJaggedTensor) -> Lookups:
+        found: Lookups = Lookups(ids, [collection.prefetch(ids)], Stopwatch())
+        return found
+
+    def train() -> None:
+        for lookups in pipelined(minibatches, start, lookahead=lookahead):
+            _learn(collection, lookups.batch, reducer)
+
+    return train
+
+
+def _look_up(collection: EmbeddingBagCollection | EmbeddingCollection, ids: KeyedJaggedTensor) -> torch.Tensor:
+    if isinstance(collection, EmbeddingBagCollection):
+        pooled: torch.Tensor = collection(ids).values()
+        return pooled
+    return torch.cat([found.values() for found in collection(ids).values()])
+
+
+def _learn(
+    collection: EmbeddingBagCollection | EmbeddingCollection, ids: KeyedJaggedTensor, reducer: GradientReducer
+) -> None:
+    reducer.start()
+    _look_up(collection, ids).sum().backward()
+    reducer.finish()
+    collection.step()
 
 
 class ModelOnTables:

@@ -31,6 +31,7 @@ from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.sharded.copies import read_copies, write_copies
 from windrow.recsys.sharded.in_flight import InFlightLookup
 from windrow.recsys.sharded.layout import Lookup, OwnerLayout
+from windrow.recsys.sharded.lookahead import Lookahead
 from windrow.recsys.sharded.moving import move_state
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, read_samples, unpack
 from windrow.recsys.sharded.rank_tables import RankTables
@@ -216,6 +217,7 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
             rows_stage="vectors",
             shared_memory=True,
         )
+        self.lookahead = Lookahead(self)
         self.round_anew(self._steps)
         self._parameters.clear()
         stored = [*self._owned(), *self._copies]
@@ -408,10 +410,9 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
                 return lookup
         return self.start_counts(features, deduplicated)
 
-    def look_up(self, received: Sequence[Message]) -> tuple[list[LookupInput], list[Tensor]]:
-        """Look up what ranks want of this one: the input of its tables, and what was found."""
-        wanted = unpack(received, self.layout.owners[self.group.rank], self.form)
-        return wanted, self._sharded.look_up([of_batch.to(self.device) for of_batch in wanted])
+    def look_up(self, wanted: Sequence[LookupInput]) -> list[Tensor]:
+        """Look up what ranks want of this one."""
+        return self._sharded.look_up([of_batch.to(self.device) for of_batch in wanted])
 
     @abstractmethod
     def route(

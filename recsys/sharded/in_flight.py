@@ -8,12 +8,13 @@ from torch import Tensor
 
 from windrow.comm.errors import RecipeError
 from windrow.recsys.sharded.copies import renumbered
-from windrow.recsys.sharded.packing import LookupInput, Message, Samples, header_length, pack
+from windrow.recsys.sharded.packing import LookupInput, Message, Samples, header_length, pack, unpack
 
 if TYPE_CHECKING:
     from windrow.comm.route import Transfer
     from windrow.comm.transfer import Pending
     from windrow.recsys.sharded.collection import ShardedTables
+    from windrow.recsys.sharded.lookahead import EarlyVectors
 
 __all__ = ["InFlightLookup", "look_up_together"]
 
@@ -53,6 +54,8 @@ class InFlightLookup(Generic[Result]):
         self._given = samples
         self.together = _Together([self])
         """The lookups whose rows are read at once."""
+        self._following: InFlightLookup[Result] | None = None
+        self._early: EarlyVectors | None = None
         self.restart()
 
     def restart(self) -> None:
@@ -81,9 +84,12 @@ class InFlightLookup(Generic[Result]):
         return self.transfer is not None or self.together.have_read
 
     def settle(self) -> None:
-        """Have nothing under way that the next stage waits for. Collective."""
+        """Have nothing under way that the next stage waits for, and nothing that has gone ahead. Collective."""
         self.start_ids()
         self._pending.wait()
+        if self._early is not None:
+            self._early.drop()
+            self._early = None
 
     def start_ids(self) -> None:
         """Wait for the counts and send the ids. Collective."""
@@ -102,6 +108,18 @@ class InFlightLookup(Generic[Result]):
             stage=f"{self._tables.stage}: ids",
         )
 
+    def look_ahead(self, following: "InFlightLookup[Result]") -> None:
+        """Have vectors of the minibatch after this one travel while this one is learnt from. Collective.
+
+        See `windrow.recsys.sharded.lookahead`. Must be called before `start_lookup`, and on every rank; the update of
+        this minibatch must be over before `start_lookup` of the one after it.
+
+        Args:
+            following: of the same collection, which has sent its ids.
+        """
+        if self._tables.lookahead.is_possible:
+            self._following = following
+
     def received(self) -> Sequence[Message]:
         """What each rank asks this one for. Collective: waits for it."""
         self.start_ids()
@@ -114,15 +132,22 @@ class InFlightLookup(Generic[Result]):
         if self.transfer is not None:
             return
         together = self.together
-        wanted, found = together.look_up(self._tables)
+        wanted, found = together.look_up(self._tables, None if self._early is None else self._early.wanted)
         asked, number = (*self._asked, self._asked_here), together.lookups.index(self)
-        route = self._tables.route(wanted, self._received, asked, self._samples, number * len(self._received))
+        if self._early is None:
+            route = self._tables.route(wanted, self._received, asked, self._samples, number * len(self._received))
+        else:
+            route = self._early.route
         self.transfer = route.start(
             found,
             differentiable=True,
             after=together.lookups[number - 1].transfer if number else None,
             is_last=number + 1 == len(together.lookups),
+            early=None if self._early is None else self._early.gone_ahead(),
         )
+        self._early = None
+        if self._following is not None:
+            self._following.choose_early(wanted)
         self._tables.count_rows(asked)
         # While the vectors travel:
         self._replicated = self._tables.look_up_replicated(self._asked_here)
@@ -139,7 +164,23 @@ class InFlightLookup(Generic[Result]):
                 following[0].start_lookup()
         else:
             self.together.release()
+        if self._following is not None:
+            self._following.start_early()
+            self._following = None
         return found
+
+    def choose_early(self, before: Sequence[LookupInput]) -> None:
+        """Find out which vectors the update of the minibatch before, which looks these rows up, cannot change."""
+        from windrow.recsys.sharded.lookahead import EarlyVectors
+
+        received = self.received()
+        asked = (*self._asked, self._asked_here)
+        self._early = EarlyVectors(self._tables, before, received, asked, self._samples)
+
+    def start_early(self) -> None:
+        """Look these up and send them."""
+        if self._early is not None:
+            self._early.start()
 
     def as_exchange(self) -> "InFlightLookup[Result]":
         """This lookup as one that exchanges messages, which can be joined with others. Collective."""
@@ -165,10 +206,18 @@ class _Together:
         """Whether rows were read, and not all of them have landed."""
         return self._found is not None
 
-    def look_up(self, tables: "ShardedTables[Any]") -> tuple[Sequence[LookupInput], Sequence[Tensor]]:
-        """What tables of this rank were asked for, minibatch by minibatch, and what they found. Collective."""
+    def look_up(
+        self, tables: "ShardedTables[Any]", wanted: Sequence[LookupInput] | None
+    ) -> tuple[Sequence[LookupInput], Sequence[Tensor]]:
+        """What tables of this rank were asked for, minibatch by minibatch, and what they found. Collective.
+
+        `wanted` is the former, where that is known.
+        """
         if self._found is None:
-            self._found = tables.look_up([message for lookup in self.lookups for message in lookup.received()])
+            if wanted is None:
+                received = [message for lookup in self.lookups for message in lookup.received()]
+                wanted = unpack(received, tables.layout.owners[tables.group.rank], tables.form)
+            self._found = wanted, tables.look_up(wanted)
         return self._found
 
     def release(self) -> None:

@@ -321,6 +321,9 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
         self._look_up = self._other.finish
         return self._other
 
+    def look_ahead(self, following: InFlightLookup[list[PooledRows]]) -> None:
+        """Nothing travels."""
+
     def start_ids(self) -> None:
         """Nothing travels."""
 

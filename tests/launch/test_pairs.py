@@ -126,6 +126,11 @@ TECHNIQUES = (
         refused="as the partition has it",
     ),
     Technique(
+        "lookahead", None, {"training": {"lookahead": True}},
+        lambda trainer: any(tables.lookahead.is_possible for tables in task_of(trainer).embeddings),
+        refused="has no key 'lookahead'",
+    ),
+    Technique(
         "quantised rows", {"wire": {"vectors": "int8"}}, {"wire": FEW_BITS},
         lambda trainer: trainer.task.setup.wire.vectors == "int8", rounds=0.03,
     ),

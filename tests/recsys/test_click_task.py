@@ -22,14 +22,14 @@ DIM = 8
 class OwnNet(nn.Module):
     """Tables of one's own model, and a linear map."""
 
-    def __init__(self, world: World, *, forgets: bool = False) -> None:
+    def __init__(self, world: World, *, forgets: bool = False, tables: recsys.TableOptions | None = None) -> None:
         super().__init__()
-        tables = [
+        configs = [
             recsys.EmbeddingBagConfig(num_embeddings=rows, embedding_dim=DIM, name=name, feature_names=[name])
             for name, rows in (("item", 14), ("user", 64))
         ]
-        options = recsys.TableOptions(dim=DIM, learning_rate=0.1)
-        self.tables = recsys.EmbeddingBagCollection(tables, world=world, optimizer=options, seed=1)
+        options = tables or recsys.TableOptions(dim=DIM, learning_rate=0.1)
+        self.tables = recsys.EmbeddingBagCollection(configs, world=world, optimizer=options, seed=1)
         self.linear = make_linear(2 * DIM + 1, 1, generator=torch.Generator().manual_seed(1))
         self.forgets = forgets
 
@@ -52,7 +52,9 @@ def log(tmp_path_factory: pytest.TempPathFactory, prepare_clicks: Callable[[Path
     return recsys.LogStore.open(folder / "clicks")
 
 
-def train(world: World, log: recsys.LogStore, **options: Any) -> tuple[list[float], dict[str, dict[str, float]]]:
+def train(
+    world: World, log: recsys.LogStore, *, tables: recsys.TableOptions | None = None, **options: Any
+) -> tuple[list[float], dict[str, dict[str, float]]]:
     task = recsys.ClickTask(
         log,
         loss=nn.functional.binary_cross_entropy_with_logits,
@@ -60,7 +62,7 @@ def train(world: World, log: recsys.LogStore, **options: Any) -> tuple[list[floa
         evaluation=recsys.RecommendationEvaluationOptions(batch_size=100),
     )
     settings = {"epochs": 4, "batch_size": 48, "learning_rate": 0.01, "reader_shards": 4} | options
-    with wr.Trainer(world, OwnNet(world), task, **settings) as trainer:
+    with wr.Trainer(world, OwnNet(world, tables=tables), task, **settings) as trainer:
         return [trainer.train_epoch(epoch) for epoch in range(4)], trainer.evaluate()
 
 
@@ -102,6 +104,25 @@ def test_steps_are_added_up_for_tables_too(spmd: Any, log: recsys.LogStore) -> N
     losses, _ = train(Loopback.single(), log)
     for found, _ in spmd(lambda world: train(world, log, batch_size=16, accumulate=3)):
         assert found == pytest.approx(losses, rel=1e-4)
+
+
+def test_lookahead_changes_nothing(spmd: Any, log: recsys.LogStore) -> None:
+    def body(world: World) -> None:
+        assert train(world, log, lookahead=True) == train(world, log)
+
+    spmd(body)
+
+
+def test_lookahead_is_refused_where_nothing_could_be_early(log: recsys.LogStore) -> None:
+    with pytest.raises(RecipeError, match=r"training\.lookahead = true with training\.accumulate = 2"):
+        train(Loopback.single(), log, lookahead=True, accumulate=2)
+    for options in (recsys.TableOptions(optimizer="adam"), recsys.TableOptions(form="hashed", compression=2)):
+
+        def body(world: World, options: recsys.TableOptions = options) -> None:
+            train(world, log, tables=options, lookahead=True)
+
+        with pytest.raises(RecipeError, match="a step may change every row of every table"):
+            Loopback.run(2, body)
 
 
 def test_a_killed_run_goes_on_bit_for_bit(log: recsys.LogStore, tmp_path: Path) -> None:
