@@ -1,19 +1,27 @@
 """From a recipe and its prepared log to embedding tables: which there are, and where they live."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import TypeAdapter, ValidationError
 
 from windrow.comm.errors import StoreError
+from windrow.partition.atomic_writes import write_atomically
 from windrow.partition.tables.access import find_hot, is_frequent_first, octave_shares
+from windrow.partition.tables.affinity import RANGES
 from windrow.partition.tables.cost_model import ComputeModel
 from windrow.partition.tables.costs import TableCosts, Workload
 from windrow.partition.tables.plan import Plan, TableSpec
 from windrow.partition.tables.planners import SHIPPED_MODEL, make_plan
 from windrow.recsys.batches.arrow_columns import filled_in
+from windrow.recsys.batches.batch_reader import Shards
 from windrow.recsys.batches.deduplication.survey import SAMPLE_ROWS, LogSurvey, survey_log
 from windrow.recsys.batches.transforms import Transforms
 from windrow.recsys.log.store import LogStore, plain_settings
@@ -25,9 +33,11 @@ if TYPE_CHECKING:
     from windrow.comm.links import Links
 
 __all__ = [
+    "LogAccess",
     "check_store",
     "costs_of_tables",
     "count_table_rows",
+    "log_access",
     "log_table_specs",
     "log_transforms",
     "plan_tables",
@@ -38,6 +48,8 @@ __all__ = [
     "table_configs",
 ]
 
+ACCESS_VERSION = 1
+"""Of the files that `log_access` keeps."""
 OWN_COPY = "_sequence"
 """Ends the name of a table that pools some features and not others: the two kinds of lookup have tables each."""
 
@@ -146,70 +158,152 @@ def survey(recipe: RecommendationSections, store: LogStore, *, ranks: int, max_r
     )
 
 
-def surveyed_table_specs(recipe: RecommendationSections, store: LogStore, world_size: int) -> list[TableSpec]:
-    """`log_table_specs`, and of each table which rows are looked up how often, and which lists are looked up once.
+@dataclass(frozen=True, kw_only=True)
+class LogAccess:
+    """What was counted in a log: how often rows are looked up, by which rank, and which lists are looked up once."""
 
-    Rows are counted in `SAMPLE_ROWS` samples of the training split, equal lists in batches as so many ranks would have
-    them. One pass over that part of the log.
+    access: Mapping[str, tuple[float, ...]]
+    """By table, as `TableSpec.access`; none of those whose features are made while the log is read."""
+    hot: Mapping[str, tuple[int, ...]]
+    """`TableSpec.hot` of the tables whose frequent rows are not the first ones."""
+    near: Mapping[str, tuple[tuple[float, ...], ...]]
+    """`TableSpec.near`, where there are several ranks, each of which reads a part of the log."""
+    lists: Mapping[str, float]
+    """By deduplicated feature, lists for each sample that are looked up."""
+    ids: Mapping[str, float]
+    """Likewise ids in these."""
+
+
+def log_access(recipe: RecommendationSections, store: LogStore, world_size: int) -> LogAccess:
+    """Look at `SAMPLE_ROWS` samples of the training split as so many ranks would read it, or at what was found before.
+
+    What is found is kept in the folder ``access`` of the store, a file for each number of ranks and of shards, and for
+    what else it depends on.
+
+    Cost: one pass over that part of the log; with deduplicated groups, another one.
     """
-    counts = count_table_rows(store, SAMPLE_ROWS)
-    groups, lists, ids = recipe.deduplication.looked_up_groups(), dict[str, float](), dict[str, float]()
+    groups, training = recipe.deduplication.looked_up_groups(), recipe.training
+    about: list[object] = [ACCESS_VERSION, SAMPLE_ROWS, store.fingerprint, world_size, training.reader_shards]
     if groups:
-        found = survey(recipe, store, ranks=world_size)
-        samples = found.counted_samples()
+        transforms = {name: plain_settings(found) for name, found in recipe.transforms.items()}
+        about += [groups, training.batch_size, transforms]
+    digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()
+    path = store.path / "access" / f"{digest[:16]}.json"
+    kept: TypeAdapter[LogAccess] = TypeAdapter(LogAccess)
+    # One that cannot be read is counted anew, and so is each where the store cannot be written to.
+    with contextlib.suppress(OSError, ValidationError):
+        return kept.validate_json(path.read_bytes())
+    found = _count_access(recipe, store, world_size)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, kept.dump_json(found))
+    return found
+
+
+def _count_access(recipe: RecommendationSections, store: LogStore, world_size: int) -> LogAccess:
+    rows = store.table_rows()
+    counts = {table: np.zeros(number, np.int64) for table, number in rows.items()}
+    near = {table: np.zeros((world_size, RANGES), np.int64) for table in rows}
+    first_rows = _first_rows(recipe, store, world_size)
+    for first, columns in _read_sample(store, SAMPLE_ROWS):
+        for feature in store.features:
+            ids, starts = columns[feature.name]
+            counts[feature.table] += np.bincount(ids, minlength=feature.rows)
+            bounds = starts[np.clip(first_rows - first, 0, len(starts) - 1)]
+            for rank, (start, stop) in enumerate(pairwise(bounds.tolist())):
+                ranges = ids[start:stop].astype(np.int64) * RANGES // feature.rows
+                near[feature.table][rank] += np.bincount(ranges, minlength=RANGES)
+    access, hot = dict[str, tuple[float, ...]](), dict[str, tuple[int, ...]]()
+    for table, found in counts.items():
+        if is_frequent_first(found):
+            access[table] = octave_shares(found)
+        else:
+            access[table], hot[table] = find_hot(np.arange(len(found)), found, len(found))
+    lists, ids_of_lists = dict[str, float](), dict[str, float]()
+    groups = recipe.deduplication.looked_up_groups()
+    if groups:
+        surveyed = survey(recipe, store, ranks=world_size)
+        samples = surveyed.counted_samples()
         for group in groups:
-            rows, of_features = found.distinct(group)
-            lists |= dict.fromkeys(group, rows / samples)
-            ids |= {name: number / samples for name, number in of_features.items()}
+            number, of_features = surveyed.distinct(group)
+            lists |= dict.fromkeys(group, number / samples)
+            ids_of_lists |= {name: ids / samples for name, ids in of_features.items()}
+    shares = {table: tuple(map(tuple, (found / found.sum()).tolist())) for table, found in near.items() if found.any()}
+    return LogAccess(access=access, hot=hot, near=shares if len(first_rows) > 2 else {}, lists=lists, ids=ids_of_lists)
+
+
+def _first_rows(recipe: RecommendationSections, store: LogStore, world_size: int) -> npt.NDArray[np.int64]:
+    """Where the rows of the training split that each rank reads begin, and the end; of one, where so many cannot."""
+    rows, training = store.split("train").rows, recipe.training
+    shards = Shards(rows, training.batch_size, training.reader_shards)
+    ranks = world_size if world_size <= shards.num_shards else 1
+    return np.array([*(shards.rows(shards.of_rank(rank, ranks)[0])[0] for rank in range(ranks)), rows], np.int64)
+
+
+def surveyed_table_specs(recipe: RecommendationSections, store: LogStore, world_size: int) -> list[TableSpec]:
+    """`log_table_specs`, with what `log_access` finds."""
+    found = log_access(recipe, store, world_size)
     specs = []
     for spec in log_table_specs(recipe, store):
-        table = spec.name.removesuffix(OWN_COPY) if spec.name not in counts else spec.name
-        looked_up = counts.get(table)
+        table = spec.name.removesuffix(OWN_COPY) if spec.name not in found.access else spec.name
         per_feature = spec.lookups_per_sample / len(spec.features)
-        access, hot = () if looked_up is None else octave_shares(looked_up), tuple[int, ...]()
-        in_order = looked_up is None or is_frequent_first(looked_up)
-        if looked_up is not None and not in_order:
-            access, hot = find_hot(np.arange(len(looked_up)), looked_up, len(looked_up))
         specs.append(
             replace(
                 spec,
-                access=access,
-                frequent_first=in_order,
-                hot=hot,
-                lists_per_sample=float(np.mean([lists.get(name, 1.0) for name in spec.features])),
-                lookups_per_sample=sum(ids.get(name, per_feature) for name in spec.features),
+                access=found.access.get(table, ()),
+                frequent_first=table not in found.hot,
+                hot=found.hot.get(table, ()),
+                near=found.near.get(table, ()),
+                lists_per_sample=float(np.mean([found.lists.get(name, 1.0) for name in spec.features])),
+                lookups_per_sample=sum(found.ids.get(name, per_feature) for name in spec.features),
             )
         )
     return specs
 
 
-def count_table_rows(store: LogStore, most_samples: int | None = None) -> dict[str, npt.NDArray[np.int64]]:
+def count_table_rows(store: LogStore) -> dict[str, npt.NDArray[np.int64]]:
     """How often each row of each table is named in the training split: [rows] by table, one pass over its files.
 
     Tables of features that are made while the log is read are left out.
-
-    Args:
-        store: prepared log.
-        most_samples: about as many samples, in row groups all over the split; None for all.
     """
-    from pyarrow import compute, parquet
-
     counts = {table: np.zeros(rows, np.int64) for table, rows in store.table_rows().items()}
+    for _, columns in _read_sample(store, None):
+        for feature in store.features:
+            counts[feature.table] += np.bincount(columns[feature.name][0], minlength=feature.rows)
+    return counts
+
+
+def _read_sample(
+    store: LogStore, most_samples: int | None
+) -> Iterator[tuple[int, dict[str, tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]]]]:
+    """About so many samples of the training split, in row groups all over it; None: all of them.
+
+    Yields:
+        The first row, and for each feature its ids, and where those of each row begin and the last one's end.
+    """
+    from pyarrow import parquet
+
     names = [feature.name for feature in store.features]
     split = store.split("train")
     every = 1 if most_samples is None else max(split.rows // most_samples, 1)
-    place = 0
+    place = first = 0
     for path in split.files:
         file = parquet.ParquetFile(path)
         for group in range(file.num_row_groups):
-            place += 1
-            if (place - 1) % every:
-                continue
-            columns = filled_in(file.read_row_group(group, columns=names))
-            for feature in store.features:
-                ids = compute.list_flatten(columns[feature.name]) if feature.multi_hot else columns[feature.name]
-                counts[feature.table] += np.bincount(ids.to_numpy(), minlength=feature.rows)
-    return counts
+            rows = file.metadata.row_group(group).num_rows
+            if place % every == 0:
+                columns = filled_in(file.read_row_group(group, columns=names))
+                yield first, {feature.name: _ids_and_starts(columns[feature.name]) for feature in store.features}
+            place, first = place + 1, first + rows
+
+
+def _ids_and_starts(column: Any) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]:
+    from pyarrow import compute, types
+
+    if not types.is_list(column.type):
+        return column.to_numpy(), np.arange(len(column) + 1)
+    lengths = compute.list_value_length(column).to_numpy()
+    return compute.list_flatten(column).to_numpy(), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def plan_workload(recipe: RecommendationSections, world_size: int, links: "Links | None") -> Workload:

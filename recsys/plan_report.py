@@ -6,6 +6,7 @@ from pathlib import Path
 
 from windrow.comm.errors import PlanError
 from windrow.partition.tables.access import copied_octaves, steps_of
+from windrow.partition.tables.affinity import local_share
 from windrow.partition.tables.cost_model import Piece
 from windrow.partition.tables.costs import PlanCost, TableCosts
 from windrow.partition.tables.plan import Plan, Range, TableSpec, rank_bytes, specs_by_name
@@ -60,7 +61,12 @@ def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> st
         f"\n\n{plan.replica_groups} groups of {group_size} rank(s) hold all of this each; ranks are those of the "
         "first, and lookups are per sample of its part of the minibatch"
     )
-    return f"{table(by_table)}\n\n{table(by_rank)}{of_groups if plan.replica_groups > 1 else ''}"
+    shown = f"{table(by_table)}\n\n{table(by_rank)}{of_groups if plan.replica_groups > 1 else ''}"
+    local = [(local_share(plan, spec), spec.name) for spec in specs if spec.near and plan.replica_groups == 1]
+    if local:
+        shares = ", ".join(f"{name} {share:.0%}" for share, name in local)
+        shown += f"\n\nlookups of rows on the rank that makes them, as the log was counted: {shares}"
+    return shown
 
 
 def describe_costs(plan: Plan, costs: TableCosts, memory: float = float("inf")) -> str:

@@ -74,6 +74,9 @@ class TableSpec:
     """Whether rows are in the order of `access`, as those of a vocabulary are, or in any order."""
     hot: tuple[int, ...] = ()
     """Of rows in any order: which ones are looked up most often, the most frequent first, as far as is known."""
+    near: tuple[tuple[float, ...], ...] = ()
+    """Shares of all lookups that each rank makes of equal ranges of rows, [ranks][ranges]
+    (`windrow.partition.tables.affinity`); empty: all ranks alike."""
     lists_per_sample: float = 1.0
     """Lists of ids that are looked up, and vectors that travel, for each sample and feature: below 1 where equal lists
     are looked up once (RecD). ``lookups_per_sample`` counts the ids of these alone."""

@@ -27,6 +27,7 @@ from windrow.comm.options import (
     checked_dataclass,
 )
 from windrow.comm.rows import near_equal_split
+from windrow.partition.tables.affinity import nearest_ranks
 from windrow.partition.tables.cost_model import ComputeModel
 from windrow.partition.tables.costs import TableCosts, Workload
 from windrow.partition.tables.plan import (
@@ -151,6 +152,7 @@ def make_plan(
             workload=workload,
             replica_groups=options.replica_groups,
         )
+        plan = nearest_ranks(plan, specs, None if workload is None else workload.links)
     else:
         plan = read_plan(options.file, specs)
     try:

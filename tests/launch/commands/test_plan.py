@@ -3,12 +3,16 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from windrow.comm.errors import PlanError, RecipeError, StoreError
 from windrow.launch.cli import build_parser
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 from windrow.partition.tables import Plan, Replica, Shard, TableSpec, plan_with_planner
+from windrow.partition.tables.affinity import local_share
+from windrow.partition.tables.planners import PLANNERS, register_planner
+from windrow.recsys import log_tables
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.log_tables import log_table_specs, plan_tables, surveyed_table_specs
@@ -199,3 +203,56 @@ def test_accesses_are_counted_in_the_log(recipe_file: Path) -> None:
     assert not specs["item"].frequent_first
     assert specs["day"].frequent_first
     assert specs["item_sequence"].access == specs["item"].access
+
+
+def test_what_was_counted_is_kept(recipe_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load_recommendation_recipe(recipe_file)
+    store = LogStore.open(recipe.store)
+    first = surveyed_table_specs(recipe, store, 2)
+    (kept,) = (recipe.store / "access").iterdir()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("counted again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(log_tables, "_count_access", refuse)
+        assert surveyed_table_specs(recipe, store, 2) == first
+        # How tables are stored has nothing to do with it; how many ranks read, and which lists are held once, have.
+        wide = load_recommendation_recipe(recipe_file, ["tables.dim=16", "training.learning_rate=0.5"])
+        assert [spec.access for spec in surveyed_table_specs(wide, store, 2)] == [spec.access for spec in first]
+        grouped = load_recommendation_recipe(recipe_file, ['deduplication.groups=[["history"]]'])
+        for other, ranks in ((recipe, 4), (grouped, 2)):
+            with pytest.raises(AssertionError, match="counted again"):
+                surveyed_table_specs(other, store, ranks)
+    kept.write_text("{", encoding="utf-8")
+    assert surveyed_table_specs(recipe, store, 2) == first
+    assert len(kept.read_text("utf-8")) > 1
+
+
+def test_rows_are_placed_where_they_are_looked_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Users of a log stand in the opposite order, so that rank 0 reads those whose rows are the last ones."""
+    register_planner("rows in order", PLANNERS["row_wise"])
+    try:
+        users = range(200, 0, -1)
+        lines = [f"{n % 2},{user},{n % 7}" for n, user in enumerate(np.repeat(users, 5))]
+        (tmp_path / "log.csv").write_text("\n".join(["label,user,day", *lines]), encoding="utf-8")
+        path = tmp_path / "users.toml"
+        path.write_text(
+            'store = "store"\n[log]\npaths = ["log.csv"]\nformat = "csv"\n'
+            '[log.features.user]\nids = "rows"\nrows = 201\n[log.features.day]\n'
+            '[split]\nby = "hash"\n[plan]\nplanner = "rows in order"\nreplicate_below_bytes = 0\n',
+            encoding="utf-8",
+        )
+        recipe = load_recommendation_recipe(path)
+        prepare_log(recipe.store, recipe.log, recipe.split)
+        store = LogStore.open(recipe.store)
+        plan = plan_tables(recipe, store, 2)
+        assert [shard.rank for shard in sorted(plan.shards_of("user"), key=lambda shard: shard.rows)] == [1, 0]
+        (spec,) = (spec for spec in surveyed_table_specs(recipe, store, 2) if spec.name == "user")
+        assert local_share(plan, spec) > 0.98
+        assert plan_with(path, "--ranks", 2) == 0
+        assert re.search(r"on the rank that makes them, .*: user (9[89]|100)%, day [456]\d%", capsys.readouterr().out)
+        # As many ranks cannot read it, but can be planned for.
+        assert not surveyed_table_specs(recipe, store, 32)[0].near
+    finally:
+        del PLANNERS["rows in order"]
