@@ -3,14 +3,19 @@
     D = 4, 2 parts, 3 entries each         codes of row 7: (2, 0)    vector: codebooks[0][2], codebooks[1][0]
 
 Codes are hashes at first, so rows share entries by chance, but seldom in all parts (compositional embeddings; Shi et
-al., KDD 2020). Two ways lead to better ones:
+al., KDD 2020). Three ways lead to better ones:
 
+* They are given (``code_file``): clusters of a graph, say, so that vertices that are near each other share an entry.
 * `nearest` chooses them for a dense table: k-means in each part (product quantisation; Jegou et al., PAMI 2011).
 * Every ``code_every`` steps rows whose vectors have become alike get one code: k-means again, of the vectors that rows
-  have by then (CCE; Tsang and Ahle, Clustering the Sketch, NeurIPS 2023). Half of the entries are helpers then: a row's
-  part is the sum of an entry that its code names and of one that a hash does, by which rows of one code can still part.
-  Helpers start at zero anew after each clustering, and other hashes name them, so that rows that shared every entry can
-  part too. What the optimiser keeps of all entries is renewed: they stand for other rows.
+  have by then (CCE; Tsang and Ahle, Clustering the Sketch, NeurIPS 2023).
+
+Where codes are given, or chosen every so often, a row's part is the sum of an entry that its code names and of a helper
+that a hash does, by which rows of one code can still part: what a cluster has in common and what is a vertex's own
+(Kalantzi and Karypis, Position-based Hash Embeddings for Scaling Graph Neural Networks, 2021, with one level). Half of
+all entries are helpers, or those that given codes leave. They are zero at first, and anew after each clustering, when
+other hashes name them, so that rows that shared every entry can part too, and what the optimiser keeps of all entries
+is renewed: they stand for other rows.
 
 Entries that a hash chooses begin where one ends, or at any place of all codebooks as one circular array, with signs
 (`code_sketch`, "CCE over ROBE" in the library of CCE's authors)::
@@ -26,6 +31,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,10 +64,11 @@ class Codes(Form):
 
     Args:
         table: all of it.
-        options: ``code_parts``, ``code_every``, ``code_sketch``.
+        options: ``code_parts``, ``code_every``, ``code_sketch``, ``code_file``.
 
     Raises:
-        RecipeError: the parts do not divide the columns, or it would be no smaller.
+        RecipeError: the parts do not divide the columns, or it would be no smaller; codes that are given are not one
+            for each row and part, or leave no room for helpers.
     """
 
     def __init__(self, table: LocalTable, options: TableOptions) -> None:
@@ -72,10 +79,26 @@ class Codes(Form):
                 "divisor"
             )
         self.width = table.dim // self.parts
-        books = 2 if self._every else 1
-        self.entries = max(math.ceil(table.num_rows / options.compression / books), 1)
+        self._given = None if options.code_file is None else read_codes(options.code_file, table, self.parts)
+        books = 1 if self._given is None and not self._every else 2
+        entries = [max(math.ceil(table.num_rows / options.compression / books), 1)] * books
+        if self._given is not None:
+            named = int(self._given.max()) + 1
+            helpers = math.ceil(table.num_rows / options.compression) - named
+            if helpers < 1:
+                raise RecipeError(
+                    f"table {table.name!r}: the codes in {options.code_file} name {named} entries of each part, and "
+                    f"compression = {options.compression:g} allows for {named + helpers}, helpers included: give it a "
+                    "smaller one, or fewer clusters"
+                )
+            entries = [named, helpers]
+        self.entries = entries[0]
+        """Of each codebook."""
         names = ("codebooks", "helpers")[:books]
-        stored = [whole_table(f"{table.name}.{name}", self.parts * self.entries, self.width) for name in names]
+        stored = [
+            whole_table(f"{table.name}.{name}", self.parts * number, self.width)
+            for name, number in zip(names, entries, strict=True)
+        ]
         refuse_unless_smaller(table, stored, "codes")
         # Helpers are zero at first, so that what is clustered is as a row without them would be.
         super().__init__([table], stored, [scale_of(options, table), 0.0][:books])
@@ -99,18 +122,22 @@ class Codes(Form):
         return self._clustered(lambda ids: tables[0][ids])
 
     def start(self, stored: Sequence[Tensor]) -> None:
-        """See `Form.start`: codes are hashes again."""
+        """See `Form.start`: codes are hashes again, or those that are given."""
         del stored
         self._begin()
 
     def _begin(self) -> None:
-        self._is_learnt, self._steps = False, 0
+        self._is_learnt, self._steps = self._given is not None, 0
+        if self._given is not None:
+            self.codes.copy_(self._given)
         self._hash_helpers(0)
 
     def _hash_helpers(self, clusterings: int) -> None:
         """Take the hashes that name helpers after so many clusterings."""
         self._clusterings = clusterings
-        self._hashed = [self._hash(number) for number in (0, 1 + clusterings)]
+        self._hashed = [
+            self._hash(number, book) for number, book in zip((0, 1 + clusterings), self.stored, strict=False)
+        ]
 
     def step(self, stored: Sequence[Tensor], world: "World | None") -> Sequence[tuple[int, Tensor]]:
         """See `Form.step`. All ranks cluster alike, without messages. Cost: rows x entries x columns, now and then."""
@@ -157,26 +184,24 @@ class Codes(Form):
                 self.codes.copy_(part.tensor)
         return True
 
-    def _hash(self, number: int) -> Callable[[Tensor, Tensor], Tensor]:
+    def _hash(self, number: int, book: LocalTable) -> Callable[[Tensor, Tensor], Tensor]:
         """A function of ids [n] and values of a stored table: the entries [n, dim] that hashes name."""
         table = self.tables[0]
         if self._sketch == "robe":
             named = whole_table(f"{table.name}.{number}", table.num_rows, table.dim)
-            robe = Robe([named], self._of_robe, blocks=self.parts * self.entries)
-            return lambda ids, book: robe.rows(0, ids, [book])
+            robe = Robe([named], self._of_robe, blocks=book.num_rows)
+            return lambda ids, values: robe.rows(0, ids, [values])
         parts = range(number * self.parts, (number + 1) * self.parts)
         key = table_key(table.name, 0)
         return partial(self._from_rows, [signed(stream_key(key, Stream.HASH_VALUES, part)) for part in parts])
 
     def _from_rows(self, keys: Sequence[int], ids: Tensor, book: Tensor) -> Tensor:
-        words = mixed(ids + signed(GOLDEN))
-        return self._entries(
-            book, torch.stack([(mixed(key ^ words) & ((1 << 63) - 1)) % self.entries for key in keys], 1)
-        )
+        words, entries = mixed(ids + signed(GOLDEN)), len(book) // self.parts
+        return self._entries(book, torch.stack([(mixed(key ^ words) & ((1 << 63) - 1)) % entries for key in keys], 1))
 
     def _entries(self, book: Tensor, chosen: Tensor) -> Tensor:
         """[n, dim] entries of all parts, side by side."""
-        first = torch.arange(self.parts, device=chosen.device) * self.entries
+        first = torch.arange(self.parts, device=chosen.device) * (len(book) // self.parts)
         return select_rows(book, (chosen + first).flatten()).view(len(chosen), self.parts * self.width)
 
     def _clustered(self, vectors: Callable[[Tensor], Tensor]) -> list[Tensor]:
@@ -198,6 +223,25 @@ class Codes(Form):
         for ids in torch.arange(rows).split(ROWS_AT_ONCE):
             self.codes[ids, part] = _closest(vectors(ids), centres).to(torch.int32)
         return centres
+
+
+def read_codes(path: Path, table: LocalTable, parts: int) -> Tensor:
+    """Codes of a .npy file: int32 [rows, parts].
+
+    Raises:
+        RecipeError: it cannot be read, or does not hold one code for each row and part, from 0 on.
+    """
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"table {table.name!r}: code_file = {path}: {error}") from error
+    shapes = [(table.num_rows, parts), (table.num_rows,)] if parts == 1 else [(table.num_rows, parts)]
+    if found.shape not in shapes or found.dtype.kind not in "iu" or (found.size and found.min() < 0):
+        raise RecipeError(
+            f"table {table.name!r}: code_file = {path} holds {found.dtype} {list(found.shape)}: it should hold numbers "
+            f"from 0 on, {table.num_rows} rows of {parts} (code_parts)"
+        )
+    return torch.from_numpy(found.reshape(table.num_rows, parts).astype(np.int32))
 
 
 def k_means(vectors: Tensor, clusters: int) -> Tensor:

@@ -246,6 +246,8 @@ class TableOverrides:
     """codes only: steps between choosing codes anew."""
     code_sketch: Sketch | None = None
     """codes only: where entries begin that hashes choose."""
+    code_file: PathOption | None = None
+    """codes only: a .npy file of codes."""
     hot_share: Share | None = None
     """Of all forms but dense: share of rows that are kept as they are."""
     hot_bytes: NonNegativeInt | None = None
@@ -321,6 +323,10 @@ class TableOptions:
     """codes only: steps after which rows that have become alike get the same codes (CCE); codes then take 4 bytes for
     each row and part. 0: codes are hashes, or those of tables.pretrained. What helpers have learnt since is lost, so
     let the last time be well before the end."""
+    code_file: PathOption | None = None
+    """codes only: codes in place of hashes, a .npy file of whole numbers [rows, code_parts] from 0 on, row k for id k:
+    clusters of a graph's vertices, say. A part of a row is then an entry of its code, which others have too, and one
+    that a hash names, of all entries that `compression` leaves; codes take 4 bytes for each row and part more."""
     code_sketch: Sketch = "rows"
     """codes only: where entries begin that hashes choose. rows: where one ends; robe: at any number of all codebooks
     of a table, with signs, as blocks of robe do."""

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -134,3 +135,44 @@ def test_codes_are_saved():
 def test_parts_must_divide_the_columns():
     with pytest.raises(RecipeError, match="code_parts = 2 does not divide its 7 columns"):
         make(dim=7)
+
+
+def test_codes_that_are_given(tmp_path):
+    """A row is the entry of its code, and one of the helpers, of which hashes choose one for each part."""
+    chosen = torch.randint(0, 7, (400, 2), generator=torch.Generator().manual_seed(4))
+    np.save(tmp_path / "codes.npy", chosen.numpy())
+    form = make(code_file=tmp_path / "codes.npy")
+    assert [table.num_rows for table in form.stored] == [2 * 7, 2 * (40 - 7)]
+    assert form.scales[1] == 0
+    assert form.index_bytes() == 4 * chosen.numel()
+    books, helpers = random_values(form)
+    vectors = form.whole_table("t", [books, helpers]).view(400, 2, 4)
+    for part in range(2):
+        of_hash = vectors[:, part] - books[7 * part + chosen[:, part]]
+        distances = torch.cdist(of_hash, helpers[33 * part : 33 * (part + 1)])
+        assert float(distances.min(1).values.max()) < 1e-2
+        assert len(distances.argmin(1).unique()) == 33
+    # Kept with a checkpoint, and there again where learning starts anew.
+    (kept,) = (part for part in form.state(replicated=False) if part.name == "codes")
+    assert torch.equal(kept.tensor, chosen.int())
+    form.nearest([vectors.flatten(1)])
+    assert not torch.equal(form.codes, chosen.int())
+    form.start([books, helpers])
+    assert torch.equal(form.codes, chosen.int())
+
+
+@pytest.mark.parametrize(
+    ("codes", "said"),
+    [
+        (np.zeros((400, 3), np.int64), r"int64 \[400, 3\]: it should hold numbers from 0 on, 400 rows of 2"),
+        (np.zeros((400, 2)), r"float64 \[400, 2\]"),
+        (np.full((400, 2), -1), "numbers from 0 on"),
+        (np.full((400, 2), 39), "name 40 entries of each part, and compression = 10 allows for 40, helpers included"),
+    ],
+)
+def test_codes_that_do_not_fit_are_refused(tmp_path, codes, said):
+    np.save(tmp_path / "codes.npy", codes)
+    with pytest.raises(RecipeError, match=said):
+        make(code_file=tmp_path / "codes.npy")
+    with pytest.raises(RecipeError, match="No such file"):
+        make(code_file=tmp_path / "none.npy")
