@@ -66,9 +66,11 @@ class LinkTask(_LearnsLinks, GraphTask):
         fanouts: neighbours sampled per vertex at each hop, from the seeds outwards; -1 takes all.
         negatives: what they are, see `windrow.gnn.links.Negatives`. Those of "in-batch" depend on the number of ranks.
         num_negatives: K, for each training edge; "in-batch" has as many as the rank has other edges in the minibatch.
+        hardest_negatives: H, how many of these count, those with the largest scores in each step; None: all.
         loss: ``loss(scores, labels)`` of the edges of a rank, their mean or one value for each; scores are [n, 1 + K],
             labels int64 [n] say which of them is that of the edge. Those of "in-batch" are [n, n], less log q, and -inf
-            for pairs that are left out: a softmax is meant. None: cross entropy.
+            for pairs that are left out: a softmax is meant. With `hardest_negatives` both are [n, 1 + H]. None: cross
+            entropy.
         k: of hits@k.
         evaluation_negatives: uniform negatives that each measured edge is ranked among, the same at every evaluation.
         evaluation: how vectors are computed for that; see `windrow.gnn.task.NodeTask` for this and the next four.
@@ -90,6 +92,7 @@ class LinkTask(_LearnsLinks, GraphTask):
         *,
         negatives: Negatives = "uniform",
         num_negatives: int = 4,
+        hardest_negatives: int | None = None,
         loss: Loss | None = None,
         k: int = 10,
         evaluation_negatives: int = 100,
@@ -113,6 +116,7 @@ class LinkTask(_LearnsLinks, GraphTask):
             links,
             negatives=negatives,
             num_negatives=num_negatives,
+            hardest_negatives=hardest_negatives,
             loss=loss,
             k=k,
             evaluation_negatives=evaluation_negatives,
@@ -177,6 +181,7 @@ class FullGraphLinkTask(_LearnsLinks, WholeGraphTask[LinkSeeds]):
         num_layers: int | None = None,
         negatives: Negatives = "uniform",
         num_negatives: int = 4,
+        hardest_negatives: int | None = None,
         loss: Loss | None = None,
         k: int = 10,
         evaluation_negatives: int = 100,
@@ -197,6 +202,7 @@ class FullGraphLinkTask(_LearnsLinks, WholeGraphTask[LinkSeeds]):
             links,
             negatives=negatives,
             num_negatives=num_negatives,
+            hardest_negatives=hardest_negatives,
             loss=loss,
             k=k,
             evaluation_negatives=evaluation_negatives,

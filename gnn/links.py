@@ -50,6 +50,9 @@ class Links:
     """Choose the best epoch."""
     test: Tensor
     """Only ever measured on."""
+    times: Tensor | None = None
+    """[n] when each training edge was made, in any unit: then negatives of an edge are vertices that have been joined
+    to something by then. None: any vertices are."""
 
 
 def split_links(
@@ -127,7 +130,43 @@ class LinkSeeds(SeedTask):
     candidates: Tensor
     """int64 [n, 1 + K], where v and the negatives are; [n] all v where negatives are those of the minibatch."""
     joined: Tensor | None = None
-    """int64 [2, m], then: edges of the minibatch, and others whose v their u is joined to, or is itself."""
+    """int64 [2, m], then: edges of the minibatch, and others whose v their u is joined to, or is itself, or which comes
+    later."""
+
+
+class _Pool:
+    """What negatives are drawn from.
+
+    Args:
+        ids: int64 [m], maybe some of them several times.
+        since: [m] from which time on each is there; None: from the beginning.
+    """
+
+    def __init__(self, ids: Tensor, since: npt.NDArray[np.int64] | None) -> None:
+        self.ids, self._since = ids, None
+        if since is not None:
+            order = np.argsort(since, kind="stable")
+            self.ids, self._since = ids[torch.from_numpy(order)], since[order]
+
+    def _present(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """How many there are at each of some times, the first ones."""
+        if self._since is None:
+            return np.full(len(times), len(self.ids))
+        return np.searchsorted(self._since, times, side="right")
+
+    def draw(self, numbers: npt.NDArray[np.int64], times: npt.NDArray[np.int64], count: int, key: int) -> Tensor:
+        """So many of those that are there at [n] times, by a hash of the numbers [n]: [n, count]."""
+        draws = hash_ids(key, numbers[:, None] * count + np.arange(count))
+        places = draws % self._present(times).astype(np.uint64)[:, None]
+        return self.ids[torch.from_numpy(places.astype(np.int64))]
+
+    def expected(self, times: npt.NDArray[np.int64], count: int, num_vertices: int) -> npt.NDArray[np.float64]:
+        """How often each vertex is drawn on average, so many at each of some times: [num_vertices]."""
+        present = self._present(times)
+        # Each of the first `present` ones count / present times.
+        ends = np.asarray(np.bincount(present, count / present, minlength=len(self.ids) + 1), np.float64)
+        of_places = ends[::-1].cumsum()[::-1][1:]
+        return np.asarray(np.bincount(self.ids.numpy(), of_places, minlength=num_vertices), np.float64)
 
 
 class LinkObjective:
@@ -138,6 +177,7 @@ class LinkObjective:
         links: what to learn; must agree.
         negatives: what they are.
         num_negatives: K, for each training edge.
+        hardest_negatives: how many of these count, those with the largest scores; None: all.
         loss: of scores and labels; see `windrow.gnn.link_task.LinkTask`.
         k: of hits@k.
         evaluation_negatives: that each measured edge is ranked among.
@@ -154,13 +194,13 @@ class LinkObjective:
         *,
         negatives: Negatives,
         num_negatives: int,
+        hardest_negatives: int | None,
         loss: Loss | None,
         k: int,
         evaluation_negatives: int,
     ) -> None:
-        if negatives not in get_args(Negatives):
-            raise RecipeError(f"negatives = {negatives!r}: choose one of {', '.join(get_args(Negatives))}")
-        for name, value in (("num_negatives", num_negatives), ("k", k), ("evaluation_negatives", evaluation_negatives)):
+        _check_negatives(negatives, num_negatives, hardest_negatives)
+        for name, value in (("k", k), ("evaluation_negatives", evaluation_negatives)):
             if value < 1:
                 raise RecipeError(f"{name} = {value}: must be at least 1")
         new = torch.from_numpy(graph.book.old_to_new)
@@ -178,12 +218,14 @@ class LinkObjective:
             self._links[split] = new[pairs]
         if not links.train.numel():
             raise DataError("there are no links to train on: give the graph edges")
+        if links.times is not None:
+            digest.update(links.times.contiguous().numpy().tobytes())
         self.fingerprint = digest.hexdigest()
         self.num_links = links.train.shape[1]
         """Training edges, over all ranks."""
         self.k = k
         self._negatives = negatives
-        self._num_negatives = num_negatives
+        self._num_negatives, self._hardest = num_negatives, hardest_negatives
         self._loss = loss or F.cross_entropy
         self._evaluation_negatives = evaluation_negatives
         self._others = new[slice(*_range_of_destinations(graph, links))]
@@ -191,16 +233,45 @@ class LinkObjective:
         start, stop = graph.own_range
         sources = self._links["train"][0]
         self._owned = ((sources >= start) & (sources < stop)).numpy()
+        self._times, self._since = self._read_times(links.times)
         if negatives == "in-batch":
-            train, own = self._links["train"], torch.from_numpy(self._owned)
-            times = torch.bincount(train[1, own], minlength=graph.num_vertices)
-            self._log_shares = times.div(max(1, int(own.sum()))).log()
-            ends = torch.cat([train, train.flip(0)], 1)
-            ends = ends[:, (ends[0] >= start) & (ends[0] < stop)]
-            ends = torch.cat([ends, torch.arange(start, stop).expand(2, -1)], 1)
-            self._neighbours = ends[1, ends[0].argsort()].numpy()
-            counts = np.bincount(ends[0].numpy() - start, minlength=stop - start)
-            self._first_neighbours = np.concatenate([[0], counts.cumsum()])
+            self._list_neighbours()
+        else:
+            self._pool = self._pool_of(negatives)
+
+    def _pool_of(self, negatives: Negatives) -> _Pool:
+        """What they are drawn from."""
+        if negatives == "uniform":
+            return _Pool(self._others, None if self._since is None else self._since[self._others.numpy()])
+        # Of both ends of an edge, or where vertices have types that of v.
+        ends = self._links["train"] if self.graph.types is None else self._links["train"][1:]
+        return _Pool(ends.T.flatten(), None if self._since is None else np.repeat(self._times, len(ends)))
+
+    def _list_neighbours(self) -> None:
+        """What each vertex of this rank is joined to by training edges, and how often they end in each vertex."""
+        (start, stop), train, own = self.graph.own_range, self._links["train"], torch.from_numpy(self._owned)
+        times = torch.bincount(train[1, own], minlength=self.graph.num_vertices)
+        self._log_shares = times.div(max(1, int(own.sum()))).log()
+        ends = torch.cat([train, train.flip(0)], 1)
+        ends = ends[:, (ends[0] >= start) & (ends[0] < stop)]
+        ends = torch.cat([ends, torch.arange(start, stop).expand(2, -1)], 1)
+        self._neighbours = ends[1, ends[0].argsort()].numpy()
+        counts = np.bincount(ends[0].numpy() - start, minlength=stop - start)
+        self._first_neighbours = np.concatenate([[0], counts.cumsum()])
+
+    def _read_times(self, given: Tensor | None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+        """Of each training edge which of the times in their order is its own; and that of each vertex' first edge."""
+        if given is None:
+            return np.zeros(self.num_links, np.int64), None
+        if given.shape != (self.num_links,):
+            raise DataError(
+                f"times are {list(given.shape)}, and there are {self.num_links} training links: one for each"
+            )
+        distinct, times = np.unique(given.numpy(), return_inverse=True)
+        since = np.full(self.graph.num_vertices, len(distinct))
+        for ends in self._links["train"].numpy():
+            np.minimum.at(since, ends, times)
+        return times, since
 
     def start(self, *, batch_size: int, seed: int) -> int:
         """Be told the edges of a step, over all ranks, and the run's seed; the steps of an epoch."""
@@ -233,11 +304,19 @@ class LinkObjective:
             exclude=torch.cat([predicted, predicted.flip(0)], 1),
             sources=among[:, 0],
             candidates=among[:, 1] if in_batch else among[:, 1:],
-            joined=self._joined(*pairs.numpy()) if in_batch else None,
+            joined=self._left_out(pairs.numpy(), self._times[chosen]) if in_batch else None,
         )
 
-    def _joined(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> Tensor:
+    def _left_out(self, pairs: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> Tensor:
         """See `LinkSeeds.joined`."""
+        joined = self._joined(*pairs)
+        if self._since is None:
+            return joined
+        later = np.stack(np.nonzero(self._since[pairs[1]] > times[:, None]))
+        return torch.cat([joined, torch.from_numpy(later)], 1)
+
+    def _joined(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> Tensor:
+        """Edges, and others whose v their u is joined to, or is itself."""
         # The list of a u is looked at once, however many edges it has here.
         distinct, which = np.unique(sources, return_inverse=True)
         lists = distinct - self.graph.own_range[0]
@@ -256,12 +335,8 @@ class LinkObjective:
         graph, links = self.graph, self._links["train"].numpy()
         own = links[:, self._owned]
         expected = np.bincount(own.reshape(-1), minlength=graph.num_vertices).astype(np.float64)
-        negatives = own.shape[1] * self._num_negatives
-        if self._negatives == "uniform":
-            expected[self._others.numpy()] += negatives / len(self._others)
-        elif self._negatives == "degree":
-            drawn_from = self._ends().numpy()
-            expected += negatives / drawn_from.size * np.bincount(drawn_from, minlength=graph.num_vertices)
+        if self._negatives != "in-batch":
+            expected += self._pool.expected(self._times[self._owned], self._num_negatives, graph.num_vertices)
         return Demand(
             indptr=graph.indptr.numpy(),
             indices=graph.indices.numpy(),
@@ -283,6 +358,14 @@ class LinkObjective:
         if seeds.joined is not None:
             scores = scores.float() - self._log_shares[seeds.seeds[seeds.candidates]].to(scores.device)
             scores = scores.index_put(tuple(seeds.joined.to(scores.device)), scores.new_tensor(-torch.inf))
+        if self._hardest is not None:
+            if in_batch:
+                # That of the edge first.
+                others = scores.masked_fill(torch.eye(len(scores), dtype=torch.bool, device=scores.device), -torch.inf)
+                scores = torch.cat([scores.diagonal().unsqueeze(1), others], 1)
+                in_batch = False
+            hardest = scores[:, 1:].topk(min(self._hardest, scores.shape[1] - 1), 1).values
+            scores = torch.cat([scores[:, :1], hardest], 1)
         return summed_loss(self._loss, scores, count if in_batch else torch.zeros_like(count))
 
     @torch.no_grad()
@@ -303,7 +386,8 @@ class LinkObjective:
         chunks = near_equal_split(pairs.shape[1], world.size * -(-pairs.shape[1] // (PAIRS_PER_CHUNK * world.size)))
         sums = torch.zeros(2, dtype=torch.float64)
         for start, stop in list(pairwise(chunks))[world.rank :: world.size]:
-            drawn = _draw(self._others, np.arange(start, stop), self._evaluation_negatives, key)
+            numbers = np.arange(start, stop)
+            drawn = _Pool(self._others, None).draw(numbers, numbers, self._evaluation_negatives, key)
             ids, inverse = torch.cat([pairs[:, start:stop].T, drawn], 1).unique(return_inverse=True)
             rows = fetch_rows(wire, self.graph.offsets, vectors, ids)
             inverse = inverse.to(rows.device)
@@ -314,15 +398,19 @@ class LinkObjective:
         reciprocal, hits = world.all_reduce(sums, stage="evaluation").tolist()
         return {"mrr": reciprocal / pairs.shape[1], f"hits@{self.k}": hits / pairs.shape[1]}
 
-    def _ends(self) -> Tensor:
-        """Ends of training edges that negatives by degree are drawn from: those of the type of v."""
-        train = self._links["train"]
-        return train.T.flatten() if self.graph.types is None else train[1]
-
     def _draw_negatives(self, epoch: int, chosen: npt.NDArray[np.int64]) -> Tensor:
         """[n, K] for these training edges, the same on any number of ranks."""
-        drawn_from = self._others if self._negatives == "uniform" else self._ends()
-        return _draw(drawn_from, chosen, self._num_negatives, stream_key(self._seed, Stream.NEGATIVE, epoch))
+        key = stream_key(self._seed, Stream.NEGATIVE, epoch)
+        return self._pool.draw(chosen, self._times[chosen], self._num_negatives, key)
+
+
+def _check_negatives(negatives: str, number: int, hardest: int | None) -> None:
+    if negatives not in get_args(Negatives):
+        raise RecipeError(f"negatives = {negatives!r}: choose one of {', '.join(get_args(Negatives))}")
+    if number < 1:
+        raise RecipeError(f"num_negatives = {number}: must be at least 1")
+    if hardest is not None and (hardest < 1 or (negatives != "in-batch" and hardest > number)):
+        raise RecipeError(f"hardest_negatives = {hardest}: must be at least 1, and at most num_negatives = {number}")
 
 
 def _range_of_destinations(graph: PartitionedGraph, links: Links) -> tuple[int, int]:
@@ -334,12 +422,6 @@ def _range_of_destinations(graph: PartitionedGraph, links: Links) -> tuple[int, 
     if len(names) != 1:
         raise DataError(f"links end in vertices of the types {', '.join(names)}: give those of one type of edges")
     return graph.types.range_of(names[0])
-
-
-def _draw(ids: Tensor, numbers: npt.NDArray[np.int64], count: int, key: int) -> Tensor:
-    """So many of the ids for each of the numbers [n], by a hash of the number: [n, count]."""
-    draws = hash_ids(key, numbers[:, None] * count + np.arange(count))
-    return ids[torch.from_numpy((draws % np.uint64(len(ids))).astype(np.int64))]
 
 
 def score(model: nn.Module, sources: Tensor, others: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
-from windrow.gnn.links import LinkObjective
+from windrow.gnn.links import LinkObjective, _Pool
 from windrow.gnn.message_passing import Block, Minibatch
 from windrow.gnn.synthetic import community_graph, typed_community_graph
 from windrow.partition import PartitionOptions
@@ -123,15 +123,7 @@ def test_links_are_learnt_from_the_whole_graph_as_a_plain_loop_does(spmd: Any) -
     single = Loopback.single()
     found_losses, figures, (first, last, vectors) = train_lightgcn(single)
     table = first.clone().requires_grad_()
-    objective = LinkObjective(
-        gnn.partition(graph, single),
-        links,
-        negatives="uniform",
-        num_negatives=4,
-        loss=None,
-        k=10,
-        evaluation_negatives=50,
-    )
+    objective = objective_of(gnn.partition(graph, single), links)
     steps, losses = objective.start(batch_size=200, seed=2), list[float]()
 
     def smoothed() -> Tensor:
@@ -185,9 +177,7 @@ def test_negatives_of_the_minibatch_are_not_joined_and_are_corrected_for_how_oft
         own = part.original_ids[slice(*part.own_range)]
         of_rank = links.train[1, torch.isin(links.train[0], own)]
         shares = torch.bincount(of_rank, minlength=VERTICES) / len(of_rank)
-        objective = LinkObjective(
-            part, links, negatives="in-batch", num_negatives=1, loss=None, k=1, evaluation_negatives=1
-        )
+        objective = objective_of(part, links, negatives="in-batch")
         steps, left_out = objective.start(batch_size=150, seed=2), 0
         for step in range(steps):
             seeds = objective.seeds(0, step)
@@ -206,6 +196,94 @@ def test_negatives_of_the_minibatch_are_not_joined_and_are_corrected_for_how_oft
         return left_out
 
     assert min(Loopback.run(2, body)) > 0
+
+
+def objective_of(part: Any, links: gnn.Links, **options: Any) -> LinkObjective:
+    given: dict[str, Any] = {"negatives": "uniform", "num_negatives": 4, "hardest_negatives": None, "loss": None}
+    return LinkObjective(part, links, **given | {"k": 1, "evaluation_negatives": 1} | options)
+
+
+@pytest.mark.parametrize("negatives", ["uniform", "degree", "in-batch"])
+def test_negatives_are_there_before_their_link(negatives: str) -> None:
+    """Vertices that come later than a link, or are of no training link at all, are none of its negatives."""
+    graph, links = gnn.split_links(make_graph(), test_fraction=0.3)
+    train = links.train
+    times = torch.randint(0, 40, (train.shape[1],), generator=torch.Generator().manual_seed(1)) * 10 + 1_000_000
+    links = replace(links, times=times)
+    first = {}
+    for u, v, time in zip(*train.tolist(), times.tolist(), strict=True):
+        for vertex in (u, v):
+            first[vertex] = min(first.get(vertex, time), time)
+    when = {(u, v): time for u, v, time in zip(*train.tolist(), times.tolist(), strict=True)}
+
+    def body(world: World) -> dict[tuple[int, int], list[int]]:
+        part = gnn.partition(graph, world, PartitionOptions(method="random"))
+        objective = objective_of(part, links, negatives=negatives, num_negatives=6)
+        drawn, later = dict[tuple[int, int], list[int]](), 0
+        for epoch in range(3):
+            for step in range(objective.start(batch_size=100, seed=3)):
+                seeds = objective.seeds(epoch, step)
+                original = part.original_ids[seeds.seeds]
+                u = original[seeds.sources].tolist()
+                if seeds.joined is not None:
+                    v = original[seeds.candidates].tolist()
+                    pairs = [(i, j) for i in range(len(u)) for j in range(len(v)) if first[v[j]] > when[u[i], v[i]]]
+                    assert set(pairs) <= pairs_of(seeds.joined)
+                    later += len(pairs)
+                    continue
+                v, *others = original[seeds.candidates].T.tolist()
+                for source, target, *of_pair in zip(u, v, *others, strict=True):
+                    assert all(first[other] <= when[source, target] for other in of_pair)
+                    drawn[epoch, source * VERTICES + target] = of_pair
+        assert later > 0 or negatives != "in-batch"
+        return drawn
+
+    one, two = Loopback.run(1, body), Loopback.run(2, body)
+    assert {key: of_pair for part in two for key, of_pair in part.items()} == one[0]
+    part = gnn.partition(graph, Loopback.single())
+    assert objective_of(part, links).fingerprint != objective_of(part, replace(links, times=None)).fingerprint
+    with pytest.raises(DataError, match=r"times are \[3\], and there are"):
+        objective_of(part, replace(links, times=times[:3]))
+
+
+def test_pools_say_how_often_they_are_drawn_from() -> None:
+    draw = np.random.default_rng(1)
+    ids, since, times = torch.from_numpy(draw.integers(0, 5, 40)), draw.integers(0, 9, 40), draw.integers(8, 12, 5000)
+    since[:5] = 0
+    for pool in (_Pool(ids, since), _Pool(ids, None)):
+        drawn = pool.draw(np.arange(5000), times, 20, key=3)
+        counted = torch.bincount(drawn.flatten(), minlength=5).numpy()
+        np.testing.assert_allclose(counted, pool.expected(times, 20, 5), rtol=0.05)
+    times = draw.integers(0, 9, 5000)
+    pool = _Pool(ids, since)
+    counted = torch.bincount(pool.draw(np.arange(5000), times, 20, key=3).flatten(), minlength=5).numpy()
+    np.testing.assert_allclose(counted, pool.expected(times, 20, 5), rtol=0.05)
+
+
+@pytest.mark.parametrize("negatives", ["uniform", "in-batch"])
+def test_the_hardest_negatives_count(negatives: str) -> None:
+    graph, links = unlabelled_links()
+    part = gnn.partition(graph, Loopback.single())
+    options = {"negatives": negatives, "num_negatives": 9}
+    seen = list[Tensor]()
+
+    def keep(scores: Tensor, labels: Tensor) -> Tensor:
+        seen.append(scores)
+        return nn.functional.cross_entropy(scores, labels, reduction="none")
+
+    everything, hardest = (
+        objective_of(part, links, hardest_negatives=number, loss=keep, **options) for number in (None, 3)
+    )
+    for objective in (everything, hardest):
+        objective.start(batch_size=50, seed=2)
+        seeds = objective.seeds(0, 0)
+        vectors = torch.randn(len(seeds.seeds), 4, generator=torch.Generator().manual_seed(1))
+        objective.loss(nn.Identity(), vectors, seeds)
+    scores, kept = seen
+    for row, (own, few) in enumerate(zip(scores, kept, strict=True)):
+        positive = row if negatives == "in-batch" else 0
+        others = torch.cat([own[:positive], own[positive + 1 :]])
+        torch.testing.assert_close(few, torch.cat([own[positive : positive + 1], others.sort(descending=True)[0][:3]]))
 
 
 def test_lightgcn_learns_from_sampled_neighbours_too() -> None:
@@ -414,7 +492,13 @@ def test_a_score_of_ones_own_is_used() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"negatives": "all"}, "negatives = 'all'"), ({"num_negatives": 0}, "num_negatives = 0"), ({"k": 0}, "k = 0")],
+    [
+        ({"negatives": "all"}, "negatives = 'all'"),
+        ({"num_negatives": 0}, "num_negatives = 0"),
+        ({"k": 0}, "k = 0"),
+        ({"hardest_negatives": 5}, "hardest_negatives = 5: must be at least 1, and at most num_negatives = 4"),
+        ({"hardest_negatives": 0, "negatives": "in-batch"}, "hardest_negatives = 0"),
+    ],
     ids=str,
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
