@@ -69,7 +69,9 @@ def test_the_whole_graph_is_trained_on(recipes: Path) -> None:
 # ----------------------------------------------------------------------------------------------------------- howto.md
 
 ARCHIVE, TABLES, TYPED = blocks("howto.md", "toml")
-WRITE_ARCHIVE, WRITE_DGL, WRITE_STORE, OWN_MODEL, TYPED_MODEL, ROWS, LINKS, LIGHTGCN = blocks("howto.md", "python")
+WRITE_ARCHIVE, WRITE_DGL, WRITE_STORE, OWN_MODEL, TYPED_MODEL, ROWS, LINKS, LIGHTGCN, CLUSTERS = blocks(
+    "howto.md", "python"
+)
 
 
 @pytest.mark.parametrize("recipe", [ARCHIVE, TABLES, TYPED])
@@ -124,8 +126,9 @@ def test_files_of_types_become_a_store(recipes: Path) -> None:
         (ROWS, "runs/rows/summary.json"),
         (LINKS, "runs/links/summary.json"),
         (LIGHTGCN, "runs/lightgcn/summary.json"),
+        (CLUSTERS, "clusters.npy"),
     ],
-    ids=["dgl", "store", "model", "types", "rows", "links", "lightgcn"],
+    ids=["dgl", "store", "model", "types", "rows", "links", "lightgcn", "clusters"],
 )
 def test_programs_for_graphs_run(recipes: Path, program: str, made: str) -> None:
     run(program)
