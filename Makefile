@@ -8,8 +8,8 @@ PYTHON ?= python3.11 python3
 
 # Quick ones first.
 BENCHMARKS = cluster exchange codec kernels adaqp_parity adaqp adaqp_bits adaqp_quality reshard edge_cut parity kill_resume network reader recd_storage recd_reader recd_train recd_clicks recsys_parity torchrec_peer typed_graphs wire serving sampler \
-	epoch baseline salient robe tensor_train mlperf_tables compression vip large_graph dgl_distributed salient_quality link_prediction ikjt recd_quality \
-	graph_vectors plan_auto planner_speed cost_model neuroshard oper gpu
+	epoch baseline salient simulator robe tensor_train mlperf_tables compression vip large_graph dgl_distributed salient_quality link_prediction ikjt recd_quality \
+	graph_vectors vertex_tables pairs plan_auto planner_speed cost_model neuroshard oper gpu
 
 # Without this, a Python started in this folder would take the folder comm for the package of that name.
 export PYTHONSAFEPATH = 1

@@ -87,8 +87,10 @@ FULL_SCALE = Scale(samples=60_000, batch_size=4096, dim=64, rows_scale=0.01, rep
 SHORT_SCALE = Scale(samples=5_000, batch_size=1024, dim=32, rows_scale=0.005, repeats=1)
 
 
-def recipe_of(folder: Path, scale: Scale, model: str, switches: Sequence[str]) -> RecommendationRecipe:
-    """The recipe of one variant."""
+def recipe_of(
+    folder: Path, scale: Scale, model: str, switches: Sequence[str], more: Mapping[str, Mapping[str, Any]] | None = None
+) -> RecommendationRecipe:
+    """The recipe of one variant; `more` has further settings by section."""
     options = recd(rows_scale=scale.rows_scale, seed=SEED)
     clustered = "cluster" in switches
     log, store = str(folder / "log.parquet"), str(folder / ("clustered" if clustered else "time"))
@@ -107,6 +109,8 @@ def recipe_of(folder: Path, scale: Scale, model: str, switches: Sequence[str]) -
         "training": {"batch_size": scale.batch_size, "shuffle": "none", "reader_shards": HOSTS},
     }
     values["split"]["fractions"] = [0.9, 0.05, 0.05]
+    for section, settings in (more or {}).items():
+        values[section] = values.get(section, {}) | settings
     return make_recommendation_recipe(values, source="recd_train.py", base=folder)
 
 

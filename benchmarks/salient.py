@@ -39,6 +39,7 @@ from windrow.comm.meter import Meter
 from windrow.comm.wire import CodecName, WireOptions
 from windrow.comm.world import World
 from windrow.gnn.cache_choice import demand_of
+from windrow.gnn.graph import Graph
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import graph_to_store
@@ -125,9 +126,9 @@ SCALES = {
 """By part, and whether in short."""
 
 
-def make_store(scale: Scale, store: Path) -> None:
-    """Generate the graph and split it among the hosts."""
-    graph = power_law_communities(
+def make_graph(scale: Scale) -> Graph:
+    """Generate the graph."""
+    return power_law_communities(
         scale.vertices,
         scale.edges,
         seed=SEED,
@@ -138,7 +139,11 @@ def make_store(scale: Scale, store: Path) -> None:
         num_classes=16,
         train_share=scale.train_share,
     )
-    graph_to_store(graph, store, PartitionOptions(num_parts=scale.hosts, restarts=1, refine_cycles=1))
+
+
+def partition_options(hosts: int) -> PartitionOptions:
+    """How it is split among the hosts."""
+    return PartitionOptions(num_parts=hosts, restarts=1, refine_cycles=1)
 
 
 def make_trainer(
@@ -312,7 +317,7 @@ def measure_part(program: Program, part: str) -> Findings:
     rates = {FASTEST: FASTEST, MIDDLE: MIDDLE}
     with tempfile.TemporaryDirectory(prefix="salient-") as folder:
         store = Path(folder) / "store"
-        make_store(scale, store)
+        graph_to_store(make_graph(scale), store, partition_options(scale.hosts))
         for name in (FASTEST, MATCHING) if program.short else (FASTEST, MATCHING, MIDDLE):
             repeats = scale.repeats if name == MATCHING else 1
             for number, variants in enumerate(JOBS[: 1 + (name == MATCHING)]):

@@ -47,6 +47,7 @@ __all__ = [
     "link_rows",
     "prediction_rows",
     "read_cached_links",
+    "read_description",
     "read_network",
     "world_of_sums",
 ]
@@ -148,6 +149,13 @@ def kept_links(world: World, hosts: Sequence[str], device: torch.device) -> Link
     return links
 
 
+def read_description(path: Path) -> NetworkDescription:
+    """Read the description of a network, *.toml: RecipeError where it is none."""
+    if path.suffix != ".toml":
+        raise RecipeError(f"{path}: expected a description of a network (*.toml), see windrow network --help")
+    return parse_settings(NetworkDescription, read_toml(path), source=str(path), base=path.parent)
+
+
 def read_network(path: Path) -> Links:
     """Read a network.
 
@@ -159,8 +167,7 @@ def read_network(path: Path) -> Links:
         StoreError: the links are damaged.
     """
     if path.suffix == ".toml":
-        network = parse_settings(NetworkDescription, read_toml(path), source=str(path), base=path.parent)
-        return described_links(network)
+        return described_links(read_description(path))
     if path.suffix != ".json":
         raise RecipeError(
             f"{path}: expected a description of a network (*.toml), or links that `windrow network --out` "

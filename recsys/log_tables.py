@@ -20,11 +20,13 @@ from windrow.partition.tables.cost_model import ComputeModel
 from windrow.partition.tables.costs import TableCosts, Workload
 from windrow.partition.tables.plan import Plan, TableSpec
 from windrow.partition.tables.planners import SHIPPED_MODEL, make_plan
-from windrow.recsys.batches.arrow_columns import filled_in
+from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.batch_reader import Shards
 from windrow.recsys.batches.deduplication.survey import SAMPLE_ROWS, LogSurvey, survey_log
+from windrow.recsys.batches.jagged import Jagged
+from windrow.recsys.batches.row_groups import ColumnChoice, Columns, SplitFiles
 from windrow.recsys.batches.transforms import Transforms
-from windrow.recsys.log.store import LogStore, plain_settings
+from windrow.recsys.log.store import FeatureEntry, LogStore, plain_settings
 from windrow.recsys.recipe_sections import RecommendationSections
 from windrow.recsys.sharded.tables_of_ranks import table_specs
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig
@@ -163,7 +165,7 @@ class LogAccess:
     """What was counted in a log: how often rows are looked up, by which rank, and which lists are looked up once."""
 
     access: Mapping[str, tuple[float, ...]]
-    """By table, as `TableSpec.access`; none of those whose features are made while the log is read."""
+    """By table, as `TableSpec.access`."""
     hot: Mapping[str, tuple[int, ...]]
     """`TableSpec.hot` of the tables whose frequent rows are not the first ones."""
     near: Mapping[str, tuple[tuple[float, ...], ...]]
@@ -183,10 +185,9 @@ def log_access(recipe: RecommendationSections, store: LogStore, world_size: int)
     Cost: one pass over that part of the log; with deduplicated groups, another one.
     """
     groups, training = recipe.deduplication.looked_up_groups(), recipe.training
-    about: list[object] = [ACCESS_VERSION, SAMPLE_ROWS, store.fingerprint, world_size, training.reader_shards]
-    if groups:
-        transforms = {name: plain_settings(found) for name, found in recipe.transforms.items()}
-        about += [groups, training.batch_size, transforms]
+    transforms = {name: plain_settings(found) for name, found in recipe.transforms.items()}
+    about = [ACCESS_VERSION, SAMPLE_ROWS, store.fingerprint, world_size, training.reader_shards, transforms]
+    about += [groups, training.batch_size] if groups else []
     digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()
     path = store.path / "access" / f"{digest[:16]}.json"
     kept: TypeAdapter[LogAccess] = TypeAdapter(LogAccess)
@@ -201,17 +202,17 @@ def log_access(recipe: RecommendationSections, store: LogStore, world_size: int)
 
 
 def _count_access(recipe: RecommendationSections, store: LogStore, world_size: int) -> LogAccess:
-    rows = store.table_rows()
+    transforms, first_rows = log_transforms(recipe, store), _first_rows(recipe, store, world_size)
+    rows = {feature.table: feature.rows for feature in transforms.features}
     counts = {table: np.zeros(number, np.int64) for table, number in rows.items()}
     near = {table: np.zeros((world_size, RANGES), np.int64) for table in rows}
-    first_rows = _first_rows(recipe, store, world_size)
-    for first, columns in _read_sample(store, SAMPLE_ROWS):
-        for feature in store.features:
-            ids, starts = columns[feature.name]
-            counts[feature.table] += np.bincount(ids, minlength=feature.rows)
-            bounds = starts[np.clip(first_rows - first, 0, len(starts) - 1)]
+    for first, columns in _read_sample(store, transforms, SAMPLE_ROWS):
+        for feature in transforms.features:
+            read = columns[feature.name]
+            counts[feature.table] += _named(read, feature)
+            bounds = read.offsets[np.clip(first_rows - first, 0, len(read.offsets) - 1)]
             for rank, (start, stop) in enumerate(pairwise(bounds.tolist())):
-                ranges = ids[start:stop].astype(np.int64) * RANGES // feature.rows
+                ranges = read.values[start:stop].astype(np.int64) * RANGES // feature.rows
                 near[feature.table][rank] += np.bincount(ranges, minlength=RANGES)
     access, hot = dict[str, tuple[float, ...]](), dict[str, tuple[int, ...]]()
     for table, found in counts.items():
@@ -261,49 +262,52 @@ def surveyed_table_specs(recipe: RecommendationSections, store: LogStore, world_
     return specs
 
 
-def count_table_rows(store: LogStore) -> dict[str, npt.NDArray[np.int64]]:
+def count_table_rows(store: LogStore, transforms: Transforms | None = None) -> dict[str, npt.NDArray[np.int64]]:
     """How often each row of each table is named in the training split: [rows] by table, one pass over its files.
 
-    Tables of features that are made while the log is read are left out.
+    Args:
+        store: prepared log.
+        transforms: what is done to ids while they are read.
     """
-    counts = {table: np.zeros(rows, np.int64) for table, rows in store.table_rows().items()}
-    for _, columns in _read_sample(store, None):
-        for feature in store.features:
-            counts[feature.table] += np.bincount(columns[feature.name][0], minlength=feature.rows)
+    transforms = transforms or Transforms({}, store.features, store.dense)
+    counts = {feature.table: np.zeros(feature.rows, np.int64) for feature in transforms.features}
+    for _, columns in _read_sample(store, transforms, None):
+        for feature in transforms.features:
+            counts[feature.table] += _named(columns[feature.name], feature)
     return counts
 
 
+def _named(lists: Lists, feature: FeatureEntry) -> npt.NDArray[np.int64]:
+    """How often each row of the feature's table is in some lists."""
+    return np.bincount(lists.values[lists.offsets[0] : lists.offsets[-1]], minlength=feature.rows)
+
+
 def _read_sample(
-    store: LogStore, most_samples: int | None
-) -> Iterator[tuple[int, dict[str, tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]]]]:
+    store: LogStore, transforms: Transforms, most_samples: int | None
+) -> Iterator[tuple[int, dict[str, Lists]]]:
     """About so many samples of the training split, in row groups all over it; None: all of them.
 
     Yields:
-        The first row, and for each feature its ids, and where those of each row begin and the last one's end.
+        The first row, and the ids of each feature, transformed.
     """
-    from pyarrow import parquet
-
-    names = [feature.name for feature in store.features]
     split = store.split("train")
+    files = SplitFiles(split)
     every = 1 if most_samples is None else max(split.rows // most_samples, 1)
-    place = first = 0
-    for path in split.files:
-        file = parquet.ParquetFile(path)
-        for group in range(file.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            if place % every == 0:
-                columns = filled_in(file.read_row_group(group, columns=names))
-                yield first, {feature.name: _ids_and_starts(columns[feature.name]) for feature in store.features}
-            place, first = place + 1, first + rows
+    num_dense = store.num_dense * any(transforms.is_new(feature.name) for feature in transforms.features)
+    choice = ColumnChoice(features=store.features, num_dense=num_dense, num_labels=0, transforms=transforms)
 
+    def take(table: Any) -> dict[str, Lists]:
+        columns = Columns(table, choice)
+        return {
+            feature.name: columns.lists(feature.name)
+            if feature.multi_hot
+            else Jagged.of_single(columns.ids(feature.name))
+            for feature in transforms.features
+        }
 
-def _ids_and_starts(column: Any) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]:
-    from pyarrow import compute, types
-
-    if not types.is_list(column.type):
-        return column.to_numpy(), np.arange(len(column) + 1)
-    lengths = compute.list_value_length(column).to_numpy()
-    return compute.list_flatten(column).to_numpy(), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    for number, first in enumerate(files.offsets[:-1]):
+        if number % every == 0:
+            yield int(first), files.read(number, choice.columns(), take)
 
 
 def plan_workload(recipe: RecommendationSections, world_size: int, links: "Links | None") -> Workload:

@@ -16,6 +16,7 @@ from windrow.launch.recipe_file import read_recipe
 
 if TYPE_CHECKING:
     from windrow.comm.links import Links
+    from windrow.gnn.cache_choice import Sampling
     from windrow.gnn.epoch_estimate import StepWork
     from windrow.gnn.partitioned import PartitionedGraph
     from windrow.launch.recipe import AnyRecipe, Recipe
@@ -136,7 +137,7 @@ def fit_tables(
     recipe: "RecommendationRecipe", store: "LogStore", arguments: argparse.Namespace
 ) -> "tuple[RecommendationRecipe, list[ChosenForm]]":
     """The recipe with tables in so many bytes as ``--table-bytes`` says; prints the sections that make it so."""
-    from windrow.recsys.log_tables import count_table_rows, log_table_specs
+    from windrow.recsys.log_tables import count_table_rows, log_table_specs, log_transforms
     from windrow.recsys.tables.choose import choose_forms, form_rows, with_forms
     from windrow.training.terminal import table
 
@@ -145,7 +146,7 @@ def fit_tables(
     dense = replace(recipe, tables=recipe.tables.as_dense())
     chosen = choose_forms(
         log_table_specs(dense, store),
-        count_table_rows(store),
+        count_table_rows(store, log_transforms(dense, store)),
         arguments.table_bytes,
         options=recipe.tables,
         form=arguments.table_form or "robe",
@@ -233,9 +234,14 @@ def network_of(file: Path | None, parts: int) -> "tuple[Links | None, str]":
 
 
 def step_work(
-    graph: "PartitionedGraph", recipe: "Recipe", links: "Links", ranks_per_machine: int | None
+    graph: "PartitionedGraph",
+    recipe: "Recipe",
+    links: "Links",
+    ranks_per_machine: int | None,
+    *,
+    sampling: "Sampling | None" = None,
 ) -> "tuple[StepWork, str]":
-    """What a step costs on a machine like this one, and where that was measured.
+    """What a step costs on a machine like this one, and where that was measured; `sampling` for the recipe's.
 
     Raises:
         RecipeError: the number of ranks of a machine is out of range, or the graph has types that its pipeline cannot.
@@ -257,7 +263,7 @@ def step_work(
     slower = max(1.0, sharing * threads / cores)
     together = recipe.pipeline.topology == "partitioned"
     work = measure_step_work(
-        graph, recipe.model, recipe.sampling, device, threads=threads, slower=slower, together=together
+        graph, recipe.model, sampling or recipe.sampling, device, threads=threads, slower=slower, together=together
     )
     where = "measured here" if device == wanted else "measured here on a CPU, for want of a GPU"
     ranks = "1 rank" if sharing == 1 else f"{sharing} ranks"

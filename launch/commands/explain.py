@@ -7,11 +7,13 @@ the recipe trains on the whole graph: how many bytes travel before each layer, b
 of a prepared log with sessions: predict, from the log and the plan of its tables, what each step of deduplication (O3
 to O7, section [deduplication]) would save. With a network, also what shorter number formats on the wire (section
 [wire]) would save a step of either, less what rounding takes. With --table-bytes, which form each table of a log should
-be stored in to fit. One process does this: start it without mpirun.
+be stored in to fit. With --scale, how training on a graph would go on other numbers of ranks: the graph is cut into as
+many parts, rows are counted, a step's work is measured here, and the network is that of --network with as many machines
+as it takes; each rank has as many seeds in a step as the recipe's. One process does this: start it without mpirun.
 """
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,8 @@ from windrow.launch.recipe_file import read_recipe
 
 if TYPE_CHECKING:
     from windrow.comm.links import Links
+    from windrow.gnn.cache_choice import Sampling
+    from windrow.gnn.epoch_estimate import StepWork
     from windrow.gnn.partitioned import PartitionedGraph
     from windrow.launch.recipe import Recipe
     from windrow.launch.recommendation_recipe import RecommendationRecipe
@@ -45,13 +49,14 @@ examples:
   windrow explain examples/tolokers.toml --set cache.memory_gib=0.0001 --alphas 0,0.1,0.5
   mpirun -n 2 windrow network --out links.json
   windrow explain examples/tolokers.toml --network links.json --ranks-per-machine 2
+  windrow explain examples/coauthor_physics.toml --network examples/network.toml --scale 4,16,64
   windrow explain examples/parquet_log.toml --ranks 4
   windrow explain examples/parquet_log.toml --table-bytes 20000
 
 docs/caching.md, docs/deduplication.md and docs/compression.md say how it is worked out, and what the columns are.
 """
 
-OF_CACHES = ("ranks_per_machine", "alphas", "plot")
+OF_CACHES = ("ranks_per_machine", "alphas", "plot", "scale")
 OF_LOGS = ("ranks", "rows", "table_bytes", "table_form")
 """Options of one kind of recipe."""
 
@@ -63,6 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_ranks_per_machine(parser)
     parser.add_argument(
         "--alphas", type=_alphas, metavar="A,B,...", help="replication factors to show, for example 0,0.1,0.5"
+    )
+    parser.add_argument(
+        "--scale", type=_numbers, metavar="N,N,...", help="of a graph: how training would go on so many ranks"
     )
     parser.add_argument("--ranks", type=int, metavar="N", help="of a log: how many ranks will train (1)")
     parser.add_argument("--rows", type=int, metavar="N", help="of a log: about the most samples to look at (262144)")
@@ -79,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     recipe = load_any_recipe(arguments.recipe, arguments.overrides)
     if isinstance(recipe, Recipe):
         _refuse_options(arguments, OF_LOGS, "the recipe of a graph")
-        return _explain_caches(recipe, arguments)
+        return _explain_caches(recipe, arguments) if arguments.scale is None else _explain_scale(recipe, arguments)
     _refuse_options(arguments, OF_CACHES, "the recipe of a log")
     if arguments.table_bytes is not None:
         return _explain_forms(recipe, arguments)
@@ -160,6 +168,35 @@ def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _explain_scale(recipe: "Recipe", arguments: argparse.Namespace) -> int:
+    from windrow.comm.links import described_links
+    from windrow.gnn.partitioned import PartitionedGraph
+    from windrow.gnn.readers import read_graph
+    from windrow.gnn.simulation import describe_scales, simulate
+    from windrow.launch.known_links import read_description
+
+    if recipe.full_graph.enabled:
+        raise RecipeError("--scale is for minibatches: windrow explain without it says what full-graph training sends")
+    if arguments.network is None:
+        raise RecipeError("--scale wants a description of the network, --network FILE (*.toml): of one of its machines")
+    network, graph = read_description(arguments.network), read_graph(recipe.graph)
+    per_rank, found = max(1, recipe.training.batch_size // recipe.partition.num_parts), []
+    for ranks in arguments.scale:
+        nodes = -(-ranks // network.ranks_per_node)
+        described = replace(network, nodes=nodes, ranks_per_node=-(-ranks // nodes), node_rates={})
+        links = described_links(described).of_first(ranks)
+        sampling = replace(recipe.sampling, batch_size=per_rank * ranks)
+
+        def measure(view: PartitionedGraph, links: "Links" = links, sampling: "Sampling" = sampling) -> "StepWork":
+            return step_work(view, recipe, links, arguments.ranks_per_machine, sampling=sampling)[0]
+
+        found.append(simulate(graph, sampling, ranks, links, measure, pipelined=recipe.pipeline.depth > 0))
+    about = f"{graph.num_vertices:,} vertices; {per_rank:,} seeds of each rank in a step; network: {arguments.network}"
+    print(f"{recipe.name}: {about}\n\n{describe_scales(found)}")
+    write_json(arguments.json, [asdict(one) for one in found])
+    return 0
+
+
 def _explain_full_graph(
     recipe: "Recipe", arguments: argparse.Namespace, graph: "PartitionedGraph", links: "Links | None", network: str
 ) -> int:
@@ -188,6 +225,17 @@ def _refuse_options(arguments: argparse.Namespace, names: tuple[str, ...], recip
             raise RecipeError(
                 f"--{name.replace('_', '-')} says nothing about {recipe}, {arguments.recipe}: leave it out"
             )
+
+
+def _numbers(text: str) -> list[int]:
+    """Of the command line."""
+    try:
+        values = [int(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: give whole numbers, as in 8,64,512") from None
+    if min(values) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: numbers from 1")
+    return values
 
 
 def _alphas(text: str) -> list[float]:

@@ -190,3 +190,31 @@ def test_a_log(planted_recipes: dict[str, Path], tmp_path: Path, capsys: pytest.
     assert "one rank sends nothing" in capsys.readouterr().out
     with pytest.raises(RecipeError, match="--ranks 0: expected at least 1"):
         explain_with(recipe, "--ranks", 0)
+
+
+def test_other_numbers_of_ranks(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a graph that nobody has partitioned."""
+    described, measured, out = tmp_path / "network.toml", tmp_path / "links.json", tmp_path / "scale.json"
+    described.write_text(
+        'nodes = 2\nranks_per_node = 2\nrate = "1gbit"\nnode_rates = { 1 = "5gbit" }\n', encoding="utf-8"
+    )
+    measured.write_text("{}", encoding="utf-8")
+    nowhere = ("--set", f"store={tmp_path / 'nowhere'}", "--set", "partition.method=random")
+    asked = (recipe, *nowhere, "--network", described, "--scale", "2,8", "--json", out)
+    assert explain_with(*asked) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("tolokers: 11,758 vertices; 512 seeds of each rank in a step; network: ")
+    found = json.loads(out.read_text("utf-8"))
+    assert [one["ranks"] for one in found] == [2, 8]
+    assert found[0]["steps"] > found[1]["steps"]
+    # Two ranks are on one machine.
+    assert found[0]["time"]["reduction_s"] / found[0]["steps"] < found[1]["time"]["reduction_s"] / found[1]["steps"]
+    with pytest.raises(RecipeError, match="expected a description of a network"):
+        explain_with(recipe, *nowhere, "--network", measured, "--scale", "2")
+    with pytest.raises(RecipeError, match="--scale wants a description of the network"):
+        explain_with(recipe, *nowhere, "--scale", "2")
+    with pytest.raises(RecipeError, match="--scale is for minibatches"):
+        explain_with(recipe, *nowhere, "--set", "full_graph.enabled=true", "--network", described, "--scale", "2")
+    for wrong in ("2,x", "0"):
+        with pytest.raises(SystemExit):
+            explain_with(recipe, "--scale", wrong)

@@ -256,3 +256,29 @@ def test_rows_are_placed_where_they_are_looked_up(tmp_path: Path, capsys: pytest
         assert not surveyed_table_specs(recipe, store, 32)[0].near
     finally:
         del PLANNERS["rows in order"]
+
+
+def test_rows_are_counted_after_transforms(tmp_path: Path) -> None:
+    """Of ids that are hashed to fewer rows, and of a feature that is made of a dense column."""
+    draw = np.random.default_rng(1)
+    items, prices = draw.integers(0, 500, 400), draw.normal(size=400).round(3)
+    lines = [f"{n % 2},{item},{price}" for n, (item, price) in enumerate(zip(items, prices, strict=True))]
+    (tmp_path / "log.csv").write_text("\n".join(["label,item,price", *lines]), encoding="utf-8")
+    path = tmp_path / "clicks.toml"
+    path.write_text(
+        'store = "store"\n[log]\npaths = ["log.csv"]\nformat = "csv"\ndense = ["price"]\ndense_transform = "none"\n'
+        '[log.features.item]\nids = "rows"\nrows = 500\n[split]\nby = "hash"\nfractions = [1.0, 0.0, 0.0]\n'
+        "[transforms.item]\nhash_rows = 20\n"
+        '[transforms.bucket]\ndense = "price"\nbucketise = [-0.5, 0.5]\n[plan]\nplanner = "oper"\n',
+        encoding="utf-8",
+    )
+    recipe = load_recommendation_recipe(path)
+    store = prepare_log(recipe.store, recipe.log, recipe.split)
+    counts = log_tables.count_table_rows(store, log_tables.log_transforms(recipe, store))
+    assert counts["bucket"].tolist() == np.bincount(np.searchsorted([-0.5, 0.5], prices, "right")).tolist()
+    assert (len(counts["item"]), counts["item"].sum()) == (20, 400)
+    assert log_tables.count_table_rows(store)["item"].tolist() == np.bincount(items, minlength=500).tolist()
+    specs = {spec.name: spec for spec in surveyed_table_specs(recipe, store, 2)}
+    assert (specs["item"].rows, specs["bucket"].rows) == (20, 3)
+    assert sum(specs["item"].access) == pytest.approx(1)
+    assert plan_tables(recipe, store, 2)

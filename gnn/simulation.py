@@ -1,0 +1,162 @@
+"""How minibatch training on a graph would go on many ranks, from pieces that are measured on one.
+
+For a number of ranks the graph is cut into as many parts, really. What some of the ranks ask for is worked out from the
+topology, as `windrow.gnn.explain_caches` does for all of a few; what others ask for is their mean. A step's work is
+measured, with the seeds that a rank would have, and the network is one that is described or was measured::
+
+    cut into N parts --> rows asked for, of some ranks --+
+    minibatches of these parts, run here -------------------> seconds of an epoch (`windrow.gnn.epoch_estimate`)
+    links between N ranks -------------------------------+
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from windrow.caching.selection import cache_capacity, rows_that_fit
+from windrow.comm.errors import RecipeError
+from windrow.comm.links import Links
+from windrow.gnn.cache_choice import Sampling, rank_part, row_sizes
+from windrow.gnn.epoch_estimate import ID_BYTES, EpochTime, StepWork, estimate_epoch
+from windrow.gnn.graph import Graph
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.partition.book import PartitionBook
+from windrow.partition.options import PartitionOptions
+from windrow.partition.partitioners import partition_graph
+from windrow.training.terminal import byte_size, count, table
+
+__all__ = ["ScaleEstimate", "describe_scales", "simulate"]
+
+RANKS_LOOKED_AT = 8
+"""Of all, at even distances: each costs one pass over the edges for each hop."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScaleEstimate:
+    """What training on so many ranks would be. Rows and bytes are means over the ranks that were looked at."""
+
+    ranks: int
+    steps: int
+    """In an epoch."""
+    input_rows: float
+    """Rows, local and remote, that a minibatch of a rank needs."""
+    remote_rows: float
+    """Of these, what it asks others for."""
+    received_bytes: float
+    """That a rank gets for them in a step."""
+    memory_bytes: int
+    """Features of a rank, its own and copies of others', the largest."""
+    work: StepWork
+    """Of a step."""
+    time: EpochTime
+    """Of an epoch."""
+    pipelined: bool
+    """Whether the network works while minibatches are sampled and computed."""
+
+    @property
+    def seconds(self) -> float:
+        """Of an epoch."""
+        return self.time.seconds(pipelined=self.pipelined)
+
+
+def simulate(
+    graph: Graph,
+    sampling: Sampling,
+    ranks: int,
+    links: Links,
+    measure: Callable[[PartitionedGraph], StepWork],
+    *,
+    pipelined: bool = True,
+    partition: PartitionOptions | None = None,
+) -> ScaleEstimate:
+    """Work out how training would go on so many ranks.
+
+    Args:
+        graph: in memory.
+        sampling: how minibatches are made; its batch size is of all ranks together.
+        ranks: how many.
+        links: between them.
+        measure: of a view of the graph in so many parts, what a step costs: see
+            `windrow.gnn.epoch_estimate.measure_step_work`.
+        pipelined: whether the network works while minibatches are sampled and computed.
+        partition: how the graph is cut; None: as `windrow.gnn.partitioned.partition` does.
+
+    Raises:
+        RecipeError: links of another number of ranks, or more ranks than training vertices or seeds.
+
+    Cost: cutting the graph, and for each of `RANKS_LOOKED_AT` ranks one pass over the edges for each hop.
+    """
+    if links.size != ranks:
+        raise RecipeError(f"{ranks} ranks on a network of {links.size}: give links of as many")
+    if ranks > min(len(graph.train_ids), sampling.batch_size):
+        raise RecipeError(
+            f"{ranks} ranks, but {len(graph.train_ids)} training vertices and a batch_size of {sampling.batch_size}: "
+            "each needs one seed at least in a step"
+        )
+    options = partition or PartitionOptions(restarts=1, refine_cycles=1)
+    assignment = partition_graph(
+        graph.indptr.numpy(),
+        graph.indices.numpy(),
+        replace(options, num_parts=ranks),
+        train_ids=graph.train_ids.numpy(),
+        validation_ids=graph.validation_ids.numpy() if len(graph.validation_ids) else None,
+    )
+    view = PartitionedGraph.from_graph(graph, PartitionBook.from_assignment(assignment, ranks), 0)
+    row_bytes, wire_row_bytes = row_sizes(sampling.sampler, sampling.wire, view.features)
+    looked_at = range(0, ranks, max(1, ranks // RANKS_LOOKED_AT))[:RANKS_LOOKED_AT]
+    samplers, steps, found, kept = view.samplers(), 0, [], []
+    input_rows = 0.0
+    for part in looked_at:
+        ranking = rank_part(view, part, sampling, samplers=samplers)
+        if isinstance(sampling.cache.alpha, str):
+            capacity = min(
+                ranking.worthwhile(sampling.epochs), rows_that_fit(sampling.cache.memory_gib, wire_row_bytes)
+            )
+        else:
+            capacity = cache_capacity(sampling.cache.alpha, graph.num_vertices, ranks)
+        found.append(ranking.expected_rows([capacity])[0])
+        kept.append(ranking.num_kept(capacity))
+        steps, input_rows = ranking.steps, input_rows + ranking.input_rows / len(looked_at)
+    remote_rows = float(np.sum(found)) / len(looked_at) / steps
+    asked = np.full((ranks, ranks), remote_rows / max(1, ranks - 1))
+    np.fill_diagonal(asked, 0.0)
+    asked[list(looked_at)] = np.array(found) / steps
+    work = measure(view)
+    largest = max(map(view.book.part_size, range(ranks)))
+    return ScaleEstimate(
+        ranks=ranks,
+        steps=steps,
+        input_rows=input_rows / steps,
+        remote_rows=remote_rows,
+        received_bytes=remote_rows * wire_row_bytes,
+        memory_bytes=largest * row_bytes + max(kept) * wire_row_bytes,
+        work=work,
+        time=estimate_epoch(work, links, asked if ranks > 1 else None, wire_row_bytes, steps=steps),
+        pipelined=pipelined,
+    )
+
+
+def describe_scales(found: Sequence[ScaleEstimate]) -> str:
+    """A table, a row for each number of ranks."""
+    first = found[0]
+
+    def row(one: ScaleEstimate) -> dict[str, Any]:
+        step = 1e3 / one.steps
+        return {
+            "ranks": one.ranks,
+            "steps": one.steps,
+            "rows": count(one.input_rows),
+            "remote": count(one.remote_rows),
+            "gets": byte_size(one.received_bytes + ID_BYTES * one.remote_rows),
+            "features": byte_size(one.memory_bytes),
+            "work ms": step * max(one.time.processor_s, one.time.device_s),
+            "exchange ms": step * one.time.exchange_s,
+            "sums ms": step * one.time.reduction_s,
+            "step ms": step * one.seconds,
+            "epoch s": one.seconds,
+            "faster": first.seconds / one.seconds,
+        }
+
+    return table([row(one) for one in found])
