@@ -203,7 +203,7 @@ def train_rows(task: Mapping[str, Any]) -> dict[str, float]:
             values = trainer.evaluate()
             best = max(best, (values["validation"]["accuracy"], values["test"]["accuracy"]))
     stored = sum(spec.rows * spec.dim * torch.float32.itemsize for spec in rows.stored_specs())
-    codes = CODE_BYTES * CODE_PARTS * part.num_vertices * (task["form"] == BY_CLUSTER)
+    codes = CODE_BYTES * part.num_vertices * (task["form"] == BY_CLUSTER)
     return {"validation": 100 * best[0], "test": 100 * best[1], "bytes": stored + codes}
 
 
@@ -218,9 +218,9 @@ def compressed(program: Program) -> Findings:
     sizes: dict[str, dict[str, Any]] = {form: {"compression": 1 / share} for form in forms if form != DENSE}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "clusters.npy"
-        np.save(file, np.repeat(clusters[:, None], CODE_PARTS, axis=1))
+        np.save(file, clusters)
         # Codes take their part.
-        of_codes = CODE_BYTES * CODE_PARTS / (DIM * torch.float32.itemsize)
+        of_codes = CODE_BYTES / (DIM * torch.float32.itemsize)
         sizes[BY_CLUSTER] = {"compression": 1 / (share - of_codes), "code_file": str(file)}
         tasks: list[dict[str, Any]] = [
             {"what": "compressed", "graph": str(path), "form": form, "size": sizes.get(form, {})}

@@ -102,8 +102,10 @@ class Codes(Form):
         refuse_unless_smaller(table, stored, "codes")
         # Helpers are zero at first, so that what is clustered is as a row without them would be.
         super().__init__([table], stored, [scale_of(options, table), 0.0][:books])
-        self.codes = torch.empty(table.num_rows, self.parts, dtype=torch.int32)
-        """[rows, parts] entries, once they are no hashes; memory that is not written takes no room before."""
+        columns = self.parts if self._given is None or self._every else self._given.shape[1]
+        self.codes = torch.empty(table.num_rows, columns, dtype=torch.int32)
+        """[rows, parts] entries, or [rows, 1] of all parts, once they are no hashes; memory that is not written takes
+        no room before."""
         self._sketch = options.code_sketch
         self._of_robe = replace(options, robe_block=self.width, robe_published_code=False)
         self._begin()
@@ -112,7 +114,8 @@ class Codes(Form):
         """See `Form.rows`."""
         del table
         if self._is_learnt:
-            vectors = self._entries(stored[0], self.codes[ids.cpu()].to(ids.device).long())
+            chosen = self.codes[ids.cpu()].to(ids.device).long()
+            vectors = self._entries(stored[0], chosen.expand(-1, self.parts))
         else:
             vectors = self._hashed[0](ids, stored[0])
         return vectors + self._hashed[1](ids, stored[1]) if len(stored) > 1 else vectors
@@ -129,7 +132,7 @@ class Codes(Form):
     def _begin(self) -> None:
         self._is_learnt, self._steps = self._given is not None, 0
         if self._given is not None:
-            self.codes.copy_(self._given)
+            self.codes = self._given.expand(-1, self.codes.shape[1]).clone()
         self._hash_helpers(0)
 
     def _hash_helpers(self, clusterings: int) -> None:
@@ -181,7 +184,7 @@ class Codes(Form):
         else:
             self._is_learnt = len(part.tensor) > 0
             if self._is_learnt:
-                self.codes.copy_(part.tensor)
+                self.codes = part.tensor.to(self.codes, copy=True)
         return True
 
     def _hash(self, number: int, book: LocalTable) -> Callable[[Tensor, Tensor], Tensor]:
@@ -210,6 +213,7 @@ class Codes(Form):
         def of_part(part: int, ids: Tensor) -> Tensor:
             return vectors(ids)[:, part * self.width : (part + 1) * self.width]
 
+        self.codes = self.codes.expand(-1, self.parts).clone()
         books = [self._cluster(part, partial(of_part, part)) for part in range(self.parts)]
         self._is_learnt = True
         return [torch.cat(books), *(torch.zeros(found.num_rows, found.dim) for found in self.stored[1:])]
@@ -226,22 +230,25 @@ class Codes(Form):
 
 
 def read_codes(path: Path, table: LocalTable, parts: int) -> Tensor:
-    """Codes of a .npy file: int32 [rows, parts].
+    """Codes of a .npy file: int32 [rows, parts], or [rows, 1] of all parts.
 
     Raises:
-        RecipeError: it cannot be read, or does not hold one code for each row and part, from 0 on.
+        RecipeError: it cannot be read, or does not hold one code for each row and part, or for each row, from 0 on.
     """
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise RecipeError(f"table {table.name!r}: code_file = {path}: {error}") from error
-    shapes = [(table.num_rows, parts), (table.num_rows,)] if parts == 1 else [(table.num_rows, parts)]
-    if found.shape not in shapes or found.dtype.kind not in "iu" or (found.size and found.min() < 0):
+    if (
+        found.shape not in {(table.num_rows, parts), (table.num_rows, 1), (table.num_rows,)}
+        or found.dtype.kind not in "iu"
+        or (found.size and found.min() < 0)
+    ):
         raise RecipeError(
             f"table {table.name!r}: code_file = {path} holds {found.dtype} {list(found.shape)}: it should hold numbers "
-            f"from 0 on, {table.num_rows} rows of {parts} (code_parts)"
+            f"from 0 on, {table.num_rows} rows of {parts} (code_parts) or of one"
         )
-    return torch.from_numpy(found.reshape(table.num_rows, parts).astype(np.int32))
+    return torch.from_numpy(found.reshape(table.num_rows, -1).astype(np.int32))
 
 
 def k_means(vectors: Tensor, clusters: int) -> Tensor:

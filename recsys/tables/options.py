@@ -324,9 +324,9 @@ class TableOptions:
     each row and part. 0: codes are hashes, or those of tables.pretrained. What helpers have learnt since is lost, so
     let the last time be well before the end."""
     code_file: PathOption | None = None
-    """codes only: codes in place of hashes, a .npy file of whole numbers [rows, code_parts] from 0 on, row k for id k:
-    clusters of a graph's vertices, say. A part of a row is then an entry of its code, which others have too, and one
-    that a hash names, of all entries that `compression` leaves; codes take 4 bytes for each row and part more."""
+    """codes only: codes in place of hashes, a .npy file of whole numbers from 0 on, row k for id k, [rows, code_parts]
+    or [rows] for all parts: clusters of a graph's vertices, say. A part of a row is then an entry of its code, which
+    others have too, and one that a hash names, of all entries that `compression` leaves. Codes take 4 bytes each more."""
     code_sketch: Sketch = "rows"
     """codes only: where entries begin that hashes choose. rows: where one ends; robe: at any number of all codebooks
     of a table, with signs, as blocks of robe do."""

@@ -34,8 +34,8 @@ def run_example(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 def test_every_example_is_tested_and_short(repository: Path) -> None:
     examples = sorted((repository / "examples").glob("*.py"))
-    tested = ["compare_partitioners", "compare_runs", "daily_run", "graph_of_log", "next_item", "own_click_model"]
-    assert [path.stem for path in examples] == [*tested, "own_graph", "train_from_recipe"]
+    tested = ["compare_partitioners", "compare_runs", "daily_run", "graph_of_log", "joint_graph", "next_item"]
+    assert [path.stem for path in examples] == [*tested, "own_click_model", "own_graph", "train_from_recipe"]
     assert max(len(path.read_text().splitlines()) for path in examples) < 100
 
 
@@ -94,6 +94,30 @@ def test_graph_of_log(
         said = [line.split() for line in lines if line.startswith("first rows ")]
         assert [words[2] for words in said] == ["random:", "from_graph:"]
         assert min(float(words[-1]) for words in said) > 0.7
+
+
+@ON_ONE_AND_TWO_RANKS
+def test_joint_graph(
+    run_example: RunExample,
+    prepare_clicks: Callable[[Path], None],
+    click_recipe: Callable[..., Any],
+    shared_tmp_path: Path,
+    ranks: int,
+) -> None:
+    recipe = shared_tmp_path / "clicks.toml"
+    if launched_rank() == 0:
+        prepare_clicks(shared_tmp_path)
+        write_toml(recipe, click_recipe(shared_tmp_path).settings())
+    meet(ranks)
+    areas = {}
+    for weight in ("0.1", "0"):
+        lines = run_example("joint_graph.py", str(recipe), "--link", "user,item", "--weight", weight)
+        if launched_rank() == 0:
+            assert len(lines) == 3
+            areas[weight] = float(lines[-1].split()[-1])
+    if launched_rank() == 0:
+        assert min(areas.values()) > 0.6
+        assert areas["0.1"] != areas["0"]
 
 
 @ON_ONE_AND_TWO_RANKS

@@ -161,10 +161,30 @@ def test_codes_that_are_given(tmp_path):
     assert torch.equal(form.codes, chosen.int())
 
 
+def test_one_code_for_all_parts(tmp_path):
+    chosen = np.random.default_rng(1).integers(0, 7, 400)
+    np.save(tmp_path / "one.npy", chosen)
+    np.save(tmp_path / "each.npy", np.stack([chosen, chosen], 1))
+    one, each = (make(code_file=tmp_path / f"{name}.npy") for name in ("one", "each"))
+    values = random_values(one)
+    assert torch.equal(one.whole_table("t", values), each.whole_table("t", values))
+    assert (one.index_bytes(), each.index_bytes()) == (4 * 400, 8 * 400)
+    other = make(code_file=tmp_path / "one.npy")
+    one.codes[0] = 3
+    for part in one.state(replicated=False):
+        other.load(part)
+    assert torch.equal(other.codes, one.codes)
+    one.nearest([one.whole_table("t", values)])
+    assert one.codes.shape == (400, 2)
+
+
 @pytest.mark.parametrize(
     ("codes", "said"),
     [
-        (np.zeros((400, 3), np.int64), r"int64 \[400, 3\]: it should hold numbers from 0 on, 400 rows of 2"),
+        (
+            np.zeros((400, 3), np.int64),
+            r"int64 \[400, 3\]: it should hold numbers from 0 on, 400 rows of 2 .* or of one",
+        ),
         (np.zeros((400, 2)), r"float64 \[400, 2\]"),
         (np.full((400, 2), -1), "numbers from 0 on"),
         (np.full((400, 2), 39), "name 40 entries of each part, and compression = 10 allows for 40, helpers included"),
