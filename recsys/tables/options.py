@@ -326,7 +326,7 @@ class TableOptions:
     code_file: PathOption | None = None
     """codes only: codes in place of hashes, a .npy file of whole numbers from 0 on, row k for id k, [rows, code_parts]
     or [rows] for all parts: clusters of a graph's vertices, say. A part of a row is then an entry of its code, which
-    others have too, and one that a hash names, of all entries that `compression` leaves. Codes take 4 bytes each more."""
+    others have too, and one that a hash names, of all entries that `compression` leaves. A code takes 4 bytes more."""
     code_sketch: Sketch = "rows"
     """codes only: where entries begin that hashes choose. rows: where one ends; robe: at any number of all codebooks
     of a table, with signs, as blocks of robe do."""
