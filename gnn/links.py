@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -53,6 +54,9 @@ class Links:
     times: Tensor | None = None
     """[n] when each training edge was made, in any unit: then negatives of an edge are vertices that have been joined
     to something by then. None: any vertices are."""
+    weights: Tensor | None = None
+    """float32 [n] that the losses of training edges are multiplied by: 1 on average, so that rates mean what they do
+    without. None: each counts as much."""
 
 
 def split_links(
@@ -132,6 +136,8 @@ class LinkSeeds(SeedTask):
     joined: Tensor | None = None
     """int64 [2, m], then: edges of the minibatch, and others whose v their u is joined to, or is itself, or which comes
     later."""
+    weights: Tensor | None = None
+    """float32 [n], of the losses of these edges."""
 
 
 class _Pool:
@@ -218,15 +224,16 @@ class LinkObjective:
             self._links[split] = new[pairs]
         if not links.train.numel():
             raise DataError("there are no links to train on: give the graph edges")
-        if links.times is not None:
-            digest.update(links.times.contiguous().numpy().tobytes())
+        for of_edges in (links.times, links.weights):
+            if of_edges is not None:
+                digest.update(of_edges.contiguous().numpy().tobytes())
         self.fingerprint = digest.hexdigest()
         self.num_links = links.train.shape[1]
         """Training edges, over all ranks."""
         self.k = k
         self._negatives = negatives
         self._num_negatives, self._hardest = num_negatives, hardest_negatives
-        self._loss = loss or F.cross_entropy
+        self._loss = loss or partial(F.cross_entropy, reduction="none")
         self._evaluation_negatives = evaluation_negatives
         self._others = new[slice(*_range_of_destinations(graph, links))]
         """Vertices that could stand in the place of a link's v."""
@@ -234,6 +241,11 @@ class LinkObjective:
         sources = self._links["train"][0]
         self._owned = ((sources >= start) & (sources < stop)).numpy()
         self._times, self._since = self._read_times(links.times)
+        self._weights = links.weights
+        if self._weights is not None and self._weights.shape != (self.num_links,):
+            raise DataError(
+                f"weights are {list(self._weights.shape)}, and there are {self.num_links} training links: one for each"
+            )
         if negatives == "in-batch":
             self._list_neighbours()
         else:
@@ -305,6 +317,7 @@ class LinkObjective:
             sources=among[:, 0],
             candidates=among[:, 1] if in_batch else among[:, 1:],
             joined=self._left_out(pairs.numpy(), self._times[chosen]) if in_batch else None,
+            weights=None if self._weights is None else self._weights[torch.from_numpy(chosen)],
         )
 
     def _left_out(self, pairs: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> Tensor:
@@ -366,7 +379,8 @@ class LinkObjective:
                 in_batch = False
             hardest = scores[:, 1:].topk(min(self._hardest, scores.shape[1] - 1), 1).values
             scores = torch.cat([scores[:, :1], hardest], 1)
-        return summed_loss(self._loss, scores, count if in_batch else torch.zeros_like(count))
+        weights = None if seeds.weights is None else seeds.weights.to(scores.device)
+        return summed_loss(self._loss, scores, count if in_batch else torch.zeros_like(count), weights)
 
     @torch.no_grad()
     def measure(

@@ -286,6 +286,37 @@ def test_the_hardest_negatives_count(negatives: str) -> None:
         torch.testing.assert_close(few, torch.cat([own[positive : positive + 1], others.sort(descending=True)[0][:3]]))
 
 
+def test_losses_of_links_have_weights() -> None:
+    graph, links = unlabelled_links()
+    part = gnn.partition(graph, Loopback.single())
+    weights = torch.rand(links.train.shape[1], generator=torch.Generator().manual_seed(1))
+    weighted = replace(links, weights=weights)
+    single = nn.CrossEntropyLoss(reduction="none")
+    seen = list[Tensor]()
+
+    def keep(scores: Tensor, labels: Tensor) -> Tensor:
+        seen.append(single(scores, labels))
+        return seen[-1]
+
+    objective = objective_of(part, weighted, negatives="in-batch", loss=keep)
+    objective.start(batch_size=50, seed=2)
+    seeds = objective.seeds(0, 0)
+    vectors = torch.randn(len(seeds.seeds), 4, generator=torch.Generator().manual_seed(1))
+    found = objective.loss(nn.Identity(), vectors, seeds)
+    of_pair = dict(zip(map(tuple, links.train.T.tolist()), weights.tolist(), strict=True))
+    original = part.original_ids[seeds.seeds]
+    pairs = zip(original[seeds.sources].tolist(), original[seeds.candidates].tolist(), strict=True)
+    (losses,) = seen
+    torch.testing.assert_close(found, (losses * torch.tensor([of_pair[pair] for pair in pairs])).sum())
+    assert objective_of(part, links).fingerprint != objective.fingerprint
+    with pytest.raises(DataError, match=r"weights are \[2\], and there are"):
+        objective_of(part, replace(links, weights=weights[:2]))
+    # A loss that gives one number for all cannot be weighted.
+    of_mean = objective_of(part, weighted, negatives="in-batch", loss=nn.functional.cross_entropy)
+    with pytest.raises(RecipeError, match="return one value for each row"):
+        of_mean.loss(nn.Identity(), vectors, seeds)
+
+
 def test_lightgcn_learns_from_sampled_neighbours_too() -> None:
     graph, links = unlabelled_links()
     single = Loopback.single()
