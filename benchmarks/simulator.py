@@ -51,7 +51,7 @@ LATENCY_US = 50.0
 CHECKED = (FIRST, PIPELINE, FINAL)
 SCALED = {False: (8, 64, 256, 1024), True: (8, 64)}
 SCALED_WAIT_S = 0.02
-REPEATS = {False: 3, True: 1}
+REPEATS = {False: 2, True: 1}
 AIM = 0.15
 BASE = Scale(**{**vars(salient.COMPUTED), **IN_SHORT, **WAITS})
 
