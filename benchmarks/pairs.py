@@ -2,8 +2,8 @@
 
 Which ones go together, and that each pair learns what it has to, says docs/pairs.md; this is what it is worth.
 
-    graph   the graph, model and minibatches of `salient.py`: the pipeline, the VIP cache (alpha .32), rows in 8 bits,
-            and sums of gradients in 8 bits, each alone; and all of them
+    graph   the graph of 100,000 vertices, model and minibatches of `salient.py` in short form: the pipeline, the VIP
+            cache (alpha .32), rows in 8 bits, and sums of gradients in 8 bits, each alone; and all of them
     log     the log and the sequence model of `recd_train.py`: RecD (O1 to O7), vectors and gradients in 8 bits, two
             parts of each minibatch (``training.accumulate``), and OPER's plan, each alone; and all but what RecD makes
             worse, then all of them
@@ -70,7 +70,6 @@ ON_LOG: dict[str, tuple[tuple[str, ...], Sections]] = {
 }
 """Switches of RecD, and settings by section."""
 SINGLES = {"graph": tuple(ON_GRAPH)[1:-1], "log": tuple(ON_LOG)[1:5]}
-SAMPLES_OF_STEP = {False: 4096, True: 1024}
 
 
 class Epochs:

@@ -162,6 +162,7 @@ class FullGraphLinkTask(_LearnsLinks, WholeGraphTask[LinkSeeds]):
         num_layers: blocks that the model takes; None: those of a `GNN`, or its own ``num_layers``.
         negatives: what they are.
         num_negatives: K.
+        hardest_negatives: H.
         loss: of scores and labels.
         k: of hits@k.
         evaluation_negatives: that each measured edge is ranked among.

@@ -55,7 +55,7 @@ class Links:
     """[n] when each training edge was made, in any unit: then negatives of an edge are vertices that have been joined
     to something by then. None: any vertices are."""
     weights: Tensor | None = None
-    """float32 [n] that the losses of training edges are multiplied by: 1 on average, so that rates mean what they do
+    """[n] that the losses of training edges are multiplied by: 1 on average, so that rates mean what they do
     without. None: each counts as much."""
 
 
@@ -134,8 +134,9 @@ class LinkSeeds(SeedTask):
     candidates: Tensor
     """int64 [n, 1 + K], where v and the negatives are; [n] all v where negatives are those of the minibatch."""
     joined: Tensor | None = None
-    """int64 [2, m], then: edges of the minibatch, and others whose v their u is joined to, or is itself, or which comes
-    later."""
+    """int64 [2, m], then: edges of the minibatch, and others whose v their u is joined to, or is itself."""
+    times: tuple[Tensor, Tensor] | None = None
+    """int64 [n] each, then, where edges have times: that of each edge, and of the first edge of each v."""
     weights: Tensor | None = None
     """float32 [n], of the losses of these edges."""
 
@@ -224,9 +225,15 @@ class LinkObjective:
             self._links[split] = new[pairs]
         if not links.train.numel():
             raise DataError("there are no links to train on: give the graph edges")
-        for of_edges in (links.times, links.weights):
+        for name in ("times", "weights"):
+            of_edges: Tensor | None = getattr(links, name)
             if of_edges is not None:
-                digest.update(of_edges.contiguous().numpy().tobytes())
+                if of_edges.shape != links.train.shape[1:] or not bool(of_edges.isfinite().all()):
+                    raise DataError(
+                        f"{name} are {list(of_edges.shape)}, and there are {links.train.shape[1]} training links: give "
+                        "one finite number for each"
+                    )
+                digest.update(name.encode() + of_edges.double().contiguous().numpy().tobytes())
         self.fingerprint = digest.hexdigest()
         self.num_links = links.train.shape[1]
         """Training edges, over all ranks."""
@@ -241,11 +248,7 @@ class LinkObjective:
         sources = self._links["train"][0]
         self._owned = ((sources >= start) & (sources < stop)).numpy()
         self._times, self._since = self._read_times(links.times)
-        self._weights = links.weights
-        if self._weights is not None and self._weights.shape != (self.num_links,):
-            raise DataError(
-                f"weights are {list(self._weights.shape)}, and there are {self.num_links} training links: one for each"
-            )
+        self._weights = None if links.weights is None else links.weights.float()
         if negatives == "in-batch":
             self._list_neighbours()
         else:
@@ -275,12 +278,8 @@ class LinkObjective:
         """Of each training edge which of the times in their order is its own; and that of each vertex' first edge."""
         if given is None:
             return np.zeros(self.num_links, np.int64), None
-        if given.shape != (self.num_links,):
-            raise DataError(
-                f"times are {list(given.shape)}, and there are {self.num_links} training links: one for each"
-            )
-        distinct, times = np.unique(given.numpy(), return_inverse=True)
-        since = np.full(self.graph.num_vertices, len(distinct))
+        distinct, inverse = given.unique(return_inverse=True)
+        times, since = inverse.numpy(), np.full(self.graph.num_vertices, len(distinct))
         for ends in self._links["train"].numpy():
             np.minimum.at(since, ends, times)
         return times, since
@@ -316,20 +315,19 @@ class LinkObjective:
             exclude=torch.cat([predicted, predicted.flip(0)], 1),
             sources=among[:, 0],
             candidates=among[:, 1] if in_batch else among[:, 1:],
-            joined=self._left_out(pairs.numpy(), self._times[chosen]) if in_batch else None,
+            joined=self._joined(*pairs.numpy()) if in_batch else None,
+            times=self._times_of(pairs[1], chosen) if in_batch else None,
             weights=None if self._weights is None else self._weights[torch.from_numpy(chosen)],
         )
 
-    def _left_out(self, pairs: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> Tensor:
-        """See `LinkSeeds.joined`."""
-        joined = self._joined(*pairs)
+    def _times_of(self, targets: Tensor, chosen: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor] | None:
+        """See `LinkSeeds.times`."""
         if self._since is None:
-            return joined
-        later = np.stack(np.nonzero(self._since[pairs[1]] > times[:, None]))
-        return torch.cat([joined, torch.from_numpy(later)], 1)
+            return None
+        return torch.from_numpy(self._times[chosen]), torch.from_numpy(self._since[targets.numpy()])
 
     def _joined(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> Tensor:
-        """Edges, and others whose v their u is joined to, or is itself."""
+        """See `LinkSeeds.joined`."""
         # The list of a u is looked at once, however many edges it has here.
         distinct, which = np.unique(sources, return_inverse=True)
         lists = distinct - self.graph.own_range[0]
@@ -371,6 +369,10 @@ class LinkObjective:
         if seeds.joined is not None:
             scores = scores.float() - self._log_shares[seeds.seeds[seeds.candidates]].to(scores.device)
             scores = scores.index_put(tuple(seeds.joined.to(scores.device)), scores.new_tensor(-torch.inf))
+            if seeds.times is not None:
+                times, since = (found.to(scores.device) for found in seeds.times)
+                # Negatives that come later.
+                scores = scores.masked_fill(since > times[:, None], -torch.inf)
         if self._hardest is not None:
             if in_batch:
                 # That of the edge first.

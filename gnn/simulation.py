@@ -47,7 +47,7 @@ class ScaleEstimate:
     received_bytes: float
     """That a rank gets for them in a step."""
     memory_bytes: int
-    """Features of a rank, its own and copies of others', the largest."""
+    """Features of a rank: of the largest part, and the most copies of others' that a rank was found to keep."""
     work: StepWork
     """Of a step."""
     time: EpochTime
@@ -105,7 +105,7 @@ def simulate(
     )
     view = PartitionedGraph.from_graph(graph, PartitionBook.from_assignment(assignment, ranks), 0)
     row_bytes, wire_row_bytes = row_sizes(sampling.sampler, sampling.wire, view.features)
-    looked_at = range(0, ranks, max(1, ranks // RANKS_LOOKED_AT))[:RANKS_LOOKED_AT]
+    looked_at = np.linspace(0, ranks - 1, min(RANKS_LOOKED_AT, ranks)).round().astype(int).tolist()
     samplers, steps, found, kept = view.samplers(), 0, [], []
     input_rows = 0.0
     for part in looked_at:
@@ -122,7 +122,7 @@ def simulate(
     remote_rows = float(np.sum(found)) / len(looked_at) / steps
     asked = np.full((ranks, ranks), remote_rows / max(1, ranks - 1))
     np.fill_diagonal(asked, 0.0)
-    asked[list(looked_at)] = np.array(found) / steps
+    asked[looked_at] = np.array(found) / steps
     work = measure(view)
     largest = max(map(view.book.part_size, range(ranks)))
     return ScaleEstimate(

@@ -45,7 +45,7 @@ __all__ = [
 
 PATHS = re.compile(
     r"store|run\.(folder|init_from)|graph\.path|graph\.edge_list\.vertex_file|log\.(paths|vocabularies_from)|"
-    r"split\.(validation|test)_paths|plan\.(file|cost_model)|tables\.pretrained\..+"
+    r"split\.(validation|test)_paths|plan\.(file|cost_model)|tables\.pretrained\..+|tables\.(.+\.)?code_file"
 )
 """Settings of a recipe that are paths."""
 

@@ -206,11 +206,15 @@ def _count_access(recipe: RecommendationSections, store: LogStore, world_size: i
     rows = {feature.table: feature.rows for feature in transforms.features}
     counts = {table: np.zeros(number, np.int64) for table, number in rows.items()}
     near = {table: np.zeros((world_size, RANGES), np.int64) for table in rows}
-    for first, columns in _read_sample(store, transforms, SAMPLE_ROWS):
+    seen = np.zeros(len(first_rows) - 1, np.int64)
+    """Samples of each rank."""
+    for first, number, columns in _read_sample(store, transforms, SAMPLE_ROWS):
+        bounds_here = np.clip(first_rows, first, first + number)
+        seen += bounds_here[1:] - bounds_here[:-1]
         for feature in transforms.features:
             read = columns[feature.name]
             counts[feature.table] += _named(read, feature)
-            bounds = read.offsets[np.clip(first_rows - first, 0, len(read.offsets) - 1)]
+            bounds = read.offsets[bounds_here - first]
             for rank, (start, stop) in enumerate(pairwise(bounds.tolist())):
                 ranges = read.values[start:stop].astype(np.int64) * RANGES // feature.rows
                 near[feature.table][rank] += np.bincount(ranges, minlength=RANGES)
@@ -226,11 +230,19 @@ def _count_access(recipe: RecommendationSections, store: LogStore, world_size: i
         surveyed = survey(recipe, store, ranks=world_size)
         samples = surveyed.counted_samples()
         for group in groups:
-            number, of_features = surveyed.distinct(group)
-            lists |= dict.fromkeys(group, number / samples)
+            distinct, of_features = surveyed.distinct(group)
+            lists |= dict.fromkeys(group, distinct / samples)
             ids_of_lists |= {name: ids / samples for name, ids in of_features.items()}
-    shares = {table: tuple(map(tuple, (found / found.sum()).tolist())) for table, found in near.items() if found.any()}
-    return LogAccess(access=access, hot=hot, near=shares if len(first_rows) > 2 else {}, lists=lists, ids=ids_of_lists)
+    shares = dict[str, tuple[tuple[float, ...], ...]]()
+    if len(seen) == world_size > 1 and seen.all():
+        # Of some ranks more samples were looked at than of others.
+        scale = (np.diff(first_rows) / seen)[:, None]
+        shares = {
+            table: tuple(map(tuple, (scale * found / (scale * found).sum()).tolist()))
+            for table, found in near.items()
+            if found.any()
+        }
+    return LogAccess(access=access, hot=hot, near=shares, lists=lists, ids=ids_of_lists)
 
 
 def _first_rows(recipe: RecommendationSections, store: LogStore, world_size: int) -> npt.NDArray[np.int64]:
@@ -271,7 +283,7 @@ def count_table_rows(store: LogStore, transforms: Transforms | None = None) -> d
     """
     transforms = transforms or Transforms({}, store.features, store.dense)
     counts = {feature.table: np.zeros(feature.rows, np.int64) for feature in transforms.features}
-    for _, columns in _read_sample(store, transforms, None):
+    for _, _, columns in _read_sample(store, transforms, None):
         for feature in transforms.features:
             counts[feature.table] += _named(columns[feature.name], feature)
     return counts
@@ -284,11 +296,11 @@ def _named(lists: Lists, feature: FeatureEntry) -> npt.NDArray[np.int64]:
 
 def _read_sample(
     store: LogStore, transforms: Transforms, most_samples: int | None
-) -> Iterator[tuple[int, dict[str, Lists]]]:
+) -> Iterator[tuple[int, int, dict[str, Lists]]]:
     """About so many samples of the training split, in row groups all over it; None: all of them.
 
     Yields:
-        The first row, and the ids of each feature, transformed.
+        The first row, how many there are, and the ids of each feature, transformed.
     """
     split = store.split("train")
     files = SplitFiles(split)
@@ -307,7 +319,8 @@ def _read_sample(
 
     for number, first in enumerate(files.offsets[:-1]):
         if number % every == 0:
-            yield int(first), files.read(number, choice.columns(), take)
+            rows = int(files.offsets[number + 1] - first)
+            yield int(first), rows, files.read(number, choice.columns(), take)
 
 
 def plan_workload(recipe: RecommendationSections, world_size: int, links: "Links | None") -> Workload:

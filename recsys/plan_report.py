@@ -62,7 +62,11 @@ def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> st
         "first, and lookups are per sample of its part of the minibatch"
     )
     shown = f"{table(by_table)}\n\n{table(by_rank)}{of_groups if plan.replica_groups > 1 else ''}"
-    local = [(local_share(plan, spec), spec.name) for spec in specs if spec.near and plan.replica_groups == 1]
+    local = [
+        (local_share(plan, spec), spec.name)
+        for spec in specs
+        if spec.near and plan.replica_groups == 1 and spec.name not in copied
+    ]
     if local:
         shares = ", ".join(f"{name} {share:.0%}" for share, name in local)
         shown += f"\n\nlookups of rows on the rank that makes them, as the log was counted: {shares}"

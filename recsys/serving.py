@@ -162,7 +162,10 @@ def export(
             "forms": [
                 {
                     "tables": [[table.name, table.num_rows, table.dim] for table in form.tables],
-                    "options": [asdict(collection.options.of(table.name)) for table in form.tables],
+                    "options": [
+                        asdict(own := collection.options.of(table.name)) | {"code_file": _copied(own.code_file, path)}
+                        for table in form.tables
+                    ],
                 }
                 for collection, form in forms
             ],
@@ -326,7 +329,7 @@ def load(folder: Path | str) -> "ServedModel":
         program._forward_pre_hooks.clear()  # noqa: SLF001
         tables = _mapped(folder / TABLES, {name: tuple(shape) for name, shape in described["tables"].items()})
         parts = load_file(folder / FORMS) if (folder / FORMS).exists() else {}
-        forms = [_form(given, tables, parts) for given in described["forms"]]
+        forms = [_form(given, tables, parts, folder) for given in described["forms"]]
         own = {dim: found for (bits, dim), found in tables.items() if bits == described["table_bits"]}
     except (KeyError, TypeError, OSError, RuntimeError, ValueError) as error:
         raise StoreError(f"{folder} is damaged ({error}): {CURE}") from error
@@ -394,26 +397,30 @@ class _Compressed(NamedTuple):
     stored: list[Tensor]
 
 
+def _copied(file: Path | None, folder: Path) -> str | None:
+    """Name of a copy in the folder; None where there is no file."""
+    name = f"codes-{len(list(folder.glob('codes-*')))}.npy"
+    return None if file is None else shutil.copyfile(file, folder / name).name
+
+
 def _form(
-    described: Mapping[str, Any], tables: Mapping[tuple[int, int], _Tables], parts: Mapping[str, Tensor]
+    described: Mapping[str, Any], tables: Mapping[tuple[int, int], _Tables], parts: Mapping[str, Tensor], folder: Path
 ) -> _Compressed:
-    options = [
-        TableOptions(**{key: value for key, value in of_table.items() if key not in _NOT_A_FORM})
-        for of_table in described["options"]
-    ]
+    options = []
+    for of_table in described["options"]:
+        given = {key: value for key, value in of_table.items() if key not in _NOT_A_FORM}
+        codes = of_table.get("code_file")
+        options.append(TableOptions(**given, code_file=codes and folder / codes))
     form = make_form([whole_table(*table) for table in described["tables"]], options)
     for part in form.state(replicated=True):
         if part.is_value:
             form.load(replace(part, tensor=parts[part.key]))
-    stored = []
-    for table in form.stored:
-        found = tables[32, table.dim]
-        begin = found.first[table.name]
-        stored.append(found.matrix[begin : begin + table.num_rows])
+    found = [(tables[32, table.dim], table) for table in form.stored]
+    stored = [of.matrix[of.first[table.name] : of.first[table.name] + table.num_rows] for of, table in found]
     return _Compressed(form, stored)
 
 
-_NOT_A_FORM = {"per_table", "pretrained"}
+_NOT_A_FORM = {"per_table", "pretrained", "code_file"}
 
 
 class _CompressedRun(NamedTuple):

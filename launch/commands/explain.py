@@ -175,6 +175,7 @@ def _explain_scale(recipe: "Recipe", arguments: argparse.Namespace) -> int:
     from windrow.gnn.simulation import describe_scales, simulate
     from windrow.launch.known_links import read_description
 
+    _refuse_options(arguments, ("alphas", "plot"), "other numbers of ranks (--scale)")
     if recipe.full_graph.enabled:
         raise RecipeError("--scale is for minibatches: windrow explain without it says what full-graph training sends")
     if arguments.network is None:
@@ -190,9 +191,12 @@ def _explain_scale(recipe: "Recipe", arguments: argparse.Namespace) -> int:
         def measure(view: PartitionedGraph, links: "Links" = links, sampling: "Sampling" = sampling) -> "StepWork":
             return step_work(view, recipe, links, arguments.ranks_per_machine, sampling=sampling)[0]
 
-        found.append(simulate(graph, sampling, ranks, links, measure, pipelined=recipe.pipeline.depth > 0))
+        pipelined = recipe.pipeline.depth > 0
+        found.append(simulate(graph, sampling, ranks, links, measure, pipelined=pipelined, partition=recipe.partition))
     about = f"{graph.num_vertices:,} vertices; {per_rank:,} seeds of each rank in a step; network: {arguments.network}"
     print(f"{recipe.name}: {about}\n\n{describe_scales(found)}")
+    if recipe.model.embedding:
+        print("\nrows that are learnt (model.embedding) and their gradients are not counted: they come on top")
     write_json(arguments.json, [asdict(one) for one in found])
     return 0
 

@@ -152,7 +152,9 @@ def make_plan(
             workload=workload,
             replica_groups=options.replica_groups,
         )
-        plan = nearest_ranks(plan, specs, None if workload is None else workload.links)
+        # What a user's own planner says stays; it may ask for the same.
+        if options.planner in _OF_COSTS:
+            plan = nearest_ranks(plan, specs, None if workload is None else workload.links)
     else:
         plan = read_plan(options.file, specs)
     try:
@@ -342,8 +344,9 @@ _BY_TABLE: dict[str, Planner] = {
 }
 """Those that ask nothing but what a table is like, not what a step does with it."""
 
-PLANNERS |= _BY_TABLE | {
+_OF_COSTS: dict[str, Planner] = {
     "neuroshard": plan_by_search,
     "oper": plan_rows,
     "torchrec": partial(_imported, "windrow.recsys.torchrec_plans:plan_with_torchrec"),
 }
+PLANNERS |= _BY_TABLE | _OF_COSTS

@@ -29,7 +29,7 @@ from windrow.partition.tables.access import AccessCounts
 from windrow.partition.tables.plan import Plan, Replica, Shard, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.sharded.copies import read_copies, write_copies
-from windrow.recsys.sharded.in_flight import InFlightLookup
+from windrow.recsys.sharded.in_flight import InFlightLookup, drop_early
 from windrow.recsys.sharded.layout import Lookup, OwnerLayout
 from windrow.recsys.sharded.lookahead import Lookahead
 from windrow.recsys.sharded.moving import move_state
@@ -141,7 +141,7 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
 
     def _place(self, plan: Plan, *, seed: int | None) -> None:
         """Make the tables where a plan has them, with first values or zeros, and what finds them there."""
-        size = self.group.size
+        size, own = self.group.size, self.group.rank
         # A process alone owns all rows.
         held = TablesOfRanks(self.configs, self.options, self.groups, plan.copies if size > 1 else ())
         forms = held.forms
@@ -210,9 +210,7 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
             self.group,
             stage=self.stage,
             codec=make_codec(self.forms.vectors, columns=self._columns_of(gradients=False)),
-            gradient_codec=make_codec(
-                self.forms.gradients, rank=self.group.rank, columns=self._columns_of(gradients=True)
-            ),
+            gradient_codec=make_codec(self.forms.gradients, rank=own, columns=self._columns_of(gradients=True)),
             device=self.device,
             rows_stage="vectors",
             shared_memory=True,
@@ -282,7 +280,8 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
             lookup.restart()
 
     def reset_parameters(self) -> None:
-        """Write the first values again; what optimisers keep becomes zero. Collective, where rows have copies."""
+        """Write the first values again; what optimisers keep becomes zero. Collective."""
+        drop_early(lookup for _, lookup in self._ahead)
         for batch in self._owned():
             for found in batch.state():
                 if found.name != ROW_IDS:
@@ -607,6 +606,7 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
                 form.load(replace(part, tensor=state_dict[key]))
             else:
                 missing_keys.append(key)
+        drop_early(lookup for _, lookup in self._ahead)
         self.refresh_copies()
         if strict:
             known = keys.keys() | of_forms.keys()

@@ -1,6 +1,6 @@
 """A minibatch on its way through a collection of tables, and several that are looked up at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from windrow.recsys.sharded.collection import ShardedTables
     from windrow.recsys.sharded.lookahead import EarlyVectors
 
-__all__ = ["InFlightLookup", "look_up_together"]
+__all__ = ["InFlightLookup", "drop_early", "look_up_together"]
 
 Result = TypeVar("Result")
 
@@ -83,10 +83,19 @@ class InFlightLookup(Generic[Result]):
         """Whether rows were looked up, so that a backward pass may wait for them."""
         return self.transfer is not None or self.together.have_read
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether vectors of the next minibatch, or of this one, go ahead."""
+        return self._following is not None or self._early is not None
+
     def settle(self) -> None:
         """Have nothing under way that the next stage waits for, and nothing that has gone ahead. Collective."""
         self.start_ids()
         self._pending.wait()
+        self.drop_early()
+
+    def drop_early(self) -> None:
+        """Look up anew what has gone ahead, since rows change in between. Collective."""
         if self._early is not None:
             self._early.drop()
             self._early = None
@@ -116,7 +125,15 @@ class InFlightLookup(Generic[Result]):
 
         Args:
             following: of the same collection, which has sent its ids.
+
+        Raises:
+            RecipeError: one of the two is looked up at once with others (`look_up_together`).
         """
+        if len(self.together.lookups) > 1 or len(following.together.lookups) > 1:
+            raise RecipeError(
+                "a minibatch that is looked up at once with others has no lookahead: choose look_up_together, or "
+                "look_ahead"
+            )
         if self._tables.lookahead.is_possible:
             self._following = following
 
@@ -225,6 +242,12 @@ class _Together:
         self.lookups, self._found = (), None
 
 
+def drop_early(lookups: "Iterable[InFlightLookup[Any]]") -> None:
+    """Look up anew what has gone ahead of some minibatches, since their rows are about to change. Collective."""
+    for lookup in lookups:
+        lookup.drop_early()
+
+
 def look_up_together(lookups: "Sequence[InFlightLookup[Any]]") -> None:
     """Have minibatches of one collection looked up at once, when the first of them is. Collective.
 
@@ -238,8 +261,13 @@ def look_up_together(lookups: "Sequence[InFlightLookup[Any]]") -> None:
 
     Args:
         lookups: none of which has read rows.
+
+    Raises:
+        RecipeError: one of them has a lookahead.
     """
     joined = [lookup.as_exchange() for lookup in lookups]
+    if any(lookup.looks_ahead for lookup in joined):
+        raise RecipeError("minibatches with a lookahead cannot be looked up at once: choose one of the two")
     together = _Together(joined)
     for lookup in joined:
         lookup.together = together

@@ -15,7 +15,7 @@ Here the rows that are wanted again and again are those of which each rank has a
 oracle, and pooled vectors go early as well as rows.
 
 Cost: what is early is looked up twice, at its owner, the second time for the backward pass; a byte of memory for each
-row of an owner that is looked up, and one bit a vector on the wire.
+row that an owner has, and one bit a vector on the wire.
 """
 
 from collections.abc import Iterator, Sequence
@@ -59,8 +59,11 @@ class Lookahead:
         names = [table.name for table in tables.held.tables if table.name not in others]
         learnt_alone = tables.plan.replica_groups == 1
         alone = {name for name in names if learnt_alone and not tables.held.options.of(name).moves_every_row}
-        self.alone = [own.members[own.lookups[first].member].name in alone for first, _ in own.batches]
-        """For each batch whether an update changes those rows alone that were looked up."""
+        self.flags = [
+            _Flags(own, batch) if own.members[own.lookups[batch[0]].member].name in alone else None
+            for batch in own.batches
+        ]
+        """For each batch, where an update changes those rows alone that were looked up, a mark for each row."""
         self.is_possible = tables.group.size > 1 and len(alone) > 0
         """Whether any vector can be early; the same on every rank."""
         codec = make_codec(tables.forms.vectors, columns=self._columns_of)
@@ -106,7 +109,7 @@ class EarlyVectors:
         """Input of this rank's tables."""
         self.route = route = tables.route(self.wanted, received, asked, samples, 0)
         """Of all vectors, and of their gradients."""
-        unchanged = find_unchanged(about.owner, about.alone, before, self.wanted, pooled=tables.form.with_lengths)
+        unchanged = find_unchanged(about.flags, before, self.wanted, pooled=tables.form.with_lengths)
         self._sent = [
             []
             if peer == rank
@@ -179,19 +182,44 @@ class EarlyVectors:
         return Route(wire, outgoing, landings, arriving)
 
 
+class _Flags:
+    """A mark for each row of a batch of tables: those that an update changes.
+
+    Args:
+        owner: its layout.
+        batch: first lookup, and the one after the last.
+    """
+
+    def __init__(self, owner: OwnerLayout, batch: tuple[int, int]) -> None:
+        members = [lookup.member for lookup in owner.lookups[slice(*batch)]]
+        rows = [owner.members[member].num_rows for member in range(members[0], members[-1] + 1)]
+        bounds = np.concatenate([[0], np.cumsum(rows)])
+        self._first_rows = bounds[np.array(members) - members[0]]
+        self._marks: Mask | None = None
+        self._num_rows = int(bounds[-1])
+
+    def changed(self, before: LookupInput, wanted: LookupInput) -> Mask:
+        """[ids that are wanted] whether their rows are looked up before."""
+        if self._marks is None:
+            self._marks = np.zeros(self._num_rows, np.bool_)
+        touched = self._places(before)
+        self._marks[touched] = True
+        found = self._marks[self._places(wanted)]
+        self._marks[touched] = False
+        return found
+
+    def _places(self, given: LookupInput) -> npt.NDArray[np.int64]:
+        places: npt.NDArray[np.int64] = given.values.numpy() + np.repeat(self._first_rows, given.counts.sum(axis=0))
+        return places
+
+
 def find_unchanged(
-    owner: OwnerLayout,
-    alone: Sequence[bool],
-    before: Sequence[LookupInput],
-    wanted: Sequence[LookupInput],
-    *,
-    pooled: bool,
+    flags: Sequence[_Flags | None], before: Sequence[LookupInput], wanted: Sequence[LookupInput], *, pooled: bool
 ) -> list[Mask]:
     """Which vectors of a minibatch the update of the one before leaves as they are.
 
     Args:
-        owner: its batches of tables.
-        alone: for each batch whether an update changes those rows alone that were looked up.
+        flags: of each batch of tables; None: an update may change any row.
         before: for each batch what is looked up in the minibatch before.
         wanted: likewise, in this one.
         pooled: whether a vector is the sum of a bag.
@@ -203,29 +231,15 @@ def find_unchanged(
         A look into memory for each id of both minibatches.
     """
     found: list[Mask] = []
-    for (first, stop), is_alone, old, new in zip(owner.batches, alone, before, wanted, strict=True):
-        members = np.array([lookup.member for lookup in owner.lookups[first:stop]])
-        rows = [owner.members[member].num_rows for member in range(members[0], members[-1] + 1)]
-        bounds = np.concatenate([[0], np.cumsum(rows)])
-        changes = np.zeros(bounds[-1], np.bool_)
-
-        def places(given: LookupInput, firsts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-            placed: npt.NDArray[np.int64] = given.values.numpy() + np.repeat(firsts, given.counts.sum(axis=0))
-            return placed
-
-        firsts = bounds[members - members[0]]
-        if is_alone:
-            changes[places(old, firsts)] = True
-        else:
-            changes[:] = True
-        changed = changes[places(new, firsts)]
+    for marks, old, new in zip(flags, before, wanted, strict=True):
+        changed = np.ones(len(new.values), np.bool_) if marks is None else marks.changed(old, new)
+        of_lookups = new.counts.sum(axis=0)
         if pooled:
             before_bag = np.concatenate([[0], np.cumsum(changed)])[new.offsets.numpy()]
-            # Where every row changes, empty bags alone do not.
-            found.append((before_bag[1:] == before_bag[:-1]).reshape(stop - first, -1).T)
+            # Where any row may change, empty bags alone do not.
+            found.append((before_bag[1:] == before_bag[:-1]).reshape(len(of_lookups), -1).T)
         else:
-            ends = np.cumsum(new.counts.sum(axis=0))[:-1]
-            found += [~part[:, None] for part in np.split(changed, ends)]
+            found += [~part[:, None] for part in np.split(changed, np.cumsum(of_lookups)[:-1])]
     return found
 
 

@@ -324,6 +324,9 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
     def look_ahead(self, following: InFlightLookup[list[PooledRows]]) -> None:
         """Nothing travels."""
 
+    def drop_early(self) -> None:
+        """Nothing has gone ahead."""
+
     def start_ids(self) -> None:
         """Nothing travels."""
 

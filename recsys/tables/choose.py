@@ -96,7 +96,7 @@ def choose_forms(
 
     Cost: sorts the counts of each table.
     """
-    base = replace(options or TableOptions(), form="dense", per_table={}, pretrained={})
+    base = replace(options or TableOptions(), form="dense", per_table={}, pretrained={}, code_file=None)
     rows = {spec.name: spec.rows for spec in tables}
     dense = {spec.name: replace(spec, compressed_bytes=None).num_bytes for spec in tables}
 

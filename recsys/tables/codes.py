@@ -102,8 +102,7 @@ class Codes(Form):
         refuse_unless_smaller(table, stored, "codes")
         # Helpers are zero at first, so that what is clustered is as a row without them would be.
         super().__init__([table], stored, [scale_of(options, table), 0.0][:books])
-        columns = self.parts if self._given is None or self._every else self._given.shape[1]
-        self.codes = torch.empty(table.num_rows, columns, dtype=torch.int32)
+        self.codes = torch.empty(table.num_rows, self.parts, dtype=torch.int32) if self._given is None else self._given
         """[rows, parts] entries, or [rows, 1] of all parts, once they are no hashes; memory that is not written takes
         no room before."""
         self._sketch = options.code_sketch
@@ -132,7 +131,7 @@ class Codes(Form):
     def _begin(self) -> None:
         self._is_learnt, self._steps = self._given is not None, 0
         if self._given is not None:
-            self.codes = self._given.expand(-1, self.codes.shape[1]).clone()
+            self.codes = self._given
         self._hash_helpers(0)
 
     def _hash_helpers(self, clusterings: int) -> None:
@@ -150,7 +149,6 @@ class Codes(Form):
             return ()
         with torch.no_grad():
             before, now = copy(self), [values.detach().cpu().clone() for values in stored]
-            before.codes = self.codes.clone()
             for values, found in zip(stored, self._clustered(lambda ids: before.rows(0, ids, now)), strict=True):
                 values.copy_(found)
         self._hash_helpers(self._clusterings + 1)
@@ -184,6 +182,12 @@ class Codes(Form):
         else:
             self._is_learnt = len(part.tensor) > 0
             if self._is_learnt:
+                # As the file has them, or chosen since.
+                if part.tensor.shape not in {self.codes.shape, (len(self.codes), self.parts)}:
+                    raise RecipeError(
+                        f"codes of table {self.tables[0].name!r} are {list(part.tensor.shape)}: expected "
+                        f"{list(self.codes.shape)}, as they were chosen for this table"
+                    )
                 self.codes = part.tensor.to(self.codes, copy=True)
         return True
 
@@ -236,8 +240,8 @@ def read_codes(path: Path, table: LocalTable, parts: int) -> Tensor:
         RecipeError: it cannot be read, or does not hold one code for each row and part, or for each row, from 0 on.
     """
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+        found = np.lib.format.open_memmap(path, mode="r")
+    except (OSError, ValueError, EOFError) as error:
         raise RecipeError(f"table {table.name!r}: code_file = {path}: {error}") from error
     if (
         found.shape not in {(table.num_rows, parts), (table.num_rows, 1), (table.num_rows,)}
@@ -247,6 +251,11 @@ def read_codes(path: Path, table: LocalTable, parts: int) -> Tensor:
         raise RecipeError(
             f"table {table.name!r}: code_file = {path} holds {found.dtype} {list(found.shape)}: it should hold numbers "
             f"from 0 on, {table.num_rows} rows of {parts} (code_parts) or of one"
+        )
+    if found.size and found.max() >= table.num_rows:
+        raise RecipeError(
+            f"table {table.name!r}: code_file = {path} has a code {found.max()}, and more entries than the table's "
+            f"{table.num_rows} rows save nothing: number clusters from 0 on"
         )
     return torch.from_numpy(found.reshape(table.num_rows, -1).astype(np.int32))
 

@@ -379,6 +379,12 @@ class TableOptions:
         self._check_overrides()
 
     def _check_overrides(self) -> None:
+        for name in self.pretrained:
+            if self.per_table.get(name, TableOverrides()).code_file or self.code_file:
+                raise RecipeError(
+                    f"tables.pretrained has rows of {name!r}, from which codes would be chosen, and code_file has its "
+                    "codes: leave one of the two out"
+                )
         for name in self.per_table:
             try:
                 self.of(name)

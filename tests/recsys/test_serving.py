@@ -95,6 +95,14 @@ def kind_of_recommender(stored: TableOptions | None = None, **options: Any) -> A
     return make
 
 
+def with_given_codes(world: World, log: recsys.LogStore) -> recsys.Recommender:
+    file = log.path.parent / f"given-{world.rank}.npy"
+    np.save(file, np.arange(30) % 3)
+    of_past = TableOverrides(form="codes", code_parts=2, compression=2, code_file=file)
+    made: recsys.Recommender = kind_of_recommender(TableOptions(per_table={"past": of_past}), bottom=(8,))(world, log)
+    return made
+
+
 ROBE = TableOptions(form="robe", compression=1.5, robe_block=4, optimizer="adagrad")
 TRAIN = TableOptions(form="tensor_train", compression=1.1, tt_cores=2, hot_share=0.2, optimizer="adagrad")
 PER_TABLE = TableOptions(
@@ -109,6 +117,7 @@ MODELS = {
     "robe sequence": kind_of_recommender(ROBE, bottom=(8,), sequences=("past",), sequence_query="item"),
     "tensor_train": kind_of_recommender(TRAIN, bottom=(8,)),
     "int8": kind_of_recommender(TableOptions(form="int8"), bottom=(8,)),
+    "given codes": with_given_codes,
     "one hashed": kind_of_recommender(PER_TABLE, bottom=(8,)),
     "sequence": kind_of_recommender(bottom=(8,), sequences=("past",), sequence_query="item"),
 }

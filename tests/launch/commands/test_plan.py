@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,7 @@ from windrow.comm.errors import PlanError, RecipeError, StoreError
 from windrow.launch.cli import build_parser
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 from windrow.partition.tables import Plan, Replica, Shard, TableSpec, plan_with_planner
-from windrow.partition.tables.affinity import local_share
-from windrow.partition.tables.planners import PLANNERS, register_planner
+from windrow.partition.tables.affinity import local_share, nearest_ranks
 from windrow.recsys import log_tables
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
@@ -231,31 +231,45 @@ def test_what_was_counted_is_kept(recipe_file: Path, monkeypatch: pytest.MonkeyP
 
 def test_rows_are_placed_where_they_are_looked_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Users of a log stand in the opposite order, so that rank 0 reads those whose rows are the last ones."""
-    register_planner("rows in order", PLANNERS["row_wise"])
-    try:
-        users = range(200, 0, -1)
-        lines = [f"{n % 2},{user},{n % 7}" for n, user in enumerate(np.repeat(users, 5))]
-        (tmp_path / "log.csv").write_text("\n".join(["label,user,day", *lines]), encoding="utf-8")
-        path = tmp_path / "users.toml"
-        path.write_text(
-            'store = "store"\n[log]\npaths = ["log.csv"]\nformat = "csv"\n'
-            '[log.features.user]\nids = "rows"\nrows = 201\n[log.features.day]\n'
-            '[split]\nby = "hash"\n[plan]\nplanner = "rows in order"\nreplicate_below_bytes = 0\n',
-            encoding="utf-8",
-        )
-        recipe = load_recommendation_recipe(path)
-        prepare_log(recipe.store, recipe.log, recipe.split)
-        store = LogStore.open(recipe.store)
-        plan = plan_tables(recipe, store, 2)
-        assert [shard.rank for shard in sorted(plan.shards_of("user"), key=lambda shard: shard.rows)] == [1, 0]
-        (spec,) = (spec for spec in surveyed_table_specs(recipe, store, 2) if spec.name == "user")
-        assert local_share(plan, spec) > 0.98
-        assert plan_with(path, "--ranks", 2) == 0
-        assert re.search(r"on the rank that makes them, .*: user (9[89]|100)%, day [456]\d%", capsys.readouterr().out)
-        # As many ranks cannot read it, but can be planned for.
-        assert not surveyed_table_specs(recipe, store, 32)[0].near
-    finally:
-        del PLANNERS["rows in order"]
+    lines = [f"{n % 2},{user},{n % 7}" for n, user in enumerate(np.repeat(range(200, 0, -1), 5))]
+    (tmp_path / "log.csv").write_text("\n".join(["label,user,day", *lines]), encoding="utf-8")
+    path = tmp_path / "users.toml"
+    path.write_text(
+        'store = "store"\n[log]\npaths = ["log.csv"]\nformat = "csv"\n'
+        '[log.features.user]\nids = "rows"\nrows = 201\n[log.features.day]\n'
+        '[split]\nby = "hash"\n[plan]\nplanner = "neuroshard"\nreplicate_below_bytes = 0\n',
+        encoding="utf-8",
+    )
+    recipe = load_recommendation_recipe(path)
+    prepare_log(recipe.store, recipe.log, recipe.split)
+    store = LogStore.open(recipe.store)
+    specs = surveyed_table_specs(recipe, store, 2)
+    (user,) = (spec for spec in specs if spec.name == "user")
+    in_order = plan_with_planner("row_wise", specs, 2)
+    assert local_share(in_order, user) < 0.02
+    plan = nearest_ranks(in_order, specs, None)
+    assert [shard.rank for shard in sorted(plan.shards_of("user"), key=lambda shard: shard.rows)] == [1, 0]
+    assert local_share(plan, user) > 0.98
+    assert plan_with(path, "--ranks", 2) == 0
+    assert re.search(r"on the rank that makes them, .*: user \d+%, day \d+%", capsys.readouterr().out)
+    # As many ranks cannot read it, but can be planned for.
+    assert not surveyed_table_specs(recipe, store, 32)[0].near
+
+
+def test_ranks_of_which_less_was_looked_at_count_as_much(recipe_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load_recommendation_recipe(recipe_file)
+    store = LogStore.open(recipe.store)
+    whole = list(log_tables._read_sample(store, log_tables.log_transforms(recipe, store), None))
+    ((_, rows, columns),) = whole
+
+    def part(first: int, stop: int) -> tuple[int, int, dict[str, Any]]:
+        return first, stop - first, {name: lists.select(np.arange(first, stop)) for name, lists in columns.items()}
+
+    monkeypatch.setattr(log_tables, "_read_sample", lambda *_: [part(0, rows // 4), part(rows // 2, rows)])
+    near = np.array(log_tables._count_access(recipe, store, 2).near["day"])
+    np.testing.assert_allclose(near.sum(1), [0.5, 0.5], atol=0.03)
+    monkeypatch.setattr(log_tables, "_read_sample", lambda *_: [part(0, rows // 4)])
+    assert not log_tables._count_access(recipe, store, 2).near
 
 
 def test_rows_are_counted_after_transforms(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from windrow.comm.links import NetworkDescription, described_links
 from windrow.partition.tables import Plan, Replica, Shard, TableSpec
 from windrow.partition.tables.affinity import RANGES, local_share, nearest_ranks, shares_near
+from windrow.partition.tables.plan import Copies
 
 ROWS, RANKS = 4 * RANGES, 3
 
@@ -76,6 +77,20 @@ def test_shares_of_ranges():
     assert local_share(everywhere, spec) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("rows", [3, 10, 1000])
+def test_tables_of_any_size(rows):
+    """Each rank looks up its own third of the rows."""
+    own = np.arange(rows) * RANKS // rows
+    counts = np.zeros((RANKS, RANGES))
+    np.add.at(counts, (own, np.arange(rows) * RANGES // rows), 1)
+    near = tuple(map(tuple, (counts / rows).tolist()))
+    spec = TableSpec(name="user", rows=rows, dim=8, features=("user",), near=near)
+    cuts = [0, *(np.flatnonzero(np.diff(own)) + 1).tolist(), rows]
+    shards = tuple(Shard("user", rank, (cuts[rank], cuts[rank + 1]), (0, 8)) for rank in range(RANKS))
+    # Where a third ends within a range, its rows count as any of the range.
+    assert local_share(Plan(shards), spec) == pytest.approx(1, abs=0.02 if rows > RANGES else 1e-9)
+
+
 def test_what_stays_as_it_is():
     spec, _, _ = drawn(4)
     near = np.zeros((RANKS, RANGES))
@@ -93,6 +108,10 @@ def test_what_stays_as_it_is():
     assert nearest_ranks(plan, [replace(spec, near=())], None) == plan
     cluster = described_links(NetworkDescription(nodes=3, rate="1gbit"))
     assert nearest_ranks(plan, [spec], cluster) == moved
+    uneven = described_links(NetworkDescription(nodes=3, rate="10gbit", node_rates={"2": "100mbit"}))
+    assert nearest_ranks(plan, [spec], uneven) == plan
+    listed = replace(plan, copies=(Copies("user", (3, 5)),))
+    assert nearest_ranks(listed, [spec], None) == listed
     mixed = described_links(NetworkDescription(nodes=2, ranks_per_node=2, rate="1gbit"))
     assert nearest_ranks(plan, [spec], mixed) == plan
     assert nearest_ranks(replace(plan, replica_groups=2), [spec], None).shards == shards

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.wire import WireOptions
+from windrow.recsys.sharded.in_flight import look_up_together
 from windrow.recsys.sharded.lookahead import find_unchanged
 from windrow.recsys.sharded.packing import unpack
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
@@ -140,9 +142,13 @@ def test_what_is_unchanged(small):
             lookup = tables.start_counts(*batch_of(small, tables, step))
             wanted.append(unpack(lookup.received(), owner, tables.form))
         before, after = wanted
-        found = find_unchanged(owner, [True] * len(owner.batches), before, after, pooled=True)
-        none = find_unchanged(owner, [False] * len(owner.batches), before, after, pooled=True)
-        for (first, stop), old, new, flags, empty in zip(owner.batches, before, after, found, none, strict=True):
+        flags = tables.lookahead.flags
+        assert None not in flags
+        # Twice: marks are taken back.
+        for _ in range(2):
+            found = find_unchanged(flags, before, after, pooled=True)
+        none = find_unchanged([None] * len(owner.batches), before, after, pooled=True)
+        for (first, stop), old, new, early, empty in zip(owner.batches, before, after, found, none, strict=True):
             touched = set[tuple[int, int]]()
             for place, lookup in enumerate(owner.lookups[first:stop]):
                 bags = len(old.offsets[1:]) // (stop - first)
@@ -153,9 +159,49 @@ def test_what_is_unchanged(small):
                 for bag in range(bags):
                     start, end = new.offsets[place * bags + bag : place * bags + bag + 2].tolist()
                     ids = {(lookup.member, row) for row in new.values[start:end].tolist()}
-                    assert bool(flags[bag, place]) == (not ids & touched)
+                    assert bool(early[bag, place]) == (not ids & touched)
                     assert bool(empty[bag, place]) == (not ids)
-        return np.concatenate([flags.reshape(-1) for flags in found]).tolist()
+        return np.concatenate([early.reshape(-1) for early in found]).tolist()
 
     flat = [flag for of_rank in Loopback.run(2, body) for flag in of_rank]
     assert {True, False} == set(flat)
+
+
+@pytest.mark.parametrize("change", ["loaded", "reset"])
+def test_rows_that_are_written_in_between_are_looked_up_anew(small, change):
+    """Values that are loaded, or made anew, after vectors have gone ahead."""
+
+    def body(world):
+        tables = make(small, world, pooled=True, kind="row")
+        values = {key: torch.full_like(value, 7.0) for key, value in tables.state_dict().items()}
+        batches = [batch_of(small, tables, step) for step in (1, 3)]
+        first, second = (tables.prefetch(*batch) for batch in batches)
+        for lookup in (first, second):
+            lookup.start_ids()
+        first.look_ahead(second)
+        learn(tables, tables(*batches[0]))
+        if change == "loaded":
+            tables.load_state_dict(values)
+        else:
+            tables.reset_parameters()
+        with torch.no_grad():
+            assert torch.equal(tables(*batches[1]).values(), tables(*batches[1]).values())
+
+    Loopback.run(2, body)
+
+
+def test_lookups_at_once_have_no_lookahead(small):
+    def body(world):
+        tables = make(small, world, pooled=True, kind="row")
+        lookups = [tables.prefetch(*batch_of(small, tables, step)) for step in range(3)]
+        look_up_together(lookups[:2])
+        with pytest.raises(RecipeError, match="has no lookahead"):
+            lookups[0].look_ahead(lookups[1])
+        with pytest.raises(RecipeError, match="has no lookahead"):
+            lookups[2].look_ahead(lookups[0])
+        others = [tables.prefetch(*batch_of(small, tables, step)) for step in range(2)]
+        others[0].look_ahead(others[1])
+        with pytest.raises(RecipeError, match="cannot be looked up at once"):
+            look_up_together(others)
+
+    Loopback.run(2, body)

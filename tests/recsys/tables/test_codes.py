@@ -187,6 +187,7 @@ def test_one_code_for_all_parts(tmp_path):
         ),
         (np.zeros((400, 2)), r"float64 \[400, 2\]"),
         (np.full((400, 2), -1), "numbers from 0 on"),
+        (np.full((400, 2), 2**32 + 1), "has a code 4294967297, and more entries than the table's 400 rows"),
         (np.full((400, 2), 39), "name 40 entries of each part, and compression = 10 allows for 40, helpers included"),
     ],
 )
@@ -196,3 +197,18 @@ def test_codes_that_do_not_fit_are_refused(tmp_path, codes, said):
         make(code_file=tmp_path / "codes.npy")
     with pytest.raises(RecipeError, match="No such file"):
         make(code_file=tmp_path / "none.npy")
+    with pytest.raises(RecipeError, match="leave one of the two out"):
+        TableOptions(form="codes", code_file=tmp_path / "codes.npy", pretrained={"t": tmp_path / "rows.npy"})
+
+
+def test_files_that_are_no_codes_are_refused(tmp_path):
+    np.savez(tmp_path / "several.npy", np.zeros(400, int))
+    (tmp_path / "several.npy.npz").rename(tmp_path / "several.npy")
+    (tmp_path / "empty.npy").write_bytes(b"")
+    for name in ("several.npy", "empty.npy"):
+        with pytest.raises(RecipeError, match=f"code_file = .*{name}"):
+            make(code_file=tmp_path / name)
+    form = make()
+    (codes,) = (part for part in form.state(replicated=False) if part.name == "codes")
+    with pytest.raises(RecipeError, match=r"are \[3, 2\]: expected \[400, 2\]"):
+        form.load(replace(codes, tensor=torch.zeros(3, 2, dtype=torch.int32)))
