@@ -313,18 +313,21 @@ def partition(graph: Graph, world: World, options: PartitionOptions | None = Non
     Raises:
         DataError: there are training vertices, but fewer than ranks.
     """
-    assignment: npt.NDArray[np.int32] | None = None
-    if world.rank == 0:
-        assignment = partition_graph(
-            graph.indptr.numpy(),
-            graph.indices.numpy(),
-            replace(options or PartitionOptions(restarts=1, refine_cycles=1), num_parts=world.size),
-            train_ids=graph.train_ids.numpy() if len(graph.train_ids) else None,
-            validation_ids=graph.validation_ids.numpy() if len(graph.validation_ids) else None,
-        )
-    assignment = world.broadcast_object(assignment, root=0, stage="partition")
-    assert assignment is not None
+    options = replace(options or PartitionOptions(restarts=1, refine_cycles=1), num_parts=world.size)
+    made = assign_parts(graph, options) if world.rank == 0 else None
+    assignment: npt.NDArray[np.int32] = world.broadcast_object(made, root=0, stage="partition")
     return PartitionedGraph.from_graph(graph, PartitionBook.from_assignment(assignment, world.size), world.rank)
+
+
+def assign_parts(graph: Graph, options: PartitionOptions) -> npt.NDArray[np.int32]:
+    """Each vertex' part, int32 [N]; see `partition_graph`."""
+    return partition_graph(
+        graph.indptr.numpy(),
+        graph.indices.numpy(),
+        options,
+        train_ids=graph.train_ids.numpy() if len(graph.train_ids) else None,
+        validation_ids=graph.validation_ids.numpy() if len(graph.validation_ids) else None,
+    )
 
 
 def stored_features(store: PartitionStore, part: int) -> npt.NDArray[Any]:

@@ -15,16 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from windrow.caching.selection import cache_capacity, rows_that_fit
+from windrow.caching.selection import automatic_capacities, cache_capacity
 from windrow.comm.errors import RecipeError
 from windrow.comm.links import Links
 from windrow.gnn.cache_choice import Sampling, rank_part, row_sizes
 from windrow.gnn.epoch_estimate import ID_BYTES, EpochTime, StepWork, estimate_epoch
 from windrow.gnn.graph import Graph
-from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.partitioned import PartitionedGraph, assign_parts
 from windrow.partition.book import PartitionBook
 from windrow.partition.options import PartitionOptions
-from windrow.partition.partitioners import partition_graph
 from windrow.training.terminal import byte_size, count, table
 
 __all__ = ["ScaleEstimate", "describe_scales", "simulate"]
@@ -68,8 +67,8 @@ def simulate(
     links: Links,
     measure: Callable[[PartitionedGraph], StepWork],
     *,
+    partition: PartitionOptions,
     pipelined: bool = True,
-    partition: PartitionOptions | None = None,
 ) -> ScaleEstimate:
     """Work out how training would go on so many ranks.
 
@@ -80,8 +79,8 @@ def simulate(
         links: between them.
         measure: of a view of the graph in so many parts, what a step costs: see
             `windrow.gnn.epoch_estimate.measure_step_work`.
+        partition: how the graph is cut, into so many parts.
         pipelined: whether the network works while minibatches are sampled and computed.
-        partition: how the graph is cut; None: as `windrow.gnn.partitioned.partition` does.
 
     Raises:
         RecipeError: links of another number of ranks, or more ranks than training vertices or seeds.
@@ -95,30 +94,22 @@ def simulate(
             f"{ranks} ranks, but {len(graph.train_ids)} training vertices and a batch_size of {sampling.batch_size}: "
             "each needs one seed at least in a step"
         )
-    options = partition or PartitionOptions(restarts=1, refine_cycles=1)
-    assignment = partition_graph(
-        graph.indptr.numpy(),
-        graph.indices.numpy(),
-        replace(options, num_parts=ranks),
-        train_ids=graph.train_ids.numpy(),
-        validation_ids=graph.validation_ids.numpy() if len(graph.validation_ids) else None,
-    )
+    assignment = assign_parts(graph, replace(partition, num_parts=ranks))
     view = PartitionedGraph.from_graph(graph, PartitionBook.from_assignment(assignment, ranks), 0)
     row_bytes, wire_row_bytes = row_sizes(sampling.sampler, sampling.wire, view.features)
     looked_at = np.linspace(0, ranks - 1, min(RANKS_LOOKED_AT, ranks)).round().astype(int).tolist()
-    samplers, steps, found, kept = view.samplers(), 0, [], []
-    input_rows = 0.0
-    for part in looked_at:
-        ranking = rank_part(view, part, sampling, samplers=samplers)
-        if isinstance(sampling.cache.alpha, str):
-            capacity = min(
-                ranking.worthwhile(sampling.epochs), rows_that_fit(sampling.cache.memory_gib, wire_row_bytes)
-            )
-        else:
-            capacity = cache_capacity(sampling.cache.alpha, graph.num_vertices, ranks)
-        found.append(ranking.expected_rows([capacity])[0])
-        kept.append(ranking.num_kept(capacity))
-        steps, input_rows = ranking.steps, input_rows + ranking.input_rows / len(looked_at)
+    samplers, cache = view.samplers(), sampling.cache
+    rankings = [rank_part(view, part, sampling, samplers=samplers) for part in looked_at]
+    if isinstance(cache.alpha, str):
+        worthwhile = [ranking.worthwhile(sampling.epochs) for ranking in rankings]
+        remote = [ranking.num_remote for ranking in rankings]
+        capacities = automatic_capacities(worthwhile, remote, wire_row_bytes, cache.memory_gib)
+    else:
+        capacities = [cache_capacity(cache.alpha, graph.num_vertices, ranks)] * len(rankings)
+    of_ranks = list(zip(rankings, capacities, strict=True))
+    found = [ranking.expected_rows([capacity])[0] for ranking, capacity in of_ranks]
+    kept = [ranking.num_kept(capacity) for ranking, capacity in of_ranks]
+    steps = rankings[0].steps
     remote_rows = float(np.sum(found)) / len(looked_at) / steps
     asked = np.full((ranks, ranks), remote_rows / max(1, ranks - 1))
     np.fill_diagonal(asked, 0.0)
@@ -128,7 +119,7 @@ def simulate(
     return ScaleEstimate(
         ranks=ranks,
         steps=steps,
-        input_rows=input_rows / steps,
+        input_rows=float(np.mean([ranking.input_rows for ranking in rankings])) / steps,
         remote_rows=remote_rows,
         received_bytes=remote_rows * wire_row_bytes,
         memory_bytes=largest * row_bytes + max(kept) * wire_row_bytes,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windrow.caching.selection import CacheOptions, cache_capacity
+from windrow.caching.selection import CacheOptions, automatic_capacities, cache_capacity
 from windrow.comm.errors import RecipeError
 from windrow.comm.links import Links, NetworkDescription, described_links
 from windrow.comm.wire import WireOptions
@@ -54,7 +54,16 @@ def test_few_ranks_are_all_looked_at(alpha: Any) -> None:
     sampling = replace(SAMPLING, cache=CacheOptions(alpha=alpha))
     found, view = simulated(4, sampling=sampling)
     rankings = [rank_part(view, part, sampling) for part in range(4)]
-    sizes = [one.worthwhile(sampling.epochs) if alpha == "auto" else cache_capacity(alpha, 800, 4) for one in rankings]
+    sizes = (
+        [cache_capacity(alpha, 800, 4)] * 4
+        if alpha != "auto"
+        else automatic_capacities(
+            [one.worthwhile(sampling.epochs) for one in rankings],
+            [one.num_remote for one in rankings],
+            24,
+            sampling.cache.memory_gib,
+        )
+    )
     asked = np.stack([one.expected_rows([size])[0] for one, size in zip(rankings, sizes, strict=True)])
     steps = rankings[0].steps
     assert found.steps == steps
@@ -87,9 +96,9 @@ def test_one_rank_asks_nobody() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(RecipeError, match="3 ranks on a network of 2"):
-        simulate(GRAPH, SAMPLING, 3, network(2), lambda _: WORK)
+        simulate(GRAPH, SAMPLING, 3, network(2), lambda _: WORK, partition=RANDOM)
     with pytest.raises(RecipeError, match=r"90 ranks, but .* a batch_size of 80"):
-        simulate(GRAPH, SAMPLING, 90, network(90), lambda _: WORK)
+        simulate(GRAPH, SAMPLING, 90, network(90), lambda _: WORK, partition=RANDOM)
 
 
 def test_the_table() -> None:
