@@ -26,16 +26,13 @@ from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.dlrm import ranks_per_core
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
-from windrow.caching.vip import inclusion_probabilities
 from windrow.comm.connect import connect
 from windrow.comm.links import NetworkDescription, described_links
 from windrow.comm.meter import Meter
 from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
-from windrow.gnn.cache_choice import demand_of
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import graph_to_store
-from windrow.gnn.seed_order import count_steps
 from windrow.launch.rank_process import GRAPH_SHAPES, RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.recsys.recommendation import recommendation
 from windrow.training.trainer import Trainer
@@ -45,15 +42,15 @@ HOSTS, RATE = 4, "1gbit"
 PLAIN = "none"
 INT8, SUMS = {"vectors": "int8", "gradients": "int8"}, {"sums": "fp8"}
 ALPHA, DEPTH = 0.32, 4
-ON_GRAPH: dict[str, tuple[int, float, WireOptions]] = {
-    PLAIN: (0, 0.0, WireOptions()),
-    "pipeline": (DEPTH, 0.0, WireOptions()),
-    "VIP cache": (0, ALPHA, WireOptions()),
-    "int8 rows": (0, 0.0, WireOptions(vectors="int8")),
-    "fp8 sums": (0, 0.0, WireOptions(sums="fp8")),
-    "together": (DEPTH, ALPHA, WireOptions(vectors="int8", sums="fp8")),
+ON_GRAPH: dict[str, tuple[int, float, int, WireOptions]] = {
+    PLAIN: (0, 0.0, 0, WireOptions()),
+    "pipeline": (DEPTH, 0.0, 0, WireOptions()),
+    "VIP cache": (0, ALPHA, 0, WireOptions()),
+    "int8 rows": (0, 0.0, 0, WireOptions(vectors="int8")),
+    "fp8 sums": (0, 0.0, 0, WireOptions(sums="fp8")),
+    "together": (DEPTH, ALPHA, 0, WireOptions(vectors="int8", sums="fp8")),
 }
-"""Depth of the pipeline, replication factor, and number formats."""
+"""As `salient.SETTINGS`."""
 RECD = recd_train.VARIANTS[recd_train.LAST]
 OPER = {"planner": "oper", "ranks_per_core": ranks_per_core(HOSTS)}
 Sections = Mapping[str, Mapping[str, Any]]
@@ -99,12 +96,7 @@ def on_graph(world: World, task: Mapping[str, Any]) -> dict[str, Trainer]:
     keep_shapes(GRAPH_SHAPES)
     scale = salient.Scale(**task["scale"])
     graph = PartitionedGraph.open(Path(task["folder"]) / "store", rank=world.rank, size=world.size)
-    steps = count_steps(len(graph.train_ids), scale.batch_size)
-    likely = inclusion_probabilities(demand_of(graph, world.rank, salient.FANOUTS, steps))[-1]
-    return {
-        name: salient.make_trainer(world, graph, scale, likely, depth=depth, alpha=alpha, window=0, wire=wire)
-        for name, (depth, alpha, wire) in ON_GRAPH.items()
-    }
+    return salient.make_trainers(world, graph, scale, ON_GRAPH)
 
 
 def on_log(world: World, task: Mapping[str, Any]) -> dict[str, Trainer]:

@@ -177,6 +177,32 @@ def make_trainer(
     return Trainer(world, model, task, epochs=EPOCHS, batch_size=scale.batch_size, seed=SEED, wire=wire)
 
 
+def make_trainers(
+    world: World,
+    graph: PartitionedGraph,
+    scale: Scale,
+    settings: Mapping[str, tuple[int, float, int, WireOptions]],
+    *,
+    exact: PartitionedGraph | None = None,
+) -> dict[str, Trainer]:
+    """One for each variant of some `settings`; those with replies in few bits take the graph `exact`, if given."""
+    steps = count_steps(len(graph.train_ids), scale.batch_size)
+    likely = inclusion_probabilities(demand_of(graph, world.rank, FANOUTS, steps))[-1]
+    return {
+        name: make_trainer(
+            world,
+            exact if exact is not None and wire.vectors in FEW_BITS else graph,
+            scale,
+            likely,
+            depth=depth,
+            alpha=alpha,
+            window=window,
+            wire=wire,
+        )
+        for name, (depth, alpha, window, wire) in settings.items()
+    }
+
+
 class Epochs:
     """Epoch after epoch of one variant, and what each has cost."""
 
@@ -215,25 +241,9 @@ def work(task: Mapping[str, Any]) -> object:
         # In fp16, as theirs.
         exact = PartitionedGraph.open(Path(task["store"]), rank=world.rank, size=world.size)
         graph = exact.stored_as("fp16")
-        steps = count_steps(len(graph.train_ids), scale.batch_size)
-        likely = inclusion_probabilities(demand_of(graph, world.rank, FANOUTS, steps))[-1]
-        runs = {
-            name: Epochs(
-                world,
-                make_trainer(
-                    world,
-                    exact if name in FEW_BITS.values() else graph,
-                    scale,
-                    likely,
-                    depth=depth,
-                    alpha=alpha,
-                    window=window,
-                    wire=wire,
-                ),
-            )
-            for name, (depth, alpha, window, wire) in SETTINGS.items()
-            if name in task["variants"]
-        }
+        settings = {name: of_variant for name, of_variant in SETTINGS.items() if name in task["variants"]}
+        trainers = make_trainers(world, graph, scale, settings, exact=exact)
+        runs = {name: Epochs(world, trainer) for name, trainer in trainers.items()}
         for run in runs.values():
             run.warm_up()
         compared = compare(

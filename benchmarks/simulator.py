@@ -26,19 +26,17 @@ from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from benchmarks.salient import FEATURES, FINAL, FIRST, IN_SHORT, PIPELINE, SEED, SETTINGS, WAITS, Epochs, Scale
 from windrow.caching.selection import CacheOptions
-from windrow.caching.vip import inclusion_probabilities
 from windrow.comm.connect import connect
 from windrow.comm.link_probe import measure_links
 from windrow.comm.links import Links, NetworkDescription, described_links, links_from_json, links_to_json
 from windrow.comm.wire import WireOptions
-from windrow.gnn.cache_choice import Sampling, demand_of
+from windrow.gnn.cache_choice import Sampling
 from windrow.gnn.epoch_estimate import StepWork, measure_step_work
 from windrow.gnn.graph import Graph
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import graph_to_store
 from windrow.gnn.sampler import SamplerOptions
-from windrow.gnn.seed_order import count_steps
 from windrow.gnn.simulation import ScaleEstimate, simulate
 from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.training.environment import usable_cores
@@ -69,16 +67,9 @@ def work(task: Mapping[str, Any]) -> object:
     with connect("mpi", deadline_s=300) as world:
         links = measure_links(world) if world.size > 1 else described_links(NetworkDescription(nodes=1))
         graph = PartitionedGraph.open(Path(task["store"]), rank=world.rank, size=world.size).stored_as("fp16")
-        scale = scale_of(world.size)
-        steps = count_steps(len(graph.train_ids), scale.batch_size)
-        likely = inclusion_probabilities(demand_of(graph, world.rank, salient.FANOUTS, steps))[-1]
-        runs = {}
-        for name in CHECKED:
-            depth, alpha, window, wire = SETTINGS[name]
-            trainer = salient.make_trainer(
-                world, graph, scale, likely, depth=depth, alpha=alpha, window=window, wire=wire
-            )
-            runs[name] = Epochs(world, trainer)
+        settings = {name: SETTINGS[name] for name in CHECKED}
+        trainers = salient.make_trainers(world, graph, scale_of(world.size), settings)
+        runs = {name: Epochs(world, trainer) for name, trainer in trainers.items()}
         for run in runs.values():
             run.warm_up()
         timed = compare(

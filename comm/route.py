@@ -218,7 +218,7 @@ class Transfer:
         size = wire.world.size
         outgoing = route.outgoing[:size]
         self._block_shapes = _block_shapes(self._route.outgoing[:size], sources)
-        shapes = _block_shapes(outgoing, sources)
+        shapes = self._block_shapes if route is self._route else _block_shapes(outgoing, sources)
         sent = Messages(wire, codec, shapes, _ready(wire, codec, outgoing, sources), sent=True)
         for blocks, packed, packing in zip(outgoing, sent.blocks, sent.packings, strict=True):
             # None are packed for this rank, nor where they are sent from where they stand.

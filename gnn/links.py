@@ -365,7 +365,8 @@ class LinkObjective:
         in_batch = seeds.joined is not None
         others = vectors[seeds.candidates].unsqueeze(0) if in_batch else vectors[seeds.candidates]
         scores = score(model, sources, others)
-        count = torch.arange(len(scores), device=scores.device)
+        labels = torch.arange(len(scores), device=scores.device)
+        labels = labels if in_batch else torch.zeros_like(labels)
         if seeds.joined is not None:
             scores = scores.float() - self._log_shares[seeds.seeds[seeds.candidates]].to(scores.device)
             scores = scores.index_put(tuple(seeds.joined.to(scores.device)), scores.new_tensor(-torch.inf))
@@ -377,12 +378,11 @@ class LinkObjective:
             if in_batch:
                 # That of the edge first.
                 others = scores.masked_fill(torch.eye(len(scores), dtype=torch.bool, device=scores.device), -torch.inf)
-                scores = torch.cat([scores.diagonal().unsqueeze(1), others], 1)
-                in_batch = False
+                scores, labels = torch.cat([scores.diagonal().unsqueeze(1), others], 1), torch.zeros_like(labels)
             hardest = scores[:, 1:].topk(min(self._hardest, scores.shape[1] - 1), 1).values
             scores = torch.cat([scores[:, :1], hardest], 1)
         weights = None if seeds.weights is None else seeds.weights.to(scores.device)
-        return summed_loss(self._loss, scores, count if in_batch else torch.zeros_like(count), weights)
+        return summed_loss(self._loss, scores, labels, weights)
 
     @torch.no_grad()
     def measure(

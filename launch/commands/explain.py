@@ -15,7 +15,7 @@ as it takes; each rank has as many seeds in a step as the recipe's. One process 
 import argparse
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from windrow.comm.errors import RecipeError
 from windrow.launch.commands.arguments import (
@@ -56,6 +56,8 @@ examples:
 docs/caching.md, docs/deduplication.md and docs/compression.md say how it is worked out, and what the columns are.
 """
 
+Number = TypeVar("Number", int, float)
+
 OF_CACHES = ("ranks_per_machine", "alphas", "plot", "scale")
 OF_LOGS = ("ranks", "rows", "table_bytes", "table_form")
 """Options of one kind of recipe."""
@@ -70,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--alphas", type=_alphas, metavar="A,B,...", help="replication factors to show, for example 0,0.1,0.5"
     )
     parser.add_argument(
-        "--scale", type=_numbers, metavar="N,N,...", help="of a graph: how training would go on so many ranks"
+        "--scale", type=_ranks, metavar="N,N,...", help="of a graph: how training would go on so many ranks"
     )
     parser.add_argument("--ranks", type=int, metavar="N", help="of a log: how many ranks will train (1)")
     parser.add_argument("--rows", type=int, metavar="N", help="of a log: about the most samples to look at (262144)")
@@ -231,23 +233,21 @@ def _refuse_options(arguments: argparse.Namespace, names: tuple[str, ...], recip
             )
 
 
-def _numbers(text: str) -> list[int]:
-    """Of the command line."""
-    try:
-        values = [int(word) for word in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: give whole numbers, as in 8,64,512") from None
-    if min(values) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: numbers from 1")
-    return values
-
-
 def _alphas(text: str) -> list[float]:
     """Of the command line."""
+    return _numbers(text, float, 0, "numbers, as in 0,0.1,0.5")
+
+
+def _ranks(text: str) -> list[int]:
+    """Of the command line."""
+    return _numbers(text, int, 1, "whole numbers, as in 8,64,512")
+
+
+def _numbers(text: str, kind: type[Number], least: int, wanted: str) -> list[Number]:
     try:
-        values = [float(word) for word in text.split(",")]
+        values = [kind(word) for word in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: give numbers, as in 0,0.1,0.5") from None
-    if not all(0 <= value < float("inf") for value in values):
-        raise argparse.ArgumentTypeError(f"{text!r}: numbers from 0")
+        raise argparse.ArgumentTypeError(f"{text!r}: give {wanted}") from None
+    if not all(least <= value < float("inf") for value in values):
+        raise argparse.ArgumentTypeError(f"{text!r}: numbers from {least}")
     return values

@@ -206,6 +206,8 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
             weighted=self.has_weights or bool(held.arrays),
             with_lengths=self._pooled,
         )
+        self.block_dims = [[[one.dim for one in block] for block in self.blocks_of(owner)] for owner in layout.owners]
+        """Of each owner, block by block of what it sends home, the widths of its vectors."""
         self.wire = Wire(
             self.group,
             stage=self.stage,
@@ -635,12 +637,9 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
 
     def _columns_of(self, *, gradients: bool) -> "Columns":
         """The vectors that rows of messages consist of, each of one lookup: an owner's, who gets gradients."""
-        found = [
-            [[lookup.dim for lookup in lookups] for lookups in self.blocks_of(owner)] for owner in self.layout.owners
-        ]
 
         def columns(peer: int, sent: bool) -> Sequence[Sequence[int]]:  # noqa: FBT001  # the type has it so
-            return found[self.group.rank if sent != gradients else peer]
+            return self.block_dims[self.group.rank if sent != gradients else peer]
 
         return columns
 

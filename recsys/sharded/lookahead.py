@@ -49,8 +49,7 @@ class Lookahead:
     def __init__(self, tables: "ShardedTables[Any]") -> None:
         layout, self.rank = tables.layout, tables.group.rank
         self.owner = own = layout.owners[self.rank]
-        self.dims = [[[lookup.dim for lookup in of_block] for of_block in tables.blocks_of(o)] for o in layout.owners]
-        """Of each owner, block by block, the widths of its vectors."""
+        self.dims = tables.block_dims
         self.columns = [
             np.array([lookup.columns[0] for lookup in own.lookups[first:stop]], np.int64) for first, stop in own.batches
         ]

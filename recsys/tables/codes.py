@@ -102,7 +102,7 @@ class Codes(Form):
         refuse_unless_smaller(table, stored, "codes")
         # Helpers are zero at first, so that what is clustered is as a row without them would be.
         super().__init__([table], stored, [scale_of(options, table), 0.0][:books])
-        self.codes = torch.empty(table.num_rows, self.parts, dtype=torch.int32) if self._given is None else self._given
+        self.codes = torch.empty(table.num_rows, self.parts, dtype=torch.int32)
         """[rows, parts] entries, or [rows, 1] of all parts, once they are no hashes; memory that is not written takes
         no room before."""
         self._sketch = options.code_sketch

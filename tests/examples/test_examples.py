@@ -73,20 +73,24 @@ def test_daily_run(run_example: RunExample, shared_tmp_path: Path, ranks: int) -
     assert lines[-1].startswith("customer 7 clicks on lamp 3 with probability 0.")
 
 
-@ON_ONE_AND_TWO_RANKS
-def test_graph_of_log(
-    run_example: RunExample,
-    prepare_clicks: Callable[[Path], None],
-    click_recipe: Callable[..., Any],
-    shared_tmp_path: Path,
-    ranks: int,
-) -> None:
+@pytest.fixture
+def prepared_recipe(
+    prepare_clicks: Callable[[Path], None], click_recipe: Callable[..., Any], shared_tmp_path: Path, ranks: int
+) -> Path:
+    """A recipe of two epochs, whose log is prepared."""
     recipe = shared_tmp_path / "clicks.toml"
     if launched_rank() == 0:
         prepare_clicks(shared_tmp_path)
         write_toml(recipe, click_recipe(shared_tmp_path, training={"epochs": 2}).settings())
     meet(ranks)
-    lines = run_example("graph_of_log.py", str(recipe), "--folder", str(shared_tmp_path / "out"), "--epochs", "2")
+    return recipe
+
+
+@ON_ONE_AND_TWO_RANKS
+def test_graph_of_log(run_example: RunExample, prepared_recipe: Path, shared_tmp_path: Path, ranks: int) -> None:
+    lines = run_example(
+        "graph_of_log.py", str(prepared_recipe), "--folder", str(shared_tmp_path / "out"), "--epochs", "2"
+    )
     rows = np.load(shared_tmp_path / "out" / "item.npy")
     assert rows.shape == (14, 8)
     assert np.sqrt(np.mean(rows**2)) == pytest.approx((14 * 3) ** -0.5, rel=1e-4)  # as of uniform first values
@@ -97,21 +101,10 @@ def test_graph_of_log(
 
 
 @ON_ONE_AND_TWO_RANKS
-def test_joint_graph(
-    run_example: RunExample,
-    prepare_clicks: Callable[[Path], None],
-    click_recipe: Callable[..., Any],
-    shared_tmp_path: Path,
-    ranks: int,
-) -> None:
-    recipe = shared_tmp_path / "clicks.toml"
-    if launched_rank() == 0:
-        prepare_clicks(shared_tmp_path)
-        write_toml(recipe, click_recipe(shared_tmp_path).settings())
-    meet(ranks)
+def test_joint_graph(run_example: RunExample, prepared_recipe: Path, ranks: int) -> None:
     areas = {}
     for weight in ("0.1", "0"):
-        lines = run_example("joint_graph.py", str(recipe), "--link", "user,item", "--weight", weight)
+        lines = run_example("joint_graph.py", str(prepared_recipe), "--link", "user,item", "--weight", weight)
         if launched_rank() == 0:
             assert len(lines) == 3
             areas[weight] = float(lines[-1].split()[-1])
