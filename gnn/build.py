@@ -17,7 +17,17 @@ from windrow.gnn.graph import Graph, Task, describe_numbering, first_outside
 from windrow.gnn.types import EdgeType, GraphTypes, VertexType, edge_type_text
 from windrow.gnn.vertex_data import SplitOptions, TaskOption, VertexSplit, float_features, prepare_labels, random_split
 
-__all__ = ["SelfLoops", "VertexRows", "assemble_graph", "assemble_typed_graph", "csc_from_edges", "edges_of"]
+__all__ = [
+    "SelfLoops",
+    "VertexRows",
+    "assemble_graph",
+    "assemble_typed_graph",
+    "check_edges",
+    "csc_from_edges",
+    "csc_from_keys",
+    "edges_of",
+    "keys_of_edges",
+]
 
 SelfLoops = Literal["keep", "add", "remove"]
 """Edges from a vertex to itself: as they come, exactly one on every vertex, or none."""
@@ -61,12 +71,45 @@ def csc_from_edges(
     Cost:
         One sort of E (or 2 E) 64-bit numbers; peak memory about three such arrays.
     """
+    sources, destinations = check_edges(sources, destinations, num_vertices, describe_edge)
+    keys, numbers = keys_of_edges(
+        sources, destinations, num_vertices, symmetrise=symmetrise, self_loops=self_loops, numbered=bool(edge_rows)
+    )
+    return csc_from_keys(
+        keys, numbers, num_vertices, deduplicate=deduplicate, describe_edge=describe_edge, edge_rows=edge_rows
+    )
+
+
+def check_edges(
+    sources: Tensor | npt.NDArray[np.integer],
+    destinations: Tensor | npt.NDArray[np.integer],
+    num_vertices: int,
+    describe_edge: Callable[[int], str],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Both ends of edges as int64, each a vertex; DataError as `csc_from_edges`."""
     if num_vertices > MAX_VERTICES:
         raise DataError(f"{num_vertices} vertices are too many: the limit is {MAX_VERTICES}; split the graph.")
     sources = _checked(sources, "source", num_vertices, describe_edge)
     destinations = _checked(destinations, "destination", num_vertices, describe_edge)
     if sources.size != destinations.size:
         raise DataError(f"there are {sources.size} sources but {destinations.size} destinations; each edge needs both.")
+    return sources, destinations
+
+
+def keys_of_edges(
+    sources: npt.NDArray[np.int64],
+    destinations: npt.NDArray[np.int64],
+    num_vertices: int,
+    *,
+    symmetrise: bool,
+    self_loops: SelfLoops,
+    numbered: bool,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+    """Each edge that the graph will have as the one number destination * N + source, in no order.
+
+    Returns:
+        (keys, numbers): where `numbered`, which of the edges each comes from, -1 an added self-loop; else None.
+    """
     edges = [destinations * num_vertices + sources]
     loops = sources == destinations
     if self_loops != "keep":
@@ -75,11 +118,28 @@ def csc_from_edges(
         edges.append(np.arange(num_vertices, dtype=np.int64) * (num_vertices + 1))
     if symmetrise:
         edges.append((sources * num_vertices + destinations)[~loops])
-    keys = np.concatenate(edges)
-    del edges
-    numbers: npt.NDArray[np.int64] | None = None
-    if edge_rows:
+    numbers = None
+    if numbered:
         numbers = _numbers_of_edges(loops, num_vertices, symmetrise=symmetrise, self_loops=self_loops)
+    return np.concatenate(edges), numbers
+
+
+def csc_from_keys(
+    keys: npt.NDArray[np.int64],
+    numbers: npt.NDArray[np.int64] | None,
+    num_vertices: int,
+    *,
+    own: tuple[int, int] | None = None,
+    deduplicate: bool = True,
+    describe_edge: Callable[[int], str] = "edge {}".format,
+    edge_rows: Sequence[npt.NDArray[np.floating]] = (),
+) -> tuple[Tensor, Tensor, list[npt.NDArray[np.floating]]]:
+    """The second half of `csc_from_edges`: keys and numbers, as `keys_of_edges` gives them, to neighbour lists.
+
+    `own` is the range of the destinations, whose lists alone are made, indptr beginning with 0; None: all vertices. The
+    keys are sorted in place where there are no `edge_rows`.
+    """
+    if numbers is not None:
         order = np.argsort(keys, kind="stable")
         keys, numbers = keys[order], numbers[order]
     else:
@@ -90,7 +150,8 @@ def csc_from_edges(
             _check_repeated_rows(numbers, is_first, edge_rows, describe_edge)
             numbers = numbers[is_first]
         keys = keys[is_first]
-    indptr = np.searchsorted(keys, np.arange(num_vertices + 1, dtype=np.int64) * num_vertices)
+    first, stop = own or (0, num_vertices)
+    indptr = np.searchsorted(keys, np.arange(first, stop + 1, dtype=np.int64) * num_vertices)
     np.remainder(keys, max(num_vertices, 1), out=keys)
     dtype = torch.int32 if num_vertices < 2**31 - 1 else torch.int64
     # The last row is that of ADDED_LOOP.

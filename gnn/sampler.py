@@ -239,7 +239,8 @@ class NeighborSampler:
         """Note the lists of the vertices that the last hop found, and give how many there are of all found so far."""
         first, found = workspace.looked_up, workspace.found
         workspace.looked_up = found
-        where = (self._original_ids, workspace.frontier, first, found)
+        # Ranks that sample together hash the ids of the vertices whose lists they have: see `RemoteLists`.
+        where = (self._original_ids if self.remote is None else None, workspace.frontier, first, found)
         if self._edge_type is None:
             workspace.reserve_lists(len(workspace.frontier))
             look_up_vertices(self._indptr, *where, workspace.starts, workspace.degrees, workspace.inner_hashes)

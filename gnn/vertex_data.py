@@ -4,6 +4,7 @@ Features become dense, and come to a common scale on request. The task is read o
 state it. A data set without a split gets a random one into training, validation and test vertices.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Literal, NamedTuple, cast, get_args
 
 import numpy as np
@@ -120,13 +121,16 @@ TaskOption = Literal["auto", "single-label", "binary", "multi-label"]
 UNKNOWN_LABEL = -1
 
 
-def prepare_labels(labels: Tensor | npt.NDArray[np.generic], task: TaskOption = "auto") -> tuple[Tensor, Task, int]:
+def prepare_labels(
+    labels: Tensor | npt.NDArray[np.generic], task: TaskOption = "auto", *, largest_of_all: Callable[[int], int] = int
+) -> tuple[Tensor, Task, int]:
     """Bring labels to the form that `windrow.gnn.graph.Graph` holds.
 
     Args:
         labels: [N] or [N, 1] class numbers from 0, where -1 or NaN is an unknown label; or [N, C] of 0 and 1.
         task: what they mean. With "auto", several columns mean "multi-label", one column with no class above 1
             "binary", and any other "single-label".
+        largest_of_all: given the largest class here, that of the whole graph, where these are some of its vertices.
 
     Returns:
         (labels int64 [N] or float32 [N, C], task, number of classes).
@@ -149,15 +153,15 @@ def prepare_labels(labels: Tensor | npt.NDArray[np.generic], task: TaskOption = 
     if array.ndim != 1:
         raise DataError(f"labels have shape {array.shape}; task {task!r} needs one label per vertex, [N].")
     classes = _class_numbers(array)
-    largest = int(classes.max(initial=UNKNOWN_LABEL))
-    if largest == UNKNOWN_LABEL:
-        raise DataError("every label is unknown; give at least the training vertices a class from 0.")
-    if task == "binary" and largest > 1:
+    if task == "binary" and classes.max(initial=UNKNOWN_LABEL) > 1:
         vertex = int(np.flatnonzero(classes > 1)[0])
         raise DataError(
             f"the label of vertex {vertex} is {classes[vertex]}; in task 'binary' a label is 0 or 1. Use "
             "task 'single-label' for more classes."
         )
+    largest = largest_of_all(int(classes.max(initial=UNKNOWN_LABEL)))
+    if largest == UNKNOWN_LABEL:
+        raise DataError("every label is unknown; give at least the training vertices a class from 0.")
     if task == "binary" or (task == "auto" and largest <= 1):
         return from_numpy(classes), "binary", 2
     return from_numpy(classes), "single-label", largest + 1

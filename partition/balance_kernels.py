@@ -11,11 +11,12 @@ import numpy.typing as npt
 __all__ = ["excess_change", "fits", "stream_once", "total_excess"]
 
 Ints = npt.NDArray[np.int32]
+Weights = npt.NDArray[np.integer]
 Longs = npt.NDArray[np.int64]
 
 
 @numba.njit(cache=True)
-def fits(vertex_weights: Ints, part_weights: Longs, limits: Longs, vertex: int, part: int) -> bool:
+def fits(vertex_weights: Weights, part_weights: Longs, limits: Longs, vertex: int, part: int) -> bool:
     """Whether a part with one more vertex stays within its limits in every constraint that the vertex weighs in."""
     for constraint in range(len(limits)):
         weight = vertex_weights[vertex, constraint]
@@ -36,7 +37,7 @@ def total_excess(part_weights: Longs, limits: Longs) -> float:
 
 @numba.njit(cache=True)
 def excess_change(
-    vertex_weights: Ints, part_weights: Longs, limits: Longs, vertex: int, source: int, target: int
+    vertex_weights: Weights, part_weights: Longs, limits: Longs, vertex: int, source: int, target: int
 ) -> float:
     """How much the total excess would change if a vertex moved: below 0 when balance would improve. Cost O(C)."""
     change = 0.0
@@ -54,27 +55,29 @@ def excess_change(
 
 @numba.njit(cache=True)
 def stream_once(
-    indptr: Longs, indices: npt.NDArray[np.integer], vertex_weights: Ints, assignment: Ints,
+    indptr: Longs, indices: npt.NDArray[np.integer], vertex_weights: Weights, assignment: Ints,
     part_weights: Longs, means: npt.NDArray[np.float64], limits: Longs, crowding_cost: float,
-    start: int, stop: int,
+    first: int, start: int, stop: int,
 ) -> None:  # fmt: skip
     """Place vertices start..stop - 1 in turn; those placed before (-1: not yet) are first taken out of their part.
 
-    `assignment` int32 [N] is changed, `part_weights` [P, C] kept true; `means` [C] is the mean weight of a part, and
+    Lists and weights are of vertices `first`, `first` + 1, ..., which start and stop count from; neighbours, and
+    `assignment` int32 [N], which is changed, of the whole graph. `part_weights` [P, C] is kept true; `means` [C] is the
+    mean weight of a part, and
     `crowding_cost` the neighbours that a part of mean load must have more of to draw level with an empty part.
     Cost O(edges read + (stop - start) P C).
     """
     num_parts, num_constraints = part_weights.shape
     neighbours = np.zeros(num_parts, np.int64)
     for vertex in range(start, stop):
-        old = assignment[vertex]
+        old = assignment[first + vertex]
         if old >= 0:
             for constraint in range(num_constraints):
                 part_weights[old, constraint] -= vertex_weights[vertex, constraint]
         neighbours[:] = 0
         for edge in range(indptr[vertex], indptr[vertex + 1]):
             part = assignment[indices[edge]]
-            if part >= 0 and indices[edge] != vertex:
+            if part >= 0 and indices[edge] != first + vertex:
                 neighbours[part] += 1
         best, best_score = -1, 0.0
         for part in range(num_parts):
@@ -90,13 +93,13 @@ def stream_once(
                 best, best_score = part, score
         if best < 0:
             best = _least_excess(vertex_weights, part_weights, limits, vertex)
-        assignment[vertex] = best
+        assignment[first + vertex] = best
         for constraint in range(num_constraints):
             part_weights[best, constraint] += vertex_weights[vertex, constraint]
 
 
 @numba.njit(cache=True)
-def _least_excess(vertex_weights: Ints, part_weights: Longs, limits: Longs, vertex: int) -> int:
+def _least_excess(vertex_weights: Weights, part_weights: Longs, limits: Longs, vertex: int) -> int:
     """The part whose limits suffer least: staying in part 0 costs `stay`, moving on to p changes that by the rest."""
     best, best_change = 0, 0.0
     for constraint in range(len(limits)):

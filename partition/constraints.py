@@ -128,11 +128,11 @@ def ensure_members(
     return repaired
 
 
-def check_members(num_vertices: int, num_parts: int, *, train_ids: Ids | None) -> None:
+def check_members(num_vertices: int, num_parts: int, *, num_training: int | None) -> None:
     """Refuse more parts than there are vertices, or training vertices, to give them: DataError."""
     what, cure, available = "vertices", "", num_vertices
-    if train_ids is not None:
-        what, cure, available = "training vertices", " or a larger training set", len(np.unique(train_ids))
+    if num_training is not None:
+        what, cure, available = "training vertices", " or a larger training set", num_training
     if available < num_parts:
         raise DataError(
             f"{available} {what} cannot be spread over {num_parts} parts, each needs at least one: "

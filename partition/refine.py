@@ -93,13 +93,12 @@ MAX_CLUSTER_SHARE = 0.25
 EXCHANGE_SLACK = 0.01
 
 
-def balance_limits(vertex_weights: npt.NDArray[np.int32], num_parts: int, imbalance: float) -> npt.NDArray[np.int64]:
-    """The most that one part may weigh in each constraint, int64 [C].
+def balance_limits(totals: npt.NDArray[np.int64], num_parts: int, imbalance: float) -> npt.NDArray[np.int64]:
+    """The most that one part may weigh in each constraint, int64 [C], by what all vertices weigh, int64 [C].
 
     That is ``max(floor((1 + imbalance) * total / P), ceil(total / P))``, the second because some part must weigh that
     much.
     """
-    totals = vertex_weights.sum(axis=0, dtype=np.int64)
     tolerated = np.floor((1 + imbalance) * totals / num_parts + 1e-9).astype(np.int64)
     return np.asarray(np.maximum(tolerated, -(-totals // num_parts)), np.int64)
 
@@ -111,7 +110,7 @@ def badness(
 
     The excess is the sum of the shares of the limits by which parts exceed them: 0 where all keep within.
     """
-    limits = balance_limits(vertex_weights, num_parts, imbalance)
+    limits = balance_limits(vertex_weights.sum(axis=0, dtype=np.int64), num_parts, imbalance)
     over = total_excess(weigh_parts(vertex_weights, assignment, num_parts), limits)
     return round(float(over), 9), graph.cut(assignment)
 
@@ -136,7 +135,7 @@ def refine(
 
     Memory 4 N P + 25 to 50 E bytes; time a few passes over the edges for each cycle.
     """
-    limits = balance_limits(vertex_weights, num_parts, imbalance)
+    limits = balance_limits(vertex_weights.sum(axis=0, dtype=np.int64), num_parts, imbalance)
 
     best, best_badness = assignment, badness(graph, vertex_weights, assignment, num_parts, imbalance)
     failures = 0

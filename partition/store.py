@@ -5,15 +5,20 @@
                                   book), and the writer's own, such as indptr, indices, labels, train_ids
     STORE/parts/00000/NAME.npy    rows of the sharded arrays that part 0 owns, such as features
 
+One process writes it, by `write_store`, or the ranks of a world do, each some rows of every array: `StoreOnRanks`.
 Arrays are memory-mapped read-only, so ranks on one machine share one copy of the shared arrays.
 """
 
+import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +27,18 @@ from windrow.comm.errors import DataError, StoreError
 from windrow.comm.numpy_files import map_array
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.partition.book import PartitionBook
-from windrow.partition.manifest import CURE, MANIFEST_NAME, Manifest, check_file, describe_file
+from windrow.partition.manifest import CURE, MANIFEST_NAME, FileEntry, Manifest, check_file, describe_file
 from windrow.partition.options import PartitionOptions
 from windrow.partition.quality import PartitionQuality
 
-__all__ = ["BOOK_ARRAYS", "PartitionStore", "part_folder", "write_store"]
+if TYPE_CHECKING:
+    from windrow.comm.world import World
+
+__all__ = ["BOOK_ARRAYS", "PartitionStore", "StoreOnRanks", "part_folder", "write_store"]
 
 BOOK_ARRAYS = ("part_offsets", "new_to_old", "old_to_new")
 CHUNK_BYTES = 1 << 24
+STAGE = "writing the store"
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 Array = npt.NDArray[Any]
@@ -84,18 +93,114 @@ def write_store(
             sizes = {part_folder(part): book.part_size(part) for part in parts}
             _write_rows(folder, name, {"shared": len(whole[name])} if name in whole else sizes, rows)
         report("checksums", (steps - 1) / steps)
-        files = {file.relative_to(folder).as_posix(): describe_file(file) for file in sorted(folder.rglob("*.npy"))}
-        Manifest(
-            windrow_version=version("windrow"),
-            num_vertices=book.num_vertices,
-            num_edges=len(shared["indices"]) if "indices" in shared else 0,
-            num_parts=book.num_parts,
-            options=asdict(options) if options is not None else {},
-            quality=asdict(quality) if quality is not None else None,
-            metadata=metadata,
-            files=files,
-        ).write(folder / MANIFEST_NAME)
+        files = {name: describe_file(folder / name) for name in _array_files(folder)}
+        _write_manifest(folder, files, metadata, quality, options)
     report("done", 1.0)
+
+
+class StoreOnRanks:
+    """A store that the ranks of a world write together, in a folder that all of them see. A context manager.
+
+    It appears whole, when the block ends on all ranks, or not at all. Each method says who must call it; the arrays are
+    those of `write_store`, those of the book among them.
+
+    Args:
+        world: its ranks all make one, and enter it.
+        path: the store's folder; must agree.
+        overwrite: replace an existing store; must agree.
+
+    Raises:
+        StoreError: on rank 0, the folder exists and `overwrite` is false.
+    """
+
+    def __init__(self, world: "World", path: Path, *, overwrite: bool = False) -> None:
+        self._world, self._path, self._overwrite = world, Path(path), overwrite
+        self._end = ExitStack()
+        self._folder = Path()
+
+    def __enter__(self) -> Self:
+        mine: Path | None = None
+        if self._world.rank == 0:
+            mine = self._end.enter_context(atomic_folder(self._path, overwrite=self._overwrite))
+            (mine / "shared").mkdir()
+        self._folder = self._world.broadcast_object(mine, root=0, stage=STAGE)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._world.barrier(stage=STAGE)
+        self._end.__exit__(kind, error, trace)
+        if kind is None:
+            self._world.barrier(stage=STAGE)
+
+    def make_shared(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        """Make the file of an array that every rank maps whole, for `fill_shared`. Collective; arguments must agree."""
+        if self._world.rank == 0:
+            with self._shared(name).open("xb") as file:
+                _write_header(file, name, dtype, shape)
+                file.truncate(file.tell() + math.prod(shape) * dtype.itemsize)
+        self._world.barrier(stage=STAGE)
+
+    def fill_shared(self, name: str, start: int, rows: Array) -> None:
+        """Write some rows of an array that was made, from row `start` on; any rank, at any time."""
+        with self._shared(name).open("r+b") as file:
+            np.lib.format.read_magic(file)
+            np.lib.format.read_array_header_1_0(file)
+            file.seek(start * math.prod(rows.shape[1:]) * rows.itemsize, os.SEEK_CUR)
+            for chunk in _chunks(rows):
+                file.write(np.ascontiguousarray(chunk).data)
+
+    def write_shared(self, name: str, rows: Array) -> None:
+        """Write an array that every rank maps whole: rows of rank 0, then those of rank 1, and so on. Collective."""
+        counts = self._world.all_gather_object(len(rows), stage=STAGE)
+        self.make_shared(name, rows.dtype, (sum(counts), *rows.shape[1:]))
+        self.fill_shared(name, sum(counts[: self._world.rank]), rows)
+
+    def write_part(self, part: int, arrays: Mapping[str, Array]) -> None:
+        """Write a part's rows of all sharded arrays; one rank."""
+        folder = self._folder / part_folder(part)
+        folder.mkdir(parents=True)
+        for name, rows in arrays.items():
+            _write_rows(self._folder, name, {part_folder(part): len(rows)}, rows)
+
+    def finish(self, *, metadata: dict[str, Any], quality: PartitionQuality, options: PartitionOptions) -> None:
+        """Write the manifest, after all arrays, of which each rank reads back some. Collective, of equal arguments."""
+        self._world.barrier(stage=STAGE)
+        rank, size = self._world.rank, self._world.size
+        mine = {name: describe_file(self._folder / name) for name in _array_files(self._folder)[rank::size]}
+        found = self._world.all_gather_object(mine, stage=STAGE)
+        if rank == 0:
+            files = {name: entry for some in found for name, entry in some.items()}
+            _write_manifest(self._folder, dict(sorted(files.items())), metadata, quality, options)
+
+    def _shared(self, name: str) -> Path:
+        return self._folder / "shared" / f"{name}.npy"
+
+
+def _array_files(folder: Path) -> list[str]:
+    return [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*.npy"))]
+
+
+def _write_manifest(
+    folder: Path,
+    files: Mapping[str, FileEntry],
+    metadata: dict[str, Any],
+    quality: PartitionQuality | None,
+    options: PartitionOptions | None,
+) -> None:
+    lengths = {name: files[f"shared/{name}.npy"].shape[0] for name in BOOK_ARRAYS}
+    Manifest(
+        windrow_version=version("windrow"),
+        num_vertices=lengths["new_to_old"],
+        num_edges=files["shared/indices.npy"].shape[0] if "shared/indices.npy" in files else 0,
+        num_parts=lengths["part_offsets"] - 1,
+        options=asdict(options) if options is not None else {},
+        quality=asdict(quality) if quality is not None else None,
+        metadata=metadata,
+        files=dict(files),
+    ).write(folder / MANIFEST_NAME)
 
 
 def part_folder(part: int) -> str:

@@ -22,10 +22,18 @@ from windrow.comm.errors import DataError
 from windrow.gnn.build import assemble_graph
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
-from windrow.gnn.readers.table_files import ColumnType, TableFile
+from windrow.gnn.readers.table_files import ColumnType, Share, TableFile
 from windrow.gnn.vertex_data import VertexSplit, split_from_masks
 
-__all__ = ["VertexTable", "read_edge_list_and_names", "read_edges", "read_vertex_ids", "read_vertex_table"]
+__all__ = [
+    "VertexTable",
+    "edge_file",
+    "read_edge_columns",
+    "read_edge_list_and_names",
+    "read_edges",
+    "read_vertex_ids",
+    "read_vertex_table",
+]
 
 SPLIT_WORDS = {"train": 0, "validation": 1, "valid": 1, "val": 1, "test": 2, "": -1}
 
@@ -35,7 +43,7 @@ class VertexTable(NamedTuple):
 
     num_vertices: int
     names: Any
-    """``pyarrow.Array`` of the ids [N]; None where a vertex's id is its number."""
+    """``pyarrow.Array`` of the ids [N]; None where a vertex's id is its number, or row."""
     data: dict[str, Any]
     """What there is of features float32 [N, F], labels float64 [N, columns], NaN where a cell is empty, and split."""
 
@@ -53,8 +61,11 @@ class EdgeTable(NamedTuple):
     """[E, columns]: the weight, where there is one, then features."""
 
 
-def read_vertex_table(options: EdgeListOptions) -> VertexTable:
-    """Read the vertex file, its rows in the order of the vertices: with `ids` "rows" that of the ids."""
+def read_vertex_table(options: EdgeListOptions, share: Share | None = None) -> VertexTable:
+    """Read the vertex file, its rows in the order of the vertices: with `ids` "rows" that of the ids.
+
+    A share of it has its rows as they stand, and, where a column holds ids, those.
+    """
     file = _vertex_file(options)
     features = options.feature_columns
     if not features:
@@ -68,13 +79,13 @@ def read_vertex_table(options: EdgeListOptions) -> VertexTable:
         types[options.vertex_id_column] = _id_type(options)
     if not types:
         raise DataError(f"{file.path}: there is nothing to read; name a column of features, labels, split or ids.")
-    columns = file.read(types, missing_allowed=True)
+    columns = file.read(types, missing_allowed=True, share=share)
     num_vertices = len(next(iter(columns.values())))
     order = np.arange(num_vertices)
     names = None
     if options.vertex_id_column:
-        names = _checked_ids(file.path, columns[options.vertex_id_column])
-        if options.ids == "rows":
+        names = _checked_ids(file, columns[options.vertex_id_column], share)
+        if options.ids == "rows" and share is None:
             order = _order_of_rows(file.path, names.to_numpy())
             names = None
     data: dict[str, Any] = {}
@@ -83,7 +94,7 @@ def read_vertex_table(options: EdgeListOptions) -> VertexTable:
             matrix = np.stack([columns[name].to_numpy() for name in chosen], axis=1)
             data[key] = matrix.astype(dtype, copy=False)[order]
     if options.split_column:
-        data["split"] = _split(file.path, columns[options.split_column], order)
+        data["split"] = _split(file, columns[options.split_column], order, share)
     return VertexTable(num_vertices, names, data)
 
 
@@ -108,23 +119,22 @@ def read_vertex_ids(options: EdgeListOptions) -> Any:
     if options.ids == "rows" or not options.vertex_file:
         return None
     file, name = _vertex_file(options), options.vertex_id_column
-    return _checked_ids(file.path, file.read({name: _id_type(options)}, missing_allowed=True)[name])
+    return _checked_ids(file, file.read({name: _id_type(options)}, missing_allowed=True)[name])
 
 
-def _checked_ids(path: Path, column: Any) -> Any:
+def _checked_ids(file: TableFile, column: Any, share: Share | None = None) -> Any:
     import pyarrow.compute as pc
 
     names = column.combine_chunks()
     if names.null_count:
         row = pc.index(pc.is_null(names), True).as_py()
-        raise DataError(f"{path}, row {row + 1}: the vertex's id is empty; fill it in.")
+        raise DataError(f"{file.place(row, share)}: the vertex's id is empty; fill it in.")
     first = pc.index_in(names, value_set=names).to_numpy()
     repeats = np.flatnonzero(first != np.arange(len(first)))
     if repeats.size:
         row = int(repeats[0])
-        raise DataError(
-            f"{path}, row {row + 1}: vertex {names[row].as_py()!r} is in row {first[row] + 1} already; keep one."
-        )
+        before = file.place(int(first[row]), share).removeprefix(f"{file.path}, ")
+        raise DataError(f"{file.place(row, share)}: vertex {names[row].as_py()!r} is in {before} already; keep one.")
     return names
 
 
@@ -139,7 +149,7 @@ def _order_of_rows(path: Path, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int
     return np.argsort(ids)
 
 
-def _split(path: Path, column: Any, order: npt.NDArray[np.int64]) -> VertexSplit:
+def _split(file: TableFile, column: Any, order: npt.NDArray[np.int64], share: Share | None) -> VertexSplit:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -148,7 +158,8 @@ def _split(path: Path, column: Any, order: npt.NDArray[np.int64]) -> VertexSplit
     if found.null_count:
         row = pc.index(pc.is_null(found), True).as_py()
         raise DataError(
-            f"{path}, row {row + 1}: split {words[row].as_py()!r} is unknown; use train, validation, test or nothing."
+            f"{file.place(row, share)}: split {words[row].as_py()!r} is unknown; use train, validation, test or "
+            "nothing."
         )
     member = torch.from_numpy(np.array(list(SPLIT_WORDS.values()))[found.to_numpy()][order])
     return split_from_masks(member == 0, member == 1, member == 2)
@@ -193,28 +204,41 @@ def read_edges(
         options: its columns.
         tables: of the vertices of sources and of destinations; None where these have no file.
     """
-    file = TableFile(path=path, delimiter=options.delimiter, has_header=options.has_header, skip_rows=options.skip_rows)
-    ends = _end_columns(file, options)
-    types: dict[str, ColumnType] = dict.fromkeys(ends, _id_type(options))
-    numbers = [name for name in (options.weight_column, *options.edge_feature_columns) if name]
-    columns = file.read(types | dict.fromkeys(numbers, "float32"))
-    source, destination = (columns[name] for name in ends)
-    edge_rows = np.empty((len(source), len(numbers)), np.float32)
-    for place, name in enumerate(numbers):
-        edge_rows[:, place] = columns[name].to_numpy()
+    ends, source, destination, edge_rows = read_edge_columns(edge_file(path, options), options)
     if options.ids != "rows":
         known = [table.names for table in tables if table is not None]
         if not known:
             names, sources, destinations = _number_names(source, destination)
             return EdgeTable(sources, destinations, names.to_numpy(zero_copy_only=False), edge_rows)
         sources, destinations = (
-            _look_up(own, columns[name], f"{path}, column {name!r}") for own, name in zip(known, ends, strict=True)
+            _look_up(own, column, f"{path}, column {name!r}")
+            for own, column, name in zip(known, (source, destination), ends, strict=True)
         )
         return EdgeTable(sources, destinations, known[1].to_numpy(zero_copy_only=False), edge_rows)
     sources, destinations = (np.array(end.to_numpy()) for end in (source, destination))
     largest = max(sources.max(initial=-1), destinations.max(initial=-1))
     num_vertices = int(largest) + 1 if tables[1] is None else tables[1].num_vertices
     return EdgeTable(sources, destinations, np.arange(num_vertices), edge_rows)
+
+
+def edge_file(path: Path, options: EdgeListOptions) -> TableFile:
+    """The file of the edges."""
+    return TableFile(path=path, delimiter=options.delimiter, has_header=options.has_header, skip_rows=options.skip_rows)
+
+
+def read_edge_columns(
+    file: TableFile, options: EdgeListOptions, share: Share | None = None
+) -> tuple[tuple[str, str], Any, Any, npt.NDArray[np.float32]]:
+    """Names of the columns of sources and destinations, what they hold, and the edges' `EdgeTable.rows`."""
+    ends = _end_columns(file, options)
+    types: dict[str, ColumnType] = dict.fromkeys(ends, _id_type(options))
+    numbers = [name for name in (options.weight_column, *options.edge_feature_columns) if name]
+    columns = file.read(types | dict.fromkeys(numbers, "float32"), share=share)
+    source, destination = (columns[name] for name in ends)
+    edge_rows = np.empty((len(source), len(numbers)), np.float32)
+    for place, name in enumerate(numbers):
+        edge_rows[:, place] = columns[name].to_numpy()
+    return ends, source, destination, edge_rows
 
 
 def _end_columns(file: TableFile, options: EdgeListOptions) -> tuple[str, str]:

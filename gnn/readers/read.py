@@ -17,7 +17,7 @@ from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.readers.typed_folder import is_typed_folder, read_typed_folder
 from windrow.gnn.vertex_data import standardise_features
 
-__all__ = ["read_graph"]
+__all__ = ["format_of", "read_graph"]
 
 READERS: dict[str, tuple[Callable[[GraphOptions], Graph], tuple[str, ...]]] = {
     "npz": (read_npz, (".npz",)),
@@ -45,7 +45,7 @@ def read_graph(options: GraphOptions) -> Graph:
     """
     if not Path(options.path).exists():
         raise DataError(f"{options.path}: no such file or folder; correct the path.")
-    form = _format_of(options)
+    form = format_of(options)
     try:
         graph = READERS[form][0](options)
     except DataError as error:
@@ -67,7 +67,7 @@ def read_graph(options: GraphOptions) -> Graph:
     return replace(graph, feature_scaling=torch.stack([none if one is None else one for one in scalings]))
 
 
-def _format_of(options: GraphOptions) -> str:
+def format_of(options: GraphOptions) -> str:
     """Settle the format, by the file's ending where it is "auto"; a pickle is refused by DataError."""
     if options.format != "auto":
         return options.format

@@ -6,20 +6,23 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import DataError
 
-__all__ = ["ColumnType", "TableFile", "read_matrix"]
+__all__ = ["ColumnType", "Share", "TableFile", "read_matrix"]
 
 BLOCK_BYTES = 16 << 20
 """Read at once: a line must fit, and types are inferred from the first."""
 
 ColumnType = Literal["int64", "float32", "float64", "string"]
 """The type a column must have or be convertible to without loss."""
+
+Share: TypeAlias = tuple[int, int]
+"""(k, n): the k-th, from 0, of n near-equal pieces of a file that follow one another."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +47,12 @@ class TableFile:
                 return list(parquet.read_schema(self.path).names)
             return list(csv.open_csv(self.path, **self._csv_options({})).schema.names)
 
-    def read(self, columns: Mapping[str, ColumnType], *, missing_allowed: bool = False) -> dict[str, Any]:
-        """Read some columns, each of a type.
+    def read(
+        self, columns: Mapping[str, ColumnType], *, missing_allowed: bool = False, share: Share | None = None
+    ) -> dict[str, Any]:
+        """Read some columns, each of a type, of all rows or of a share of them, which may be none.
+
+        A share of a Parquet file costs the row groups that hold it, of a CSV file its bytes, in memory at once.
 
         Returns:
             A ``pyarrow.ChunkedArray`` by column. Where `missing_allowed`, an empty cell is null in it.
@@ -55,23 +62,81 @@ class TableFile:
                 names the file and the row, of which the first of data is 1.
         """
         import pyarrow.compute as pc
-        from pyarrow import csv, parquet
 
         present = self.column_names()
         for name in columns:
             if name not in present:
                 raise DataError(f"{self.path}: there is no column {name!r}; the columns are {present}. Correct it.")
         with self._readable(f", of columns {dict(columns)}" if columns else ""):
-            if self.is_parquet:
-                table = parquet.read_table(self.path, columns=list(columns))
-            else:
-                table = csv.read_csv(self.path, **self._csv_options(columns))
+            table = self._table(columns, share, present)
             found = {name: table[name].cast(kind) for name, kind in columns.items()}
         for name, array in found.items():
             if array.null_count and not missing_allowed:
-                row = pc.index(pc.is_null(array), True).as_py() + 1
-                raise DataError(f"{self.path}, row {row}: column {name!r} is empty; fill it in.")
+                row = pc.index(pc.is_null(array), True).as_py()
+                raise DataError(f"{self.place(row, share)}: column {name!r} is empty; fill it in.")
         return found
+
+    def place(self, row: int, share: Share | None = None) -> str:
+        """Where a row of what was read stands, for messages: the file, and the row, of which the first is 1."""
+        if share is None:
+            return f"{self.path}, row {row + 1}"
+        if self.is_parquet:
+            return f"{self.path}, row {self._rows_of(share)[0] + row + 1}"
+        return f"{self.path}, row {row + 1} behind byte {self._bytes_of(share)[0]}"
+
+    def _table(self, columns: Mapping[str, ColumnType], share: Share | None, present: list[str]) -> Any:
+        import pyarrow as pa
+        from pyarrow import csv, parquet
+
+        if share is None and self.is_parquet:
+            return parquet.read_table(self.path, columns=list(columns))
+        options = self._csv_options(columns)
+        if share is None:
+            return csv.read_csv(self.path, **options)
+        if not self.is_parquet:
+            start, stop = self._bytes_of(share)
+            with self.path.open("rb") as file:
+                file.seek(start)
+                text = file.read(stop - start)
+            if not text.strip():
+                return pa.table({name: pa.array([], pa.type_for_alias(kind)) for name, kind in columns.items()})
+            lines = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=present)
+            return csv.read_csv(pa.BufferReader(text), **{**options, "read_options": lines})
+        start, stop = self._rows_of(share)
+        tables, row = [], 0
+        with parquet.ParquetFile(self.path) as file:
+            for group in range(file.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                first, last = max(start - row, 0), min(stop - row, rows)
+                if first < last:
+                    tables.append(file.read_row_group(group, columns=list(columns)).slice(first, last - first))
+                row += rows
+            return pa.concat_tables(tables or [file.schema_arrow.empty_table()])
+
+    def _rows_of(self, share: Share) -> tuple[int, int]:
+        """The rows of a share of a Parquet file: first, and one past the last."""
+        from pyarrow import parquet
+
+        rows, (number, shares) = parquet.read_metadata(self.path).num_rows, share
+        return rows * number // shares, rows * (number + 1) // shares
+
+    def _bytes_of(self, share: Share) -> tuple[int, int]:
+        """The lines of a share of a CSV file: first byte, and one past the last. No value may hold a line's end."""
+        number, shares = share
+        with self.path.open("rb") as file:
+            for _ in range(self.skip_rows + self.has_header):
+                file.readline()
+            begin, size = file.tell(), self.path.stat().st_size
+            bounds = []
+            for place in (number, number + 1):
+                bound = begin + (size - begin) * place // shares
+                if bound > begin:
+                    # The line that the byte before belongs to, or ends.
+                    file.seek(bound - 1)
+                    file.readline()
+                    bound = file.tell()
+                bounds.append(bound)
+        return bounds[0], bounds[1]
 
     def sample(self, *, whole: bool) -> dict[str, Any]:
         """All columns as what they look like, of all rows or the first ones: ``pyarrow.ChunkedArray`` by name.

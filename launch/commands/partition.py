@@ -1,8 +1,9 @@
 """``windrow partition``: split a graph and write a partition store.
 
 Read a graph, split it into one part for each rank, put the vertices first that minibatches of its rank will need most
-(of the recipe's sampler.fanouts and training.batch_size, or of their defaults), and write a partition store. One
-process does this: start it without mpirun.
+(of the recipe's sampler.fanouts and training.batch_size, or of their defaults), and write a partition store. A graph
+that is too large for one process is split by several, started by mpirun: by streaming (--method fennel), from an edge
+list that they read in shares, vertices of a part in the user's order.
 """
 
 import argparse
@@ -10,8 +11,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from windrow.comm.connect import connect, ending_all_ranks
 from windrow.comm.errors import RecipeError
-from windrow.comm.launcher import launched_rank
+from windrow.comm.launcher import launched_size
 from windrow.launch.commands.arguments import add_overrides
 from windrow.launch.recipe_file import read_recipe
 from windrow.launch.settings import parse_settings, with_overrides
@@ -27,7 +29,12 @@ examples:
   windrow partition examples/tolokers.toml --parts 4 --out stores/tolokers-4
   windrow partition --graph edges.csv --parts 8 --out stores/mine --method fennel
   windrow partition examples/tolokers.toml --set partition.order=original
+  mpirun -n 4 windrow partition --graph edges.csv --parts 8 --out stores/mine --method fennel
 """
+
+
+DEADLINE_S = 3600.0
+"""That ranks wait for one another: each reads, sorts and writes much between two meetings."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,13 +52,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it."""
-    job = _job(arguments)
-    from windrow.gnn.partitioning import partition_to_store
-    from windrow.training.terminal import make_progress
+    """Do it. Collective: every process that the launcher started calls it, with the same arguments."""
+    if launched_size() == 1:
+        job = _job(arguments)
+        from windrow.gnn.partitioning import partition_to_store
+        from windrow.training.terminal import make_progress
 
-    with make_progress(rank=launched_rank()) as progress:
-        partition_to_store(job, overwrite=arguments.overwrite, progress=progress)
+        with make_progress(rank=0) as progress:
+            partition_to_store(job, overwrite=arguments.overwrite, progress=progress)
+        return 0
+    with ending_all_ranks():
+        job = _job(arguments)
+        from windrow.gnn.distributed_partitioning import check_job_on_ranks, partition_to_store_on_ranks
+        from windrow.training.terminal import make_progress
+
+        check_job_on_ranks(job, overwrite=arguments.overwrite)
+    with connect(deadline_s=DEADLINE_S) as world, make_progress(rank=world.rank) as progress:
+        partition_to_store_on_ranks(job, world, overwrite=arguments.overwrite, progress=progress)
     return 0
 
 

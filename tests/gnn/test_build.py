@@ -1,5 +1,7 @@
 """Edges grouped by destination, and whole graphs from raw data."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.gnn.build import assemble_graph, csc_from_edges, edges_of
+from windrow.gnn.build import assemble_graph, check_edges, csc_from_edges, csc_from_keys, edges_of, keys_of_edges
 from windrow.gnn.vertex_data import SplitOptions, VertexSplit
 
 EDGES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=40)
@@ -38,6 +40,18 @@ def test_equals_the_reference(edges, symmetrise, self_loops, deduplicate):
     assert indices.dtype == torch.int32
     lists = [indices[indptr[v] : indptr[v + 1]].tolist() for v in range(7)]
     assert lists == reference(edges, 7, symmetrise, self_loops, deduplicate)
+
+
+@given(EDGES, st.booleans(), st.lists(st.integers(0, 7), max_size=3))
+def test_lists_of_ranges_of_vertices_are_those_of_the_graph(edges, symmetrise, cuts):
+    ends = check_edges(*np.array(edges, dtype=np.int64).reshape(-1, 2).T, 7, str)
+    keys, _ = keys_of_edges(*ends, 7, symmetrise=symmetrise, self_loops="keep", numbered=False)
+    indptr, indices, _ = csc_from_keys(keys.copy(), None, 7)
+    for first, stop in pairwise([0, *sorted(cuts), 7]):
+        own = keys[(keys // 7 >= first) & (keys // 7 < stop)]
+        some, found, _ = csc_from_keys(own, None, 7, own=(first, stop))
+        assert some.tolist() == (indptr[first : stop + 1] - indptr[first]).tolist()
+        assert found.tolist() == indices[indptr[first] : indptr[stop]].tolist()
 
 
 @given(EDGES, st.booleans(), st.sampled_from(["keep", "add", "remove"]), st.booleans())

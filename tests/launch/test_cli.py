@@ -22,7 +22,6 @@ ALONE = {
     "export": ["run", "--out", "f"],
     "groups": ["r.toml"],
     "network": ["--describe", "n.toml"],
-    "partition": ["r.toml"],
     "plan": ["r.toml", "--ranks", "2"],
     "report": ["run"],
 }
@@ -30,7 +29,7 @@ ALONE = {
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--help"], *([name, "--help"] for name in (*ALONE, "train", "predict", "profile"))):
+    for arguments in (["--help"], *([name, "--help"] for name in (*ALONE, "partition", "train", "predict", "profile"))):
         with pytest.raises(SystemExit) as caught:
             cli.main(arguments)
         assert caught.value.code == 0
@@ -43,12 +42,12 @@ def test_a_windrow_error_is_one_line_of_rank_0(
 ) -> None:
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert cli.main(["partition", "no-such.toml"]) == 2
+    assert cli.main(["prepare", "no-such.toml"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert len(captured.err.splitlines()) == lines
     if lines:
-        assert captured.err.startswith("windrow: error: windrow partition is the work of one process")
+        assert captured.err.startswith("windrow: error: windrow prepare is the work of one process")
 
 
 @pytest.mark.parametrize(("rank", "shown"), [("0", True), ("1", False)])

@@ -16,7 +16,7 @@ from windrow.partition.refine_kernels import move_with_hill_climbing
 def test_limits_can_always_be_met_and_follow_the_tolerance(num_parts, imbalance, column):
     weights = np.array([[1, *pair] for pair in zip(column, strict=True)], np.int32)
     totals = weights.sum(axis=0)
-    limits = balance_limits(weights, num_parts, imbalance)
+    limits = balance_limits(totals, num_parts, imbalance)
     assert (limits * num_parts >= totals).all()
     assert (limits <= np.maximum((1 + imbalance) * totals / num_parts + 1e-6, totals // num_parts + 1)).all()
 

@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from windrow.comm.errors import DataError
+from windrow.comm.loopback import Loopback
+from windrow.comm.rows import near_equal_split
 from windrow.partition.balance_kernels import stream_once
 from windrow.partition.constraints import weigh_parts
 from windrow.partition.options import PartitionOptions
-from windrow.partition.partitioners import _fennel_assignment
+from windrow.partition.partitioners import _fennel_assignment, partition_on_ranks
 from windrow.partition.refine import balance_limits
 
 
@@ -25,7 +28,7 @@ def test_keeps_one_unit_constraint_within_its_limit(random_csc, seed, num_parts,
     indptr, indices = random_csc(seed, 500, 2000)
     weights = np.ones((500, 1), np.int32)
     assignment = _fennel_assignment(indptr, indices, weights, options(num_parts, 0.05, passes), None)
-    limit = balance_limits(weights, num_parts, 0.05)[0]
+    limit = balance_limits(weights.sum(axis=0), num_parts, 0.05)[0]
     assert np.bincount(assignment, minlength=num_parts).max() <= limit
 
 
@@ -35,7 +38,7 @@ def test_roles_that_exclude_each_other_are_all_balanced(random_csc, seed):
     roles = np.random.default_rng(seed).integers(0, 3, 600)
     weights = np.stack([roles == role for role in range(3)], axis=1).astype(np.int32)
     assignment = _fennel_assignment(indptr, indices, weights, options(4, 0.03), None)
-    limits = balance_limits(weights, 4, 0.03)
+    limits = balance_limits(weights.sum(axis=0), 4, 0.03)
     for role in range(3):
         assert np.bincount(assignment[roles == role], minlength=4).max() <= limits[role]
 
@@ -46,6 +49,39 @@ def test_restreaming_keeps_cliques_together(ring_of_cliques):
     streamed = _fennel_assignment(graph.indptr, graph.indices, weights, options(2, 0.05), None)
     dealt = (np.arange(128) % 2).astype(np.int32)
     assert graph.cut(streamed) < graph.cut(dealt) / 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ranks_keep_to_the_limits_together_and_cut_little(spmd, ring_of_cliques, seed):
+    graph = ring_of_cliques(32, 16)
+    roles = np.random.default_rng(seed).integers(0, 3, 512)
+    chosen = PartitionOptions(num_parts=4, method="fennel", imbalance=0.1)
+
+    def body(world):
+        bounds = near_equal_split(512, world.size)
+        first, stop = bounds[world.rank : world.rank + 2]
+        indptr = graph.indptr[first : stop + 1] - graph.indptr[first]
+        indices = graph.indices[graph.indptr[first] : graph.indptr[stop]]
+        train, validation = (np.flatnonzero(roles[first:stop] == role) for role in (0, 1))
+        return partition_on_ranks(world, bounds, indptr, indices, chosen, train_ids=train, validation_ids=validation)
+
+    found = spmd(body)
+    for assignment in found:
+        assert np.array_equal(assignment, found[0])
+    for members in (roles == role for role in range(3)):
+        most = np.bincount(found[0][members], minlength=4).max()
+        assert most <= balance_limits(members.sum(keepdims=True), 4, 0.1)[0]
+    dealt = (np.arange(512) % 4).astype(np.int32)
+    assert graph.cut(found[0]) < graph.cut(dealt) / 2
+
+
+def test_a_part_without_training_vertices_is_refused_on_ranks():
+    indptr, indices = csc([(one, other) for one in range(3) for other in range(3) if one != other])
+    chosen = PartitionOptions(num_parts=3, method="fennel", balance=("vertices",), imbalance=0.0)
+    with pytest.raises(DataError, match="has got no training vertices: use fewer parts"):
+        partition_on_ranks(
+            Loopback.single(), (0, 9), indptr, indices, chosen, train_ids=np.arange(3), validation_ids=indices[:0]
+        )
 
 
 def test_progress_rises_to_one(random_csc):
@@ -124,7 +160,7 @@ def test_equals_the_reference(edges, weights, given_parts, limits, crowding_cost
     means = np.maximum(vertex_weights.sum(axis=0), 1) / 3
     stream_once(
         indptr, indices, vertex_weights, assignment, part_weights, means, np.array(limits, np.int64),
-        crowding_cost, *span,
+        crowding_cost, 0, *span,
     )  # fmt: skip
     expected = reference(edges, weights, given_parts, means.tolist(), limits, 3, crowding_cost, *span)
     assert assignment.tolist() == expected

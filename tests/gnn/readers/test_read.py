@@ -6,7 +6,7 @@ import torch
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
-from windrow.gnn.readers.read import _format_of, read_graph
+from windrow.gnn.readers.read import format_of, read_graph
 from windrow.gnn.vertex_data import SplitOptions
 
 
@@ -23,19 +23,19 @@ from windrow.gnn.vertex_data import SplitOptions
     ],
 )
 def test_the_ending_tells_the_format(path, expected):
-    assert _format_of(GraphOptions(path=path)) == expected
-    assert _format_of(GraphOptions(path=path, format="npz")) == "npz"
+    assert format_of(GraphOptions(path=path)) == expected
+    assert format_of(GraphOptions(path=path, format="npz")) == "npz"
 
 
 def test_a_folder_is_an_ogb_data_set_or_has_types(tmp_path):
-    assert _format_of(GraphOptions(path=str(tmp_path))) == "ogb"
+    assert format_of(GraphOptions(path=str(tmp_path))) == "ogb"
     (tmp_path / "edges").mkdir()
-    assert _format_of(GraphOptions(path=str(tmp_path))) == "typed"
+    assert format_of(GraphOptions(path=str(tmp_path))) == "typed"
 
 
 def test_unknown_endings_are_refused():
     with pytest.raises(RecipeError, match=r"the ending '.xlsx' does not tell the format; set format to"):
-        _format_of(GraphOptions(path="a.xlsx"))
+        format_of(GraphOptions(path="a.xlsx"))
 
 
 @pytest.mark.parametrize("ending", [".pt", ".pkl"])

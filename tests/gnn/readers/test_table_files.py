@@ -11,8 +11,8 @@ from windrow.gnn.readers.table_files import TableFile, read_matrix
 pa = pytest.importorskip("pyarrow")
 
 
-def rows(path, columns, *, missing_allowed=False, **style):
-    found = TableFile(path=path, **style).read(columns, missing_allowed=missing_allowed)
+def rows(path, columns, *, missing_allowed=False, share=None, **style):
+    found = TableFile(path=path, **style).read(columns, missing_allowed=missing_allowed, share=share)
     return {name: values.to_pylist() for name, values in found.items()}
 
 
@@ -96,3 +96,33 @@ def test_a_matrix_without_header(tmp_path):
     path.write_bytes(gzip.compress(b"1,\n3,4\n"))
     with pytest.raises(DataError, match="row 1: column 'f1' is empty"):
         read_matrix(path, "int64")
+
+
+@pytest.mark.parametrize("shares", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("form", ["csv", "tsv", "parquet"])
+def test_shares_are_all_rows_in_order(tmp_path, form, shares):
+    from pyarrow import csv, parquet
+
+    path = tmp_path / f"t.{form}"
+    columns = {"a": np.arange(25) ** 4, "b": [f"<{'x' * (row % 5)}>" for row in range(25)]}
+    if form == "parquet":
+        parquet.write_table(pa.table(columns), path, row_group_size=4)
+    else:
+        delimiter = "\t" if form == "tsv" else ","
+        with path.open("wb") as file:
+            file.write(b"a comment\n" if form == "tsv" else b"")
+            csv.write_csv(pa.table(columns), file, csv.WriteOptions(delimiter=delimiter))
+    table, kinds = TableFile(path=path, skip_rows=int(form == "tsv")), {"b": "string", "a": "int64"}
+    found = [table.read(kinds, share=(number, shares)) for number in range(shares)]
+    for name, values in columns.items():
+        assert [value for share in found for value in share[name].to_pylist()] == list(values)
+
+
+def test_places_of_shares(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a\n" + "1\n" * 10 + "\n7\nx\n")
+    with pytest.raises(DataError, match="CSV conversion error to int64"):
+        rows(path, {"a": "int64"}, share=(1, 2))
+    table = TableFile(path=path)
+    assert table.place(3) == f"{path}, row 4"
+    assert table.place(3, (1, 2)) == f"{path}, row 4 behind byte 14"

@@ -1,5 +1,10 @@
 """windrow.launch.commands.partition: from the command line to a store."""
 
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from windrow.comm.launcher import launched_size
 from windrow.launch.cli import main
 from windrow.launch.settings import write_toml
 from windrow.partition import PartitionStore
+
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -31,6 +39,23 @@ def test_a_graph_becomes_a_store(graph_file: Path, tmp_path: Path, capsys: pytes
     assert main(arguments) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert main([*arguments, "--overwrite"]) == 0
+
+
+@pytest.mark.skipif(launched_size() > 1, reason="starts mpirun itself")
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun")
+@pytest.mark.skipif(find_spec("pyarrow") is None, reason="reads CSV by pyarrow")
+def test_several_ranks_split_an_edge_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = np.arange(400)
+    np.savetxt(tmp_path / "edges.csv", np.stack([ring, (ring + 1) % 400], 1), "%d", ",", header="from,to", comments="")
+    (command,) = re.findall(r"mpirun .*partition.*", (REPOSITORY / "docs" / "partitioning.md").read_text())
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    arguments = command.replace("windrow", f"{sys.executable} -m windrow.launch").split()
+    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True)
+    assert "edge cut" in done.stdout
+    assert PartitionStore.open(tmp_path / "stores" / "mine-4", expect_parts=4).manifest.num_edges == 800
+    again = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert again.returncode == 2
+    assert "already exists: replace it by --overwrite" in again.stderr
 
 
 def test_a_recipe_names_graph_and_store_and_options_win(graph_file: Path, tmp_path: Path) -> None:
