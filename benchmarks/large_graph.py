@@ -5,10 +5,11 @@
 
     python benchmarks/large_graph.py [--short] [--only cached | partitioned]
 
-One process generates the graph, partitions it by streaming, orders the vertices of each part by how likely minibatches
-need them (cached), and writes the store. Then the ranks open it, compute which remote rows to keep (cached), and train
-50 steps of GraphSAGE. Those that sample together read the neighbour lists of their own part alone
-(``pipeline.topology``), keep no rows of others, and read none in shared memory, as if each had a machine of its own.
+One process generates the graph. Of the first it also makes the store: by streaming, vertices of a part in the order of
+how likely minibatches need them. The second it writes to Parquet, and the ranks partition that, none with the whole
+graph. Then the ranks open the store, compute which remote rows to keep (cached), and train 50 steps of GraphSAGE. Those
+that sample together read the neighbour lists of their own part alone (``pipeline.topology``), keep no rows of others,
+and read none in shared memory, as if each had a machine of its own.
 Memory is what the processes of a stage hold together at most: a page that several ranks have mapped counts once; the
 highest values of the ranks are added even where they were reached at different times. What the largest rank held at
 most, mapped pages counted in full, is a figure. Files that the system keeps for later use are not counted. Seconds are
@@ -18,11 +19,11 @@ those of the slowest rank. --short: 1 and 2 million vertices.
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,10 +37,13 @@ from windrow.caching.vip import inclusion_probabilities
 from windrow.comm.connect import connect
 from windrow.comm.meter import Meter
 from windrow.gnn.cache_choice import demand_of
+from windrow.gnn.distributed_partitioning import partition_to_store_on_ranks
+from windrow.gnn.graph import Graph
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.partitioning import graph_to_store
+from windrow.gnn.partitioning import PartitionJob, graph_to_store
 from windrow.gnn.pipeline import PipelineOptions
+from windrow.gnn.readers import EdgeListOptions, GraphOptions
 from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.task import NodeTask, TrainingOptions
 from windrow.partition import PartitionOptions
@@ -57,6 +61,8 @@ STEPS = 50
 ALPHA = 0.16
 """Remote rows that a rank keeps, as a share of its own."""
 SEED = 7
+ROWS_AT_ONCE = 1 << 20
+"""Vertices, and their edges, that are written to files."""
 DEADLINE_S = 3600.0
 
 
@@ -70,8 +76,6 @@ class Scale:
     """Stored ones: each undirected edge is two."""
     features: int
     ranks: int
-    order: Literal["vip", "original"]
-    """Of the vertices of a part."""
     aim: tuple[str, float]
     """What is to fit into so many bytes."""
 
@@ -83,7 +87,6 @@ SCALES = {
         edges_per_vertex=20,
         features=32,
         ranks=2,
-        order="vip",
         aim=("from generation to training in {:g} GB of memory", 20e9),
     ),
     PARTITIONED: Scale(
@@ -92,7 +95,6 @@ SCALES = {
         edges_per_vertex=10,
         features=8,
         ranks=4,
-        order="original",
         aim=("each rank in {:g} GB of memory", 5e9),
     ),
 }
@@ -116,17 +118,20 @@ def measure(program: Program) -> Findings:
 
 
 def measure_part(program: Program, part: str) -> Findings:
-    """Make the store in one process, train on it in several."""
+    """Make the graph in one process, or its store; partition it in several, and train."""
     scale = SCALES[part]
     num_vertices = scale.vertices_in_short if program.short else scale.vertices
     with tempfile.TemporaryDirectory() as folder:
-        task = {"part": part, "store": str(Path(folder) / "store"), "vertices": num_vertices}
+        task = {"part": part, "folder": folder, "vertices": num_vertices}
         # Streaming is sequential; what can, uses all cores.
         built = program.in_process({**task, "do": "build"}, threads=os.cpu_count() or 1, deadline_s=DEADLINE_S)
-        trained = program.on_ranks(
-            scale.ranks, {**task, "do": "train"}, environment={"OMP_NUM_THREADS": "1"}, deadline_s=DEADLINE_S
-        )
-    stages: list[Stage] = [*built["stages"], *trained["stages"]]
+        on_ranks = [
+            program.on_ranks(
+                scale.ranks, {**task, "do": do}, environment={"OMP_NUM_THREADS": "1"}, deadline_s=DEADLINE_S
+            )
+            for do in (["train"] if part == CACHED else ["partition", "train"])
+        ]
+    stages: list[Stage] = [stage for some in (built, *on_ranks) for stage in some["stages"]]
     peak_bytes = max(stage["bytes"] for stage in stages)
     rows = [
         {
@@ -138,10 +143,13 @@ def measure_part(program: Program, part: str) -> Findings:
         for stage in stages
     ]
     figures = {f"{stage['name'].replace(' ', '_')}_seconds": stage["seconds"] for stage in stages}
-    figures |= {"peak_memory_gigabytes": peak_bytes / 1e9, **trained["figures"]}
+    figures |= {"peak_memory_gigabytes": peak_bytes / 1e9}
+    for some in on_ranks:
+        figures |= some["figures"]
     title = f"{num_vertices:,} vertices, {num_vertices * scale.edges_per_vertex:,} stored edges, {scale.ranks} ranks"
     what, aimed = scale.aim
-    held = peak_bytes if part == CACHED else 1e9 * trained["figures"]["largest_rank_gigabytes"]
+    largest = [value for name, value in figures.items() if name.endswith("largest_rank_gigabytes")]
+    held = peak_bytes if part == CACHED else 1e9 * max(largest)
     return Findings(
         figures={f"{part}_{name}": value for name, value in figures.items()},
         aims={f"{part}_memory": Aim(what.format(aimed / 1e9), met=held <= aimed)},
@@ -150,13 +158,13 @@ def measure_part(program: Program, part: str) -> Findings:
 
 
 def work(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Do one of both halves."""
+    """Do one step of it."""
     with MemoryWatch() as watch:
-        return build(task, watch) if task["do"] == "build" else train(task, watch)
+        return {"build": build, "partition": partition, "train": train}[task["do"]](task, watch)
 
 
 def build(task: Mapping[str, Any], watch: MemoryWatch) -> dict[str, Any]:
-    """Generate the graph and write its store."""
+    """Generate the graph, and write its store, or the files that ranks partition."""
     stages = Stages(watch)
     num_vertices, scale = task["vertices"], SCALES[task["part"]]
     with stages.stage("generate"):
@@ -169,16 +177,92 @@ def build(task: Mapping[str, Any], watch: MemoryWatch) -> dict[str, Any]:
             num_features=scale.features,
             train_share=STEPS * BATCH_SIZE / num_vertices,
         )
-    with stages.stage("partition"):
-        graph_to_store(
-            graph,
-            Path(task["store"]),
-            PartitionOptions(num_parts=scale.ranks, method="fennel", order=scale.order),
-            sampler=SamplerOptions(fanouts=FANOUTS),
-            training=TrainingOptions(batch_size=BATCH_SIZE),
-            progress=stages,
-        )
+    if task["part"] == PARTITIONED:
+        with stages.stage("write files"):
+            write_files(graph, Path(task["folder"]))
+    else:
+        with stages.stage("partition"):
+            graph_to_store(
+                graph,
+                Path(task["folder"]) / "store",
+                PartitionOptions(num_parts=scale.ranks, method="fennel"),
+                sampler=SamplerOptions(fanouts=FANOUTS),
+                training=TrainingOptions(batch_size=BATCH_SIZE),
+                progress=stages,
+            )
     return {"stages": [{**stage, "processes": 1} for stage in stages.done]}
+
+
+def write_files(graph: Graph, folder: Path) -> None:
+    """Write an edge list and a vertex file (Parquet), each undirected edge once."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    split = np.full(graph.num_vertices, "", dtype="U5")
+    split[graph.train_ids.numpy()] = "train"
+    assert graph.features is not None
+    assert graph.labels is not None
+    edges, vertices = pa.schema({"from": pa.int32(), "to": pa.int32()}), None
+    with parquet.ParquetWriter(folder / "edges.parquet", edges) as file:
+        for start in range(0, graph.num_vertices, ROWS_AT_ONCE):
+            bounds = graph.indptr[start : start + ROWS_AT_ONCE + 1]
+            sources = graph.indices[int(bounds[0]) : int(bounds[-1])]
+            destinations = torch.arange(start, start + len(bounds) - 1).repeat_interleave(bounds.diff())
+            once = sources < destinations
+            ends = sources[once].int(), destinations[once].int()
+            file.write_table(pa.table(dict(zip(edges.names, map(torch.Tensor.numpy, ends), strict=True))))
+    for start in range(0, graph.num_vertices, ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        table = pa.table(
+            {f"x{place}": column.numpy() for place, column in enumerate(graph.features[rows].float().T.contiguous())}
+            | {"class": graph.labels[rows].numpy(), "split": split[rows]}
+        )
+        vertices = vertices or parquet.ParquetWriter(folder / "vertices.parquet", table.schema)
+        vertices.write_table(table)
+    assert vertices is not None
+    vertices.close()
+
+
+def partition(task: Mapping[str, Any], watch: MemoryWatch) -> dict[str, Any]:
+    """Make the store of the files, by all ranks; called on each."""
+    torch.set_num_threads(1)
+    folder, stages = Path(task["folder"]), Stages(watch)
+    columns = EdgeListOptions(
+        vertex_file=str(folder / "vertices.parquet"), label_columns=("class",), split_column="split"
+    )
+    job = PartitionJob(
+        store=folder / "store",
+        graph=GraphOptions(path=str(folder / "edges.parquet"), edge_list=columns),
+        partition=PartitionOptions(num_parts=SCALES[task["part"]].ranks, method="fennel", order="original"),
+    )
+    with connect("mpi", deadline_s=DEADLINE_S) as world:
+        with stages.stage("partition"):
+            quality = partition_to_store_on_ranks(job, world)
+        ranks = world.gather_object(
+            {"stages": stages.done, "bytes": peak_memory_bytes() or 0}, root=0, stage="findings"
+        )
+    if world.rank != 0:
+        return {}
+    figures = {"cut_share": quality.cut_fraction} | largest_rank(ranks, "partition")
+    return {"stages": together(ranks), "figures": figures}
+
+
+def largest_rank(ranks: Sequence[Mapping[str, Any]], what: str) -> dict[str, float]:
+    """The figure of the rank that held most."""
+    return {f"{what}_largest_rank_gigabytes": max(rank["bytes"] for rank in ranks) / 1e9}
+
+
+def together(ranks: Sequence[Mapping[str, Any]]) -> list[Stage]:
+    """What the stages of the ranks were: the seconds of the slowest, and the memory of all."""
+    return [
+        {
+            "name": same[0]["name"],
+            "processes": len(same),
+            "seconds": max(stage["seconds"] for stage in same),
+            "bytes": sum(stage["bytes"] for stage in same),
+        }
+        for same in zip(*(rank["stages"] for rank in ranks), strict=True)
+    ]
 
 
 def train(task: Mapping[str, Any], watch: MemoryWatch) -> dict[str, Any]:
@@ -189,7 +273,7 @@ def train(task: Mapping[str, Any], watch: MemoryWatch) -> dict[str, Any]:
     cached, remote, expected = np.empty(0, np.int64), 0.0, 0.0
     with connect("mpi", deadline_s=DEADLINE_S) as world:
         with stages.stage("open store"):
-            graph = PartitionedGraph.open(Path(task["store"]), rank=world.rank, size=world.size)
+            graph = PartitionedGraph.open(Path(task["folder"]) / "store", rank=world.rank, size=world.size)
             world.barrier(stage="open")
         if is_cached:
             with stages.stage("rank remote rows"):
@@ -239,21 +323,8 @@ def train(task: Mapping[str, Any], watch: MemoryWatch) -> dict[str, Any]:
         ranks = world.gather_object(mine, root=0, stage="findings")
     if world.rank != 0:
         return {}
-    together = [
-        {
-            "name": same[0]["name"],
-            "processes": len(same),
-            "seconds": max(stage["seconds"] for stage in same),
-            "bytes": sum(stage["bytes"] for stage in same),
-        }
-        for same in zip(*(rank["stages"] for rank in ranks), strict=True)
-    ]
     total = {key: sum(rank["rows"][key] for rank in ranks) for key in ranks[0]["rows"]}
-    figures = {
-        "remote_rows": total["remote"],
-        "largest_rank_gigabytes": max(rank["bytes"] for rank in ranks) / 1e9,
-        "training_loss": loss,
-    }
+    figures = {"remote_rows": total["remote"], "training_loss": loss} | largest_rank(ranks, "training")
     if is_cached:
         figures |= {
             "expected_remote_rows_without_cache": total["expected without a cache"],
@@ -263,7 +334,7 @@ def train(task: Mapping[str, Any], watch: MemoryWatch) -> dict[str, Any]:
         }
     else:
         figures["neighbours_megabytes"] = total["bytes of neighbours"] / 1e6
-    return {"stages": together, "figures": figures}
+    return {"stages": together(ranks), "figures": figures}
 
 
 class Stages(Progress):
