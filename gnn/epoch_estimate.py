@@ -2,12 +2,14 @@
 
 A step needs the processor (sampling, gathering rows), the device that computes (where that is a CPU: the same cores),
 and the network. One after another, as with ``pipeline.depth = 0``, their seconds add up. A pipeline does for later
-steps whatever it can while one is computed. The sums of gradients stay: the next step needs them, and nobody has them
+steps whatever it can while one is computed: three quarters of the shorter row, since minibatches differ, so that now
+the one is waited for and now the other. The sums of gradients stay: the next step needs them, and nobody has them
 before the backward pass::
 
-    no pipeline    | sample, gather |  counts, ids, rows  | compute | sums |          seconds: the sum
+    no pipeline    | sample, gather |  counts, ids, rows  | compute | sums |    seconds: the sum
     pipeline       | sample, gather, compute |
-                   | counts, ids, rows         | sums |                               seconds: the longer row, and sums
+                   | counts, ids, rows         | sums |                         seconds: the longer row, a quarter of
+                                                                                the shorter, and sums
 
 A step's work is measured without its network: a few minibatches of the real graph, with made-up rows. Where ranks
 sample together (`windrow.gnn.remote_lists`), what they would ask for these minibatches is counted.
@@ -36,6 +38,10 @@ __all__ = ["ID_BYTES", "EpochTime", "StepWork", "estimate_epoch", "measure_step_
 
 ID_BYTES = 8
 """Of one id on the wire."""
+
+UNHIDDEN = 0.25
+"""Of what a pipeline does beside what takes longest, the share that is waited for all the same. Epochs on 1 to 8
+emulated hosts at 50 Mbit/s, with and without a cache, had 0.11 to 0.40 (`benchmarks/simulator.py`, commit 87d5b94)."""
 
 NEIGHBOUR_BYTES, WEIGHT_BYTES = 4, 4
 """Of one that another rank has drawn, and of the weight of its edge."""
@@ -77,7 +83,8 @@ class EpochTime:
     def seconds(self, *, pipelined: bool) -> float:
         """Of the epoch; pipelined: the network works while minibatches are sampled and computed."""
         parts = (self.processor_s, self.device_s, self.exchange_s)
-        return self.reduction_s + (max(parts) if pipelined else sum(parts))
+        longest = max(parts)
+        return self.reduction_s + longest + (sum(parts) - longest) * (UNHIDDEN if pipelined else 1.0)
 
 
 def estimate_epoch(

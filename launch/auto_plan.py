@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AutoPlan", "Step", "describe_auto_plan", "plan_graph", "plan_log", "setting_of"]
 
+WINDOW = 8
+"""Minibatches that a cache knows: the most that `benchmarks/vip.py` has measured."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
@@ -60,8 +63,9 @@ def plan_graph(
     """Propose settings for a partitioned graph that minibatches are sampled from.
 
     Rows are kept as the recipe says, or, where that is faster, up to ``cache.memory_gib`` those that spare more
-    transfers than they cost. Rows that are learnt (``model.embedding``) are in no prediction. A step of training must
-    be known, and the network: what pays follows from both.
+    transfers than they cost; where these still take longer than all else, the cache gets a window, of which no gain
+    is predicted: what is asked for is never more. Rows that are learnt (``model.embedding``) are in no prediction.
+    A step of training must be known, and the network: what pays follows from both.
 
     Args:
         recipe: to begin with.
@@ -84,12 +88,15 @@ def plan_graph(
         sampling = replace(recipe.sampling, wire=replace(wire, vectors=form))  # type: ignore[arg-type]
         found = explain(graph, sampling, pipelined=True, links=links, work=work)
         if form == wire.vectors:
-            before = _step(found.marks["recipe"], found.steps, pipelined=pipelined)
-            after, sums = _step(found.marks["recipe"], found.steps, pipelined=True), found.formats
+            chosen, sums = found.marks["recipe"], found.formats
+            before, after = (_step(chosen, found.steps, pipelined=overlaps) for overlaps in (pipelined, True))
         step = _step(found.marks["auto"], found.steps, pipelined=True)
         if step.seconds < after.seconds:
-            after = step
+            chosen, after = found.marks["auto"], step
             changes |= {"cache.alpha": "auto", "wire.vectors": form}
+    time = chosen.time
+    if chosen.kept_rows and not recipe.cache.window and time and time.exchange_s > max(time.processor_s, time.device_s):
+        changes["cache.window"] = WINDOW
     if (best := _best(sums, "wire.sums", wire, allowed)) is not None:
         changes["wire.sums"] = best.form
         after = replace(after, seconds=after.seconds - _gain(sums, best, wire))

@@ -44,7 +44,7 @@ COMMANDS = (
 )
 """In the order in which the help shows them; each is a module of `windrow.launch.commands`."""
 
-COLLECTIVE = ("train", "profile", "sweep", "predict", "recommend", "evaluate", "network", "partition")
+COLLECTIVE = ("train", "profile", "sweep", "predict", "recommend", "evaluate", "network", "partition", "prepare")
 """Those that ranks do together; the others are the work of one process."""
 
 WRONG_USE = 2

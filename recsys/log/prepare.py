@@ -1,10 +1,12 @@
-"""From a log in any format to a prepared store: one process, bounded memory, every step out of core.
+"""From a log in any format to a prepared store: in bounded memory, every step out of core, by one process or several.
 
 files -> readers -> staged log (conforming columns, one Parquet file)
                       | sorted by time, where the split is by time and it is not; or by session, where that is asked for
                       | counted: vocabularies and dense moments, over the training split
                       v
                     samples of train, validation, test -> store
+
+Several ranks share out the files of the log: see `windrow.recsys.log.ranks`.
 
 There is one vocabulary for each table, which features may share. `prepare_rows` maps samples that came later by the
 vocabularies of a store; a log may also continue them, see `LogOptions.vocabularies_from`.
@@ -33,10 +35,12 @@ from windrow.recsys.log.options import (
     parse_instant,
     split_by_time,
 )
+from windrow.recsys.log.ranks import Ranks
 from windrow.recsys.log.readers import RawBlock, read_log
 from windrow.recsys.log.sample_mapper import SampleMapper, read_vocabularies
-from windrow.recsys.log.staging import StagedLog, stage, staged_columns, text_types
+from windrow.recsys.log.staging import Staged, StagedLog, stage, staged_columns, text_types
 from windrow.recsys.log.store import (
+    FILE_ROWS,
     MANIFEST_NAME,
     ROW_GROUP_ROWS,
     VOCABULARIES,
@@ -74,8 +78,9 @@ def prepare_log(
     leave_out_repeats: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
+    world: "World | None" = None,
 ) -> LogStore:
-    """Read a log, split and map it, and write a store.
+    """Read a log, split and map it, and write a store. Collective, with a world.
 
     Args:
         store: folder to write; appears whole or not at all.
@@ -88,6 +93,8 @@ def prepare_log(
             samples that repeat are neighbours; reading gives the same samples.
         overwrite: replace an existing store.
         progress: told how far it is.
+        world: whose ranks do it together, from files and in a folder that all of them see; arguments must agree. The
+            samples and their order are those of one process. None: this process alone.
 
     Returns:
         The store, opened.
@@ -98,11 +105,11 @@ def prepare_log(
         RecipeError: the two sections contradict each other.
         DataError: the log breaks a law; the message names file, row and cure.
 
-    Memory: some blocks of rows, what DuckDB may hold (2 GB), and the vocabularies. Disk: the store twice over while
-    it is written, three times while its rows are sorted.
+    Memory: on each rank some blocks of rows, what DuckDB may hold (2 GB), and the vocabularies. Disk: the store twice
+    over while it is written, three times while its rows are sorted.
     """
-    _check_sections(log, split, needs_sessions="shard" if shard else "cluster" if cluster else "")
-    report = progress or (lambda *_: None)
+    check_sections(log, split, needs_sessions="shard" if shard else "cluster" if cluster else "")
+    ranks = Ranks(world, progress)
     base = None
     if log.vocabularies_from is not None:
         base = LogStore.open(log.vocabularies_from)
@@ -110,26 +117,30 @@ def prepare_log(
     groups = [resolve_files(log.paths)]
     if split.by == "files":
         groups += [resolve_files(split.validation_paths), resolve_files(split.test_paths)]
-    with _new_store(store, overwrite=overwrite) as (folder, work):
+    with _new_store(store, ranks, overwrite=overwrite) as (folder, work):
         columns = staged_columns(log, split, None if base is None else are_text(base))
-        rows, in_order = _stage(work / "staged.parquet", columns, groups, log, split, report)
-        with StagedLog(work / "staged.parquet", work) as staged:
+        file = work / "staged.parquet"
+        rows, in_order = ranks.settle(file, _stage(file, columns, groups, log, split, ranks), split)
+        with StagedLog(file, work, threads=ranks.threads) as staged:
             by_session = shard or cluster
             if split.by == "time" and not in_order and not by_session:
-                report("sorting by time", 0.0)
+                ranks.report("sorting by time", 0.0)
+                ranks.deal_by_time(staged, rows, work.parent)
                 staged.sort_by_time()
-            cuts = _find_cuts(staged, rows, split, in_order=in_order or not by_session)
+            cuts = _find_cuts(staged, ranks, rows, split, in_order=in_order or not by_session)
+            code = _split_code(cuts)
             shard_rows: dict[int, tuple[int, ...]] = {}
             if by_session:
-                report("sorting by session", 0.0)
                 # Shards keep the order that the log would have without them: that of time where it is split by time.
                 times = bool(log.time) if cluster else cuts is not None
-                shard_rows = staged.sort_by_session(_split_code(cuts), shard=shard, cluster=cluster, times=times)
+                shard_rows = _sort_by_session(
+                    staged, ranks, code, work.parent, shard=shard, cluster=cluster, times=times
+                )
             training = "split = 0" if cuts is None else f"time < {cuts[0]}"
-            vocabularies = _write_vocabularies(folder, staged, log, training, base, report)
+            vocabularies = _write_vocabularies(folder, staged, ranks, log, training, base)
             standard = log.dense if log.dense_transform == "standard" else ()
             if base is None:
-                found = staged.moments([f"dense.{name}" for name in standard], training)
+                found = ranks.moments(staged.moments([f"dense.{name}" for name in standard], training))
                 moments = dict(zip(standard, found.values(), strict=True))
             else:
                 moments = dict(base.manifest.moments)
@@ -139,28 +150,41 @@ def prepare_log(
                 for feature, options in log.features.items()
                 if leave_out_repeats
             ]
+            firsts = _first_files(staged, ranks, code, shard_rows)
             writers = {
-                name: SplitWriter(folder, name, shard_rows=shard_rows.get(code, ()), clustered=cluster, repeats=repeats)
-                for code, name in enumerate(SPLITS)
+                name: SplitWriter(
+                    folder,
+                    name,
+                    shard_rows=shard_rows.get(place, ()),
+                    first_file=firsts.get(place, 0),
+                    clustered=cluster,
+                    repeats=repeats,
+                )
+                for place, name in enumerate(SPLITS)
             }
-            entries = _map_rows(staged.file, mapper, cuts, writers, report)
+            told = ranks.everyone((_map_rows(staged.file, mapper, cuts, writers, ranks.report), mapper.figures()))
+        entries = _joined([found for found, _ in told])
+        for rank, (_, figures) in enumerate(told):
+            if rank != ranks.rank:
+                mapper.add(figures)
         _check_splits(entries, split)
         origin = {
             "log": plain_settings(log),
             "split": plain_settings(split),
             "deduplication": {"shard": shard, "cluster": cluster},
         }
-        _write_manifest(
-            folder,
-            log,
-            mapper,
-            entries,
-            vocabularies,
-            origin=origin,
-            order="sessions" if cluster else "session shards" if shard else "log",
-            ancestors=() if base is None else (base.fingerprint, *base.manifest.ancestors),
-            repeats_left_out=leave_out_repeats,
-        )
+        if ranks.rank == 0:
+            _write_manifest(
+                folder,
+                log,
+                mapper,
+                entries,
+                vocabularies,
+                origin=origin,
+                order="sessions" if cluster else "session shards" if shard else "log",
+                ancestors=() if base is None else (base.fingerprint, *base.manifest.ancestors),
+                repeats_left_out=leave_out_repeats,
+            )
     return LogStore.open(store)
 
 
@@ -193,7 +217,6 @@ def prepare_rows(
     """
     if _is_done_by_rank_0(world):
         return LogStore.open(store)
-    report = progress or (lambda *_: None)
     log = like.log_options(tuple(paths))
     files = resolve_files(log.paths)
     features = replace(log, label=(), sample_weight="", time="", session="")
@@ -204,14 +227,16 @@ def prepare_rows(
         label=log.labels if set(log.labels) <= known else (),
         sample_weight=log.sample_weight if log.sample_weight in known else "",
     )
-    with _new_store(store, overwrite=overwrite) as (folder, work):
+    ranks = Ranks(None, progress)
+    with _new_store(store, ranks, overwrite=overwrite) as (folder, work):
         staged = work / "staged.parquet"
         split = LogSplitOptions(by="files")
-        _stage(staged, staged_columns(log, split, are_text(like)), [[], [], files], log, split, report)
+        columns = staged_columns(log, split, are_text(like))
+        ranks.settle(staged, _stage(staged, columns, [[], [], files], log, split, ranks), split)
         vocabularies = {table: like.vocabulary_file(table) for table in like.vocabulary_tables}
         mapper = SampleMapper(log, read_vocabularies(vocabularies), like.manifest.moments)
         writers = {SPLITS[2]: SplitWriter(folder, SPLITS[2])}
-        entries = _map_rows(staged, mapper, None, writers, report)
+        entries = _map_rows(staged, mapper, None, writers, ranks.report)
         _write_manifest(folder, log, mapper, entries, {}, origin={**like.manifest.origin, "log": plain_settings(log)})
     _tell_others(world)
     return LogStore.open(store)
@@ -242,8 +267,7 @@ def prepare(
         split: which samples train, validate and test; None: 80, 10 and 10 percent at random.
         overwrite: replace an existing store.
         progress: told how far it is.
-        world: all its ranks call this: rank 0 prepares the log, the others wait, for the world's deadline at most, and
-            open it. None: one process prepares it. A large log is better prepared before ranks are started.
+        world: see `prepare_log`.
         options: other fields of `windrow.recsys.log.options.LogOptions`, such as ``label_kind``, ``sample_weight``,
             ``dense_transform``, ``time``, or ``format`` where the name of the file does not tell it.
 
@@ -256,8 +280,6 @@ def prepare(
     if store is None:
         first = resolve_files((Path(paths if isinstance(paths, Path | str) else paths[0]).absolute(),))[0]
         store = Path("stores", first.name.split(".")[0])
-    if _is_done_by_rank_0(world):
-        return LogStore.open(Path(store))
     given = (paths,) if isinstance(paths, Path | str) else paths
     files = resolve_files(tuple(Path(path).absolute() for path in given))
     log_format = options.pop("format", "parquet" if files[0].suffix in (".parquet", ".pq") else "csv")
@@ -273,20 +295,27 @@ def prepare(
         **options,
     )
     split = split or LogSplitOptions()
-    prepared = prepare_log(Path(store).absolute(), log, split, overwrite=overwrite, progress=progress)
-    _tell_others(world)
-    return prepared
+    return prepare_log(Path(store).absolute(), log, split, overwrite=overwrite, progress=progress, world=world)
 
 
 @contextlib.contextmanager
-def _new_store(store: Path, *, overwrite: bool) -> Iterator[tuple[Path, Path]]:
-    """A folder that becomes the store, and one in it to work in, which is gone then."""
-    check_replaceable(store, overwrite=overwrite, what="prepared log", marker=MANIFEST_NAME)
-    with failures_explained(store, "or choose another store"), atomic_folder(store, overwrite=overwrite) as folder:
-        work = folder / "work"
-        work.mkdir()
+def _new_store(store: Path, ranks: Ranks, *, overwrite: bool) -> Iterator[tuple[Path, Path]]:
+    """A folder that becomes the store, and one in it for this rank to work in, which is gone then. Collective."""
+    with contextlib.ExitStack() as end:
+        made: Path | None = None
+        end.enter_context(failures_explained(store, "or choose another store"))
+        if ranks.rank == 0:
+            check_replaceable(store, overwrite=overwrite, what="prepared log", marker=MANIFEST_NAME)
+            made = end.enter_context(atomic_folder(store, overwrite=overwrite))
+        folder = ranks.everyone(made)[0]
+        assert folder is not None
+        work = folder / "work" / str(ranks.rank)
+        work.mkdir(parents=True)
         yield folder, work
-        shutil.rmtree(work)
+        ranks.meet()
+        if ranks.rank == 0:
+            shutil.rmtree(folder / "work")
+    ranks.meet()
 
 
 def _is_done_by_rank_0(world: "World | None") -> bool:
@@ -333,7 +362,7 @@ def _check_base(base: LogStore, log: LogOptions) -> None:
             )
 
 
-def _check_sections(log: LogOptions, split: LogSplitOptions, *, needs_sessions: str) -> None:
+def check_sections(log: LogOptions, split: LogSplitOptions, *, needs_sessions: str) -> None:
     if split.by == "time" and not log.time:
         raise RecipeError('[split] by = "time" needs the column of times: set time in [log]')
     if needs_sessions and not log.session:
@@ -355,13 +384,15 @@ def _stage(
     groups: Sequence[Sequence[Path]],
     log: LogOptions,
     split: LogSplitOptions,
-    report: Progress,
-) -> tuple[int, bool]:
-    """Read the files of each split and write the staged file; how many rows, and whether they are in order of time."""
+    ranks: Ranks,
+) -> Staged:
+    """Read this rank's files of each split, and write its staged file."""
     everything = [file for group in groups for file in group]
     if twice := repeated_files(everything):
         raise DataError(f"{twice}: a file is in two splits, but what is trained on must not be tested on")
     labels = file_labels(everything)
+    groups = ranks.own_files(groups)
+    everything = [file for group in groups for file in group]
     sizes = {file: file.stat().st_size for file in everything}
 
     def blocks() -> Iterator[tuple[RawBlock, str, int]]:
@@ -369,30 +400,55 @@ def _stage(
             for block in prefetch(read_log(log.format, files, text_types(columns))) if files else ():
                 yield block, labels[block.file], code
                 before = sum(sizes[file] for file in everything[: everything.index(block.file)])
-                report("reading", (before + block.file_share * sizes[block.file]) / sum(sizes.values()))
+                ranks.report("reading", (before + block.file_share * sizes[block.file]) / sum(sizes.values()))
 
-    rows, in_order = stage(path, columns, log, split, blocks())
-    if rows == 0:
-        raise DataError(f"{', '.join(str(file) for file in everything)}: there are no samples in the log")
-    return rows, in_order
+    return stage(path, columns, log, split, blocks())
 
 
-def _find_cuts(staged: StagedLog, rows: int, split: LogSplitOptions, *, in_order: bool) -> Cuts:
+def _find_cuts(staged: StagedLog, ranks: Ranks, rows: int, split: LogSplitOptions, *, in_order: bool) -> Cuts:
     if split.by != "time":
         return None
     if split.instants:
         first, second = (parse_instant(instant) for instant in split.instants)
         return first, second
     train, validation, test = split.fractions
-    # One past the last time, where a split has no share and would begin behind the last row.
-    end = staged.time_of_row(rows - 1, in_order=in_order) + 1
     bounds = (round(train * rows), round((train + validation) * rows))
     wanted = (validation + test > 0, test > 0)
+    places = [bound if some and bound < rows else rows - 1 for bound, some in zip(bounds, wanted, strict=True)]
+    times = ranks.times_of_rows(staged, places, in_order=in_order)
+    # One past the last time, where a split has no share and would begin behind the last row.
     first, second = (
-        staged.time_of_row(bound, in_order=in_order) if some and bound < rows else end
-        for bound, some in zip(bounds, wanted, strict=True)
+        time if some and bound < rows else time + 1 for time, bound, some in zip(times, bounds, wanted, strict=True)
     )
     return first, second
+
+
+SHARD_ROWS = 1 << 18
+"""Samples to a shard: four row groups. The fewer, the nearer are the samples of a session within it; the more, the
+larger are files."""
+
+
+def _sort_by_session(
+    staged: StagedLog, ranks: Ranks, code: str, shared: Path, *, shard: bool, cluster: bool, times: bool
+) -> dict[int, tuple[int, ...]]:
+    """See `StagedLog.sort_by_session`: the rows of this rank's shards of each split, none without `shard`."""
+    ranks.report("sorting by session", 0.0)
+    counts = ranks.sums(staged.rows_of_splits(code))
+    shards = {place: -(-count // SHARD_ROWS) if shard else 1 for place, count in counts.items()}
+    if ranks.size > 1:
+        ranks.deal(staged, staged.ranges_of_sessions(code, shards, ranks.size, cluster=cluster), shared)
+    dealt = staged.sort_by_session(code, shards, cluster=cluster, times=times)
+    return dealt if shard else {}
+
+
+def _first_files(
+    staged: StagedLog, ranks: Ranks, code: str, shard_rows: Mapping[int, tuple[int, ...]]
+) -> dict[int, int]:
+    """The number of this rank's first file of each split: how many the ranks before it write."""
+    rows = staged.rows_of_splits(code)
+    files = {place: len(shard_rows[place]) if shard_rows else -(-count // FILE_ROWS) for place, count in rows.items()}
+    before = ranks.everyone(files)[: ranks.rank]
+    return {place: sum(of_rank.get(place, 0) for of_rank in before) for place in files}
 
 
 def _split_code(cuts: Cuts) -> str:
@@ -436,6 +492,19 @@ def _map_rows(
         for name, writer in writers.items()
         if (files := writer.files())
     }
+
+
+def _joined(entries: Sequence[Mapping[str, SplitEntry]]) -> dict[str, SplitEntry]:
+    """The splits of which each rank has written some samples."""
+    found: dict[str, SplitEntry] = {}
+    for name in SPLITS:
+        if some := [written[name] for written in entries if name in written]:
+            found[name] = SplitEntry(
+                rows=sum(entry.rows for entry in some),
+                positives=tuple(map(sum, zip(*(entry.positives for entry in some), strict=True))),
+                files=tuple(file for entry in some for file in entry.files),
+            )
+    return found
 
 
 def _check_splits(entries: Mapping[str, SplitEntry], split: LogSplitOptions) -> None:
@@ -499,29 +568,35 @@ def _write_manifest(
 
 
 def _write_vocabularies(
-    folder: Path, staged: StagedLog, log: LogOptions, training: str, base: LogStore | None, report: Progress
+    folder: Path, staged: StagedLog, ranks: Ranks, log: LogOptions, training: str, base: LogStore | None
 ) -> dict[str, Path]:
-    """Write the vocabulary of each table that has one; the file of each."""
+    """Write the vocabulary of each table that has one; the file of each. Collective."""
     tables = {
         table: features for table, features in log.tables().items() if log.features[features[0]].ids == "vocabulary"
     }
+    known = {} if base is None else {table: base.vocabulary_file(table) for table in base.vocabulary_tables}
+    counts = folder / "work" / "counts"
     if tables:
-        (folder / VOCABULARIES).mkdir()
-    written = {}
+        (folder / VOCABULARIES).mkdir(exist_ok=True)
+        counts.mkdir(exist_ok=True)
     for place, (table, features) in enumerate(tables.items()):
-        report(f"counting {table}", place / len(tables))
-        written[table] = folder / VOCABULARIES / f"{table}.parquet"
-        before = base.vocabulary_file(table) if base is not None and table in base.vocabulary_tables else None
-        _check_one_type(staged.file, table, features, before)
-        rule = log.features[features[0]]
+        ranks.report(f"counting {table}", place / len(tables))
+        _check_one_type(staged.file, table, features, known.get(table))
+        columns = [(f"id.{name}", log.features[name].multi_hot) for name in features]
+        staged.count_values(counts / f"{table}-{ranks.rank}.parquet", columns, training)
+    ranks.meet()
+    written = {table: folder / VOCABULARIES / f"{table}.parquet" for table in tables}
+    # Each by one of the ranks.
+    for table in list(tables)[ranks.rank :: ranks.size]:
+        rule = log.features[tables[table][0]]
         staged.write_vocabulary(
             written[table],
-            [(f"id.{name}", log.features[name].multi_hot) for name in features],
-            training,
+            [counts / f"{table}-{rank}.parquet" for rank in range(ranks.size)],
             min_count=rule.min_count,
             max_rows=rule.rows,
-            base=before,
+            base=known.get(table),
         )
+    ranks.meet()
     return written
 
 

@@ -50,6 +50,23 @@ class SampleMapper:
         self.positives: dict[str, npt.NDArray[np.int64]] = {}
         self.are_text: dict[str, bool] = {}
 
+    def figures(self) -> dict[str, Any]:
+        """The attributes of what was mapped, for `add`."""
+        return {name: getattr(self, name) for name in ("counts", "dense_missing", "positives", "are_text")}
+
+    def add(self, figures: Mapping[str, Any]) -> None:
+        """Count what another one has mapped, too."""
+        for name, splits in figures["counts"].items():
+            for split, counts in splits.items():
+                mine = self.counts[name].setdefault(split, dict.fromkeys(COUNTED, 0))
+                for counted, number in counts.items():
+                    mine[counted] += number
+        for name, missing in figures["dense_missing"].items():
+            self.dense_missing[name] += missing
+        for split, positives in figures["positives"].items():
+            self.positives[split] = self.positives.get(split, 0) + positives
+        self.are_text |= figures["are_text"]
+
     def table_rows(self, feature: str) -> int:
         """Rows of the table that a feature's ids belong to."""
         vocabulary = self._vocabularies.get(self._log.table_of(feature))

@@ -14,15 +14,16 @@ class ShardWriter:
         folder: to write to; made with the first file.
         shard_rows: rows of each shard, perhaps without end; one without rows has no file.
         row_group_rows: rows of a row group; the last one of a file may have fewer.
+        first: number of the first shard.
 
     Attributes:
         written: files so far, and the rows of each.
         row_groups: how many were written.
     """
 
-    def __init__(self, folder: Path, *, shard_rows: Iterable[int], row_group_rows: int) -> None:
+    def __init__(self, folder: Path, *, shard_rows: Iterable[int], row_group_rows: int, first: int = 0) -> None:
         self._folder = folder
-        self._shards = enumerate(shard_rows)
+        self._shards = enumerate(shard_rows, first)
         self._row_group_rows = row_group_rows
         self._shard = self._left = self._waiting_rows = 0
         self._waiting: list[Any] = []

@@ -14,13 +14,13 @@ import contextlib
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import DataError
-from windrow.recsys.log.clustering.external_sort import rank_sessions, sort_rows, write_ranks
+from windrow.recsys.log.clustering.external_sort import rank_sessions, sort_rows, with_hash, write_ranks
 from windrow.recsys.log.clustering.log_files import LogFiles, is_text
 from windrow.recsys.log.conform import Column, ColumnKind, ColumnUse, conform, list_lengths
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
@@ -28,7 +28,10 @@ from windrow.recsys.log.options import LogOptions, LogSplitOptions, split_by_has
 from windrow.recsys.log.readers import RawBlock, TextType
 from windrow.recsys.log.vocabulary import FIRST_VALUE_ROW
 
-__all__ = ["StagedLog", "conformed", "stage", "staged_columns", "text_types"]
+__all__ = ["STAGED_FORMAT", "Staged", "StagedLog", "conformed", "stage", "staged_columns", "text_types"]
+
+STAGED_FORMAT: Mapping[str, Any] = {"compression": "lz4", "use_dictionary": False, "write_statistics": False}
+"""How staged files are written: they are read a few times, and gone."""
 
 FILE_COLUMN = "file"
 """Virtual column with the name of the file, where the log has no column of that name."""
@@ -111,20 +114,30 @@ def conformed(block: RawBlock, use: ColumnUse, label: str, log: LogOptions) -> t
     return column, conform(column)
 
 
+class Staged(NamedTuple):
+    """What was staged."""
+
+    rows: int
+    """How many."""
+    in_order: bool
+    """Whether no row was earlier than the one before it."""
+    times: tuple[int, int]
+    """Of the first row and the last; 0 where there are none."""
+    kinds: dict[str, str]
+    """What columns hold whose values may be written in two ways."""
+
+
 def stage(
     path: Path,
     columns: Sequence[ColumnUse],
     log: LogOptions,
     split: LogSplitOptions,
     blocks: Iterable[tuple[RawBlock, str, int]],
-) -> tuple[int, bool]:
+) -> Staged:
     """Write the staged file, and deal rows to splits where that does not need the whole log.
 
     Each of the `blocks` comes with the virtual column ``file`` in all its rows, and the code of their split where files
     decide.
-
-    Returns:
-        How many rows there are, and whether no row was earlier than the one before it.
 
     Raises:
         DataError: a column is absent, or a value does not fit.
@@ -135,6 +148,7 @@ def stage(
     writer: Any = None
     kinds: dict[str, str] = {}
     first, latest, in_time_order = 0, -(1 << 63), True
+    span = (0, 0)
     with contextlib.ExitStack() as stack:
         for block, label, code in blocks:
             if block.batch.num_rows == 0:
@@ -148,6 +162,7 @@ def stage(
             first += len(rows)
             if "time" in staged:
                 times = np.concatenate([[latest], staged["time"].to_numpy()])
+                span = (int(times[1]) if writer is None else span[0], int(times[-1]))
                 in_time_order &= bool((times[1:] >= times[:-1]).all())
                 latest = int(times[-1])
             if split.by == "files":
@@ -157,13 +172,9 @@ def stage(
                 staged["split"] = pa.array(split_by_hash(keys, split.fractions, split.seed))
             batch = pa.RecordBatch.from_pydict(staged)
             if writer is None:
-                writer = stack.enter_context(
-                    parquet.ParquetWriter(
-                        path, batch.schema, compression="lz4", use_dictionary=False, write_statistics=False
-                    )
-                )
+                writer = stack.enter_context(parquet.ParquetWriter(path, batch.schema, **STAGED_FORMAT))
             writer.write_batch(_alike(batch, writer.schema, block))
-    return first, in_time_order
+    return Staged(first, in_time_order, span, kinds)
 
 
 def _alike(batch: Any, schema: Any, block: RawBlock) -> Any:
@@ -224,10 +235,6 @@ def _check_weights(block: RawBlock, columns: Sequence[ColumnUse], staged: Mappin
 MEMORY_BYTES = 2 << 30
 """What DuckDB may hold at a time, and what a sort may; the rest goes to the working folder."""
 
-SHARD_ROWS = 1 << 18
-"""Samples to a shard: four row groups. The fewer, the nearer are the samples of a session within it; the more, the
-larger are files."""
-
 
 class StagedLog:
     """Queries over the file that `stage` wrote, with a folder for what does not fit into memory. A context manager.
@@ -236,10 +243,11 @@ class StagedLog:
         file: the staged file, where it is now; sorting moves it.
     """
 
-    def __init__(self, file: Path, work: Path) -> None:
+    def __init__(self, file: Path, work: Path, *, threads: int | None = None) -> None:
         self.file = file
         self._work = work
-        self._database = open_database(f"{MEMORY_BYTES}B", work / "duckdb")
+        self._database = open_database(f"{MEMORY_BYTES}B", work / "duckdb", threads=threads)
+        self._threads = threads
 
     def __enter__(self) -> Self:
         return self
@@ -252,30 +260,94 @@ class StagedLog:
         query = f"SELECT file_row_number AS row FROM {_scan(self.file)} ORDER BY time, row"
         self._reorder(write_ranks(self._database, query, self._work))
 
-    def sort_by_session(self, split: str, *, shard: bool, cluster: bool, times: bool) -> dict[int, tuple[int, ...]]:
+    def rows_of_splits(self, split: str) -> dict[int, int]:
+        """How many rows each split has, by its code; `split` gives that of a row, in SQL."""
+        query = f"SELECT CAST({split} AS INTEGER) AS code, count(*) FROM {_scan(self.file)} GROUP BY code ORDER BY code"
+        return dict(self._database.execute(query).fetchall())
+
+    def sort_by_session(
+        self, split: str, shards: Mapping[int, int], *, cluster: bool, times: bool
+    ) -> dict[int, tuple[int, ...]]:
         """Put the rows in the order of `windrow.recsys.log.clustering.external_sort.rank_sessions`.
 
         Args:
             split: the code of a row's split, in SQL.
-            shard: whether shards come first, of about `SHARD_ROWS` samples of a split.
+            shards: by code, how many come first.
             cluster: whether sessions follow; rows of a shard stay in the order of the log otherwise.
             times: whether there are times that order rows, before their place in the log.
 
         Returns:
-            For each split the rows of its shards, in their order; empty without `shard`.
+            For each split the rows of its shards, in their order.
         """
+        keys = self._session_keys(split, shards, times=times)
+        ranks, dealt = rank_sessions(self._database, keys, self._work, cluster=cluster)
+        self._reorder(ranks)
+        return {code: tuple(rows for (split, _), rows in dealt.items() if split == code) for code in shards}
+
+    def ranges_of_sessions(
+        self, split: str, shards: Mapping[int, int], ranges: int, *, cluster: bool
+    ) -> npt.NDArray[np.integer]:
+        """Which range of shards, or of hashes of sessions where there is one shard of a split, each row is in, [rows].
+
+        In the order of `sort_by_session`, whose arguments these are, rows of a split stand range by range.
+        """
+        keys = self._session_keys(split, shards, times=False)
+        of_hash = f"CAST((hash >> 32) * {ranges} AS BIGINT) >> 32" if cluster else "0"
+        place = f"CASE WHEN shards > 1 THEN CAST(hash % shards AS BIGINT) * {ranges} // shards ELSE {of_hash} END"
+        return self._numbers(f"SELECT {place} FROM {with_hash(keys)} ORDER BY row")
+
+    def ranges_of_times(self, bounds: Sequence[int]) -> npt.NDArray[np.integer]:
+        """Between which of the bounds, which do not fall, each row's time is, [rows]."""
+        return np.searchsorted(np.asarray(bounds, np.int64), self._times(), side="right")
+
+    def sorted_times(self) -> npt.NDArray[np.int64]:
+        """The times of all rows, the first one first."""
+        return np.sort(self._times())
+
+    def write_dealt(self, destinations: npt.NDArray[np.integer], files: Sequence[Path]) -> None:
+        """Write each row to the file that its destination names, in their order."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        first = 0
+        with parquet.ParquetFile(self.file) as source, contextlib.ExitStack() as stack:
+            schema = source.schema_arrow
+            writers = [stack.enter_context(parquet.ParquetWriter(file, schema, **STAGED_FORMAT)) for file in files]
+            for batch in source.iter_batches():
+                wanted = destinations[first : first + batch.num_rows]
+                first += batch.num_rows
+                for place in np.unique(wanted):
+                    writers[place].write_batch(batch.filter(pa.array(wanted == place)))
+
+    def read_dealt(self, files: Sequence[Path]) -> None:
+        """Take the rows of some files instead of those that were here; the files go."""
+        from pyarrow import parquet
+
+        target = self._work / "gathered.parquet"
+        with parquet.ParquetWriter(target, parquet.read_schema(self.file), **STAGED_FORMAT) as writer:
+            for file in files:
+                with parquet.ParquetFile(file) as source:
+                    for batch in source.iter_batches():
+                        writer.write_batch(batch)
+                file.unlink()
+        self.file = target.replace(self.file)
+
+    def _session_keys(self, split: str, shards: Mapping[int, int], *, times: bool) -> str:
+        """What `rank_sessions` asks of rows, in SQL."""
         rows = (
             f"SELECT session, file_row_number AS row, CAST({split} AS INTEGER) AS split, "
             f"{'time' if times else '0'} AS time FROM {_scan(self.file)}"
         )
-        counts = dict(self._database.execute(f"SELECT split, count(*) FROM ({rows}) GROUP BY split").fetchall())
-        shards = " ".join(
-            f"WHEN {code} THEN {-(-count // SHARD_ROWS) if shard else 1}" for code, count in counts.items()
-        )
-        keys = f"SELECT *, CASE split {shards} END AS shards FROM ({rows})"
-        ranks, dealt = rank_sessions(self._database, keys, self._work, cluster=cluster)
-        self._reorder(ranks)
-        return {code: tuple(rows for (split, _), rows in dealt.items() if split == code) for code in counts if shard}
+        cases = " ".join(f"WHEN {code} THEN {count}" for code, count in shards.items())
+        return f"SELECT *, CASE split {cases} END AS shards FROM ({rows})"
+
+    def _times(self) -> npt.NDArray[np.int64]:
+        return self._numbers(f"SELECT time FROM {_scan(self.file)} ORDER BY file_row_number").astype(np.int64)
+
+    def _numbers(self, query: str) -> npt.NDArray[np.integer]:
+        """The only column of a query, without nulls."""
+        (numbers,) = self._database.execute(query).fetchnumpy().values()
+        return np.asarray(numbers)
 
     def time_of_row(self, row: int, *, in_order: bool) -> int:
         """The time of the row at a position in the order of time, which rows are in or are sorted for."""
@@ -283,41 +355,30 @@ class StagedLog:
         query = f"SELECT time FROM {_scan(self.file)} {place}"
         return int(self._database.execute(query).fetchall()[0][0])
 
-    def moments(self, columns: Sequence[str], chosen: str) -> dict[str, tuple[float, float]]:
-        """Mean and standard deviation of float32 columns, over values that are not missing, of chosen rows (SQL).
+    def moments(self, columns: Sequence[str], chosen: str) -> dict[str, tuple[int, float, float]]:
+        """Count, mean and variance of float32 columns, over values that are not missing, of chosen rows (SQL).
 
-        By column; (0, 1) without values, and deviation 1 where all are equal.
+        By column; mean and variance 0 without values.
         """
         if not columns:
             return {}
         # Single-threaded sums: the last digits must not depend on how threads shared the rows.
-        terms = ", ".join(f"avg({sql_name(name)}::DOUBLE), stddev_pop({sql_name(name)}::DOUBLE)" for name in columns)
+        terms = ", ".join(
+            f"count({column}), avg({column}::DOUBLE), var_pop({column}::DOUBLE)" for column in map(sql_name, columns)
+        )
         self._database.execute("SET threads = 1")
         row = self._database.execute(f"SELECT {terms} FROM {_scan(self.file)} WHERE {chosen}").fetchone()
-        self._database.execute("RESET threads")
-        return {
-            name: (float(row[2 * place] or 0.0), float(row[2 * place + 1] or 1.0)) for place, name in enumerate(columns)
-        }
+        self._database.execute("RESET threads" if self._threads is None else f"SET threads = {self._threads}")
+        found = np.array([value or 0 for value in row], np.float64).reshape(-1, 3).tolist()
+        return {name: (int(count), mean, square) for name, (count, mean, square) in zip(columns, found, strict=True)}
 
-    def write_vocabulary(
-        self,
-        path: Path,
-        columns: Sequence[tuple[str, bool]],
-        chosen: str,
-        *,
-        min_count: int,
-        max_rows: int | None,
-        base: Path | None = None,
-    ) -> None:
-        """Count the values of a table and write them in the order of their rows.
+    def count_values(self, path: Path, columns: Sequence[tuple[str, bool]], chosen: str) -> None:
+        """Count the values of a table: a Parquet file with columns ``value`` and ``count``.
 
         Args:
-            path: Parquet file with columns ``id``, ``value`` and ``count``.
+            path: of the file.
             columns: staged columns of the table's features, and whether each holds lists.
             chosen: condition on the rows that count, in SQL.
-            min_count: rarer values are left out.
-            max_rows: of the table; None for any number.
-            base: a vocabulary of earlier samples, whose values come first, in its order and however rare they are now.
         """
         scan = _scan(self.file)
         parts = " UNION ALL ".join(
@@ -325,8 +386,24 @@ class StagedLog:
             f"FROM {scan} WHERE {chosen}"
             for column, is_list in columns
         )
-        limit = "" if max_rows is None else f"LIMIT {max_rows - FIRST_VALUE_ROW}"
         counted = f"SELECT value, count(*) AS count FROM ({parts}) WHERE value IS NOT NULL GROUP BY value"
+        self._database.execute(f"COPY ({counted}) TO {sql_text(path)} (FORMAT parquet, COMPRESSION lz4_raw)")
+
+    def write_vocabulary(
+        self, path: Path, counts: Sequence[Path], *, min_count: int, max_rows: int | None, base: Path | None = None
+    ) -> None:
+        """Write the values of a table in the order of their rows.
+
+        Args:
+            path: Parquet file with columns ``id``, ``value`` and ``count``.
+            counts: files of `count_values`, over which counts are added up.
+            min_count: rarer values are left out.
+            max_rows: of the table; None for any number.
+            base: a vocabulary of earlier samples, whose values come first, in its order and however rare they are now.
+        """
+        limit = "" if max_rows is None else f"LIMIT {max_rows - FIRST_VALUE_ROW}"
+        files = ", ".join(map(sql_text, counts))
+        counted = f"SELECT value, CAST(sum(count) AS BIGINT) AS count FROM read_parquet([{files}]) GROUP BY value"
         values = f"SELECT value, count FROM ({counted}) WHERE count >= {min_count} ORDER BY count DESC, value"
         if base is not None:
             values = (
@@ -349,9 +426,7 @@ class StagedLog:
         sorting, target = self._work / "sorting", self._work / "ordered.parquet"
         sorting.mkdir()
         log = LogFiles.open([self.file])
-        with parquet.ParquetWriter(
-            target, log.schema, compression="lz4", use_dictionary=False, write_statistics=False
-        ) as writer:
+        with parquet.ParquetWriter(target, log.schema, **STAGED_FORMAT) as writer:
             for batch in sort_rows(
                 log.batches(), ranks, row_bytes=log.row_bytes, memory_bytes=MEMORY_BYTES, folder=sorting
             ):

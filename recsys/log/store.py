@@ -376,6 +376,7 @@ class SplitWriter(ShardWriter):
         name: of the split.
         shard_rows: samples of each file, where sessions were dealt to files; only the last row group of a
             file has fewer samples than the others then.
+        first_file: number of the first file.
         clustered: whether lists that follow one another are often equal.
         repeats: columns of features in which what the sample before has is left out, each with the column of its
             weights, empty for none: see `windrow.recsys.batches.arrow_columns`.
@@ -387,10 +388,12 @@ class SplitWriter(ShardWriter):
         name: str,
         *,
         shard_rows: Sequence[int] = (),
+        first_file: int = 0,
         clustered: bool = False,
         repeats: Sequence[tuple[str, str]] = (),
     ) -> None:
-        super().__init__(store / name, shard_rows=shard_rows or repeat(FILE_ROWS), row_group_rows=ROW_GROUP_ROWS)
+        rows = shard_rows or repeat(FILE_ROWS)
+        super().__init__(store / name, shard_rows=rows, row_group_rows=ROW_GROUP_ROWS, first=first_file)
         self._store = store
         self._clustered = clustered
         self._repeats = tuple(repeats)

@@ -16,7 +16,6 @@ ALONE = {
     "cluster-log": ["a.parquet", "--output", "b", "--by", "c", "--no-sort"],
     "explain": ["r.toml"],
     "generate-log": ["a.parquet"],
-    "prepare": ["r.toml"],
     "completion": ["bash"],
     "doctor": [],
     "export": ["run", "--out", "f"],
@@ -29,7 +28,10 @@ ALONE = {
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--help"], *([name, "--help"] for name in (*ALONE, "partition", "train", "predict", "profile"))):
+    for arguments in (
+        ["--help"],
+        *([name, "--help"] for name in (*ALONE, "partition", "prepare", "train", "predict", "profile")),
+    ):
         with pytest.raises(SystemExit) as caught:
             cli.main(arguments)
         assert caught.value.code == 0
@@ -42,12 +44,12 @@ def test_a_windrow_error_is_one_line_of_rank_0(
 ) -> None:
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert cli.main(["prepare", "no-such.toml"]) == 2
+    assert cli.main(["plan", "no-such.toml", "--ranks", "2"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert len(captured.err.splitlines()) == lines
     if lines:
-        assert captured.err.startswith("windrow: error: windrow prepare is the work of one process")
+        assert captured.err.startswith("windrow: error: windrow plan is the work of one process")
 
 
 @pytest.mark.parametrize(("rank", "shown"), [("0", True), ("1", False)])

@@ -1,9 +1,13 @@
 """windrow.launch.commands.prepare: from the command line to a store."""
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from windrow.comm.launcher import launched_size
 from windrow.launch.cli import main
 from windrow.launch.settings import write_toml
 from windrow.recsys.log.store import LogStore
@@ -35,6 +39,22 @@ def test_a_log_becomes_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "--overwrite" in capsys.readouterr().err
     assert main(["prepare", str(recipe), "--overwrite", "--set", "log.features.word.min_count=2"]) == 0
     assert LogStore.open(tmp_path / "stores" / "a").table_rows() == {"word": 2}
+
+
+@pytest.mark.skipif(launched_size() > 1, reason="starts mpirun itself")
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun")
+def test_ranks_share_out_the_files(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "label,word\n0,a\n1,b\n0,\n")
+    (tmp_path / "more.csv").write_text("label,word\n0,b\n1,c\n")
+    command = ["mpirun", "-n", "2", sys.executable, "-P", "-m", "windrow.launch", "prepare", str(recipe)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.count("prepared in") == 1
+    store = LogStore.open(tmp_path / "stores" / "a", verify=True)
+    assert store.vocabulary("word")["value"].to_pylist() == ["b", "a", "c"]
+    assert [file.name for file in store.split("train").files] == ["part-00000.parquet", "part-00001.parquet"]
+    again = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert again.returncode == 2
+    assert again.stderr.count("already exists") == 1
 
 
 @pytest.mark.parametrize(

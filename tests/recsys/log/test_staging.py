@@ -171,13 +171,10 @@ def test_sorting_and_counting(
             counts = Counter(value for time, value, _ in rows if time < 3 and value is not None)
             counts.update(value for time, _, values in rows if time < 3 for value in values)
             kept = sorted((-count, value.encode(), value) for value, count in counts.items() if count >= min_count)
-            staged.write_vocabulary(
-                folder / "v.parquet",
-                [("id.a", False), ("id.b", True)],
-                "time < 3",
-                min_count=min_count,
-                max_rows=max_rows,
-            )
+            for place, column in enumerate([("id.a", False), ("id.b", True)]):
+                staged.count_values(folder / f"counts-{place}.parquet", [column], "time < 3")
+            counted = [folder / f"counts-{place}.parquet" for place in range(2)]
+            staged.write_vocabulary(folder / "v.parquet", counted, min_count=min_count, max_rows=max_rows)
             vocabulary = parquet.read_table(folder / "v.parquet").to_pylist()
             limit = None if max_rows is None else max_rows - 2
             expected = [
@@ -193,7 +190,8 @@ def test_a_long_vocabulary_keeps_its_order(tmp_path: Path) -> None:
     table = pa.table({"id.a": pa.array(values, pa.int64())})
     parquet.write_table(table, tmp_path / "s.parquet", row_group_size=10_000)
     with StagedLog(tmp_path / "s.parquet", tmp_path) as staged:
-        staged.write_vocabulary(tmp_path / "v", [("id.a", False)], "true", min_count=1, max_rows=None)
+        staged.count_values(tmp_path / "counts", [("id.a", False)], "true")
+        staged.write_vocabulary(tmp_path / "v", [tmp_path / "counts"], min_count=1, max_rows=None)
     found = parquet.read_table(tmp_path / "v")
     assert found["id"].to_pylist() == list(range(2, 30_002))
     assert found["value"].to_pylist() == sorted(range(30_000), key=lambda value: (-(value % 7), value))
@@ -213,9 +211,9 @@ def test_moments(tmp_path: Path) -> None:
     with StagedLog(tmp_path / "s.parquet", tmp_path) as staged:
         found = staged.moments(["dense.x", "dense.same", "dense.none"], "split = 0")
         assert staged.moments([], "split = 0") == {}
-    assert found["dense.x"] == pytest.approx((3.0, statistics.pstdev([1, 2, 6])))
-    assert found["dense.same"] == (3.0, 1.0)
-    assert found["dense.none"] == (0.0, 1.0)
+    assert found["dense.x"] == pytest.approx((3, 3.0, statistics.pvariance([1, 2, 6])))
+    assert found["dense.same"] == (3, 3.0, 0.0)
+    assert found["dense.none"] == (0, 0.0, 0.0)
 
 
 def test_rows_that_grow_are_sorted_in_pieces_of_the_same_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +262,6 @@ def test_sorting_by_session(rows: list[tuple[int, int]], shard: bool, cluster: b
 
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         for limit, value in (
-            ("staging.SHARD_ROWS", 10),
             ("clustering.external_sort.MOST_PIECE_BYTES", 300),
             ("clustering.log_files.MOST_BATCH_ROWS", 7),
         ):
@@ -278,12 +275,16 @@ def test_sorting_by_session(rows: list[tuple[int, int]], shard: bool, cluster: b
         with StagedLog(folder / "staged.parquet", folder) as staged:
             times_found = [staged.time_of_row(place, in_order=False) for place in range(len(rows))]
             assert times_found == sorted(instants)
-            found = staged.sort_by_session(
-                "CASE WHEN time < 6 THEN 0 ELSE 1 END", shard=shard, cluster=cluster, times=times
-            )
+            code, wanted = "CASE WHEN time < 6 THEN 0 ELSE 1 END", shards if shard else dict.fromkeys(shards, 1)
+            assert staged.rows_of_splits(code) == Counter(splits)
+            ranges = staged.ranges_of_sessions(code, wanted, 3, cluster=cluster)
+            found = staged.sort_by_session(code, wanted, cluster=cluster, times=times)
             assert parquet.read_table(staged.file)["row"].to_pylist() == sorted(range(len(rows)), key=key)
         dealt = Counter((code, hash_of(session) % shards[code]) for code, session in zip(splits, sessions, strict=True))
         expected = {
             code: tuple(dealt[code, number] for number in range(shards[code]) if dealt[code, number]) for code in shards
         }
-        assert found == (expected if shard else {})
+        assert found == (expected if shard else {code: (splits.count(code),) for code in shards})
+        for code in shards:
+            mine = [ranges[row] for row in sorted(range(len(rows)), key=key) if splits[row] == code]
+            assert mine == sorted(mine)
