@@ -1,6 +1,6 @@
 """What `windrow explain --scale` predicts of minibatch training, against emulated hosts, and for up to 1,024 of them.
 
-Checked: 1, 2, 4 and 8 hosts at 50 Mbit/s, on the graph of `salient.py`'s waits in short form: 32 seeds on each host,
+Checked: 1, 2, 4 and 8 hosts at 100 Mbit/s, on the graph of `salient.py`'s waits in short form: 32 seeds on each host,
 fanouts 15, 10, 5, and no model: a step waits 0.4 s instead, as for an accelerator that uses no core of these, and sums
 as many gradients as 3 layers of 64 have. Everything one after another; the pipeline; and the pipeline with a VIP cache.
 Predicted are the seconds of an epoch (`windrow.gnn.simulation`): from minibatches that are sampled in one process, rows
@@ -44,7 +44,7 @@ from windrow.training.environment import usable_cores
 PARTS = ("checked", "scaled")
 HOSTS = {False: (1, 2, 4, 8), True: (2, 4)}
 SEEDS_OF_HOST = 32
-RATE, RATE_SCALED = "50mbit", "10gbit"
+RATE, RATE_SCALED = "100mbit", "10gbit"
 LATENCY_US = 50.0
 CHECKED = (FIRST, PIPELINE, FINAL)
 SCALED = {False: (8, 64, 256, 1024), True: (8, 64)}
