@@ -23,6 +23,7 @@ __all__ = [
     "assemble_graph",
     "assemble_typed_graph",
     "check_edges",
+    "check_self_loops",
     "csc_from_edges",
     "csc_from_keys",
     "edges_of",
@@ -194,6 +195,15 @@ def _check_repeated_rows(
             )
 
 
+def check_self_loops(self_loops: SelfLoops) -> None:
+    """Refuse to add some where edges have features: RecipeError."""
+    if self_loops == "add":
+        raise RecipeError(
+            'self_loops = "add" with edge features: those of the added edges are unknown. Put the self-loops into the '
+            'data, and set self_loops = "keep"'
+        )
+
+
 def edges_of(indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
     """List the edges of a graph stored by destination, the inverse of `csc_from_edges`: (sources, destinations)."""
     vertices = torch.arange(indptr.numel() - 1, device=indptr.device)
@@ -262,11 +272,8 @@ def assemble_graph(
     Returns:
         A graph that `Graph.validate` accepts, else DataError; where it has labels, one that can be trained on.
     """
-    if edge_attr is not None and self_loops == "add":
-        raise RecipeError(
-            'self_loops = "add" with edge features: those of the added edges are unknown. Put the self-loops into the '
-            'data, and set self_loops = "keep"'
-        )
+    if edge_attr is not None:
+        check_self_loops(self_loops)
     present: dict[str, Tensor] = {}
     if edge_weight is not None:
         present["edge_weight"] = float_features(edge_weight, "edge weights").squeeze(1)

@@ -15,7 +15,7 @@ import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from windrow.comm.errors import RecipeError, StoreError, from_here
 from windrow.comm.rows import offsets_from_counts
 from windrow.comm.world import World
 from windrow.gnn.graph_piece import SPLITS, GraphPiece, check_readable_on_ranks, read_piece
-from windrow.gnn.partitioning import PartitionJob
+from windrow.gnn.partitioning import PartitionJob, check_place
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.types import EDGE_ARRAYS
 from windrow.partition.constraints import SALIENT_CONSTRAINTS, vertex_weights, weigh_parts
@@ -63,8 +63,7 @@ def check_job_on_ranks(job: PartitionJob, *, overwrite: bool) -> None:
             '"original", or start one process, without mpirun'
         )
     check_readable_on_ranks(job.graph)
-    if job.store.exists() and not overwrite:
-        raise StoreError(f"{job.store} already exists: replace it by --overwrite, or choose another folder")
+    check_place(job.store, overwrite=overwrite)
 
 
 def partition_to_store_on_ranks(
@@ -88,8 +87,8 @@ def partition_to_store_on_ranks(
         StoreError: the store exists and is not to be overwritten, or cannot be written.
         DataError: the graph breaks a law, or has fewer training vertices than parts.
 
-    Memory: see `windrow.gnn.graph_piece.read_piece`, and then, on each rank, 20 bytes for each vertex of the graph, the
-    own lists and rows twice, and those of one part.
+    Memory: see `windrow.gnn.graph_piece.read_piece`, and then, on each rank, 8 bytes for each vertex of the graph, 16
+    where it has 2**31 of them, the own lists twice, and rows three times.
     """
     check_job_on_ranks(job, overwrite=overwrite)
     progress, start = progress or Progress(), time.perf_counter()
@@ -115,15 +114,15 @@ def partition_to_store_on_ranks(
         "order": {"by": "original"},
     }
     balance = _balance(world, piece, assignment[slice(*piece.own_range)], job.partition.num_parts)
-    by_part = _ByPart.of(world, piece, assignment, job.partition.num_parts)
+    old_to_new, offsets = _numbered_by_part(assignment, job.partition.num_parts)
+    by_part = _ByPart.of(world, piece, assignment[slice(*piece.own_range)], old_to_new, offsets)
     del assignment
-    # They stand in the order of the parts now.
-    piece = dataclasses.replace(
-        piece, indices=piece.indices[:0].clone(), edge_weight=None, edge_attr=None, labels=None, features=None
-    )
+    # Its lists stand in the order of the parts now.
+    piece = dataclasses.replace(piece, indices=piece.indices[:0].clone(), edge_weight=None, edge_attr=None)
     try:
         with StoreOnRanks(world, job.store, overwrite=overwrite) as store:
-            _write_whole(store, world, piece, by_part)
+            _write_whole(store, world, piece, by_part, old_to_new)
+            del old_to_new
             counts = _write_parts(store, world, by_part, progress)
             entries, remote, halo = world.all_reduce(counts, stage=STAGE).T.numpy()
             quality = PartitionQuality(
@@ -154,8 +153,8 @@ class _ByPart:
     """[parts + 1], of the book."""
     edge_offsets: npt.NDArray[np.int64]
     """[parts + 1], where the edges of each part begin among all."""
-    old_to_new: npt.NDArray[np.int64]
-    """[N], of the book."""
+    order: Tensor
+    """[own], the vertices, counted from the first of the piece."""
     bounds: list[int]
     """[parts + 1], where the vertices of each part begin among the own ones."""
     indptr: Tensor
@@ -165,52 +164,62 @@ class _ByPart:
     of_edges: Mapping[str, Tensor]
     """Rows [own edges, ...]."""
     of_vertices: Mapping[str, Tensor]
-    """Rows [own, ...], the user's ids among them."""
+    """Rows [own, ...] of the piece, in its own order, the user's ids among them."""
 
     @staticmethod
-    def of(world: World, piece: GraphPiece, assignment: npt.NDArray[np.int32], num_parts: int) -> "_ByPart":
-        """Order a piece by the parts of all vertices, int32 [N]. Collective."""
-        offsets = np.array(offsets_from_counts(np.bincount(assignment, minlength=num_parts).tolist()))
-        old_to_new = np.empty(len(assignment), np.int64)
-        for part in range(num_parts):
-            members = np.flatnonzero(assignment == part)
-            old_to_new[members] = np.arange(offsets[part], offsets[part + 1])
-        first, stop = piece.own_range
-        parts = assignment[first:stop]
+    def of(
+        world: World,
+        piece: GraphPiece,
+        parts: npt.NDArray[np.int32],
+        old_to_new: npt.NDArray[np.integer],
+        offsets: npt.NDArray[np.int64],
+    ) -> "_ByPart":
+        """Order a piece by the parts of its vertices, int32 [own]; of the book [N] and [parts + 1]. Collective."""
         order = np.argsort(parts, kind="stable")
         new_indptr, new_indices = relabel(piece.indptr.numpy(), piece.indices.numpy(), order, old_to_new)
         indptr, rows = torch.from_numpy(new_indptr), torch.from_numpy(order)
-        bounds = offsets_from_counts(np.bincount(parts, minlength=num_parts).tolist())
+        bounds = offsets_from_counts(np.bincount(parts, minlength=len(offsets) - 1).tolist())
         edges = world.all_reduce(indptr[bounds].diff(), stage=STAGE)
         known = {name: some for name in EDGE_ARRAYS if (some := getattr(piece, name)) is not None}
         if known:
             shifts = (piece.indptr[:-1][rows] - indptr[:-1]).repeat_interleave(indptr.diff())
             places = shifts + torch.arange(len(shifts))
             known = {name: values[places] for name, values in known.items()}
-        of_vertices = {"new_to_old": first + rows}
-        for name in ("labels", "features"):
-            if (some := getattr(piece, name)) is not None:
-                of_vertices[name] = some[rows]
+        of_vertices = {name: some for name in ("features", "labels") if (some := getattr(piece, name)) is not None}
         return _ByPart(
             offsets=offsets,
             edge_offsets=np.array(offsets_from_counts(edges.tolist())),
-            old_to_new=old_to_new,
+            order=rows,
             bounds=bounds,
             indptr=indptr,
             indices=torch.from_numpy(new_indices),
             of_edges=known,
-            of_vertices=of_vertices,
+            of_vertices=of_vertices | {"new_to_old": torch.arange(*piece.own_range)},
         )
 
 
-def _write_whole(store: StoreOnRanks, world: World, piece: GraphPiece, by_part: _ByPart) -> None:
+def _numbered_by_part(
+    assignment: npt.NDArray[np.int32], num_parts: int
+) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]:
+    """`old_to_new` [N] and `offsets` of `PartitionBook`, the first in 32 bits where ids fit."""
+    offsets = np.array(offsets_from_counts(np.bincount(assignment, minlength=num_parts).tolist()))
+    dtype: type[np.integer] = np.int32 if len(assignment) < 2**31 else np.int64
+    old_to_new = np.empty(len(assignment), dtype)
+    for part in range(num_parts):
+        old_to_new[np.flatnonzero(assignment == part)] = np.arange(offsets[part], offsets[part + 1])
+    return old_to_new, offsets
+
+
+def _write_whole(
+    store: StoreOnRanks, world: World, piece: GraphPiece, by_part: _ByPart, old_to_new: npt.NDArray[np.integer]
+) -> None:
     """Write what stands in the user's order, and make the files that parts are written into. Collective."""
     num_vertices, num_edges = int(by_part.offsets[-1]), int(by_part.edge_offsets[-1])
     mine = slice(*piece.own_range)
     store.write_shared("part_offsets", by_part.offsets if world.rank == 0 else by_part.offsets[:0])
-    store.write_shared("old_to_new", by_part.old_to_new[mine])
+    store.write_shared("old_to_new", old_to_new[mine].astype(np.int64))
     for name in SPLITS:
-        store.write_shared(name, by_part.old_to_new[getattr(piece, name).numpy()])
+        store.write_shared(name, old_to_new[getattr(piece, name).numpy()].astype(np.int64))
     if piece.feature_scaling is not None:
         scaling = piece.feature_scaling.numpy()
         store.write_shared("feature_scaling", scaling if world.rank == 0 else scaling[:0])
@@ -238,33 +247,37 @@ def _write_parts(store: StoreOnRanks, world: World, by_part: _ByPart, progress: 
     for first in range(0, num_parts, size):
         places = [min(first + rank, num_parts) for rank in range(size + 1)]
         bounds = [by_part.bounds[place] for place in places]
-        part = places[world.rank]
-
-        def of_part(rows: Tensor, bounds: list[int] = bounds) -> npt.NDArray[Any]:
-            sent = np.diff(bounds).tolist()
-            arriving = world.all_to_all_counts(sent, stage=STAGE)
-            return world.all_to_all(rows[bounds[0] : bounds[-1]], sent, arriving, stage=STAGE).numpy()
-
         edge_bounds = by_part.indptr[bounds].tolist()
-        lists = of_part(degrees)
-        vertices = {name: of_part(rows) for name, rows in by_part.of_vertices.items()}
-        edges = {
-            name: of_part(rows, edge_bounds) for name, rows in {"indices": by_part.indices, **by_part.of_edges}.items()
-        }
-        if part < num_parts and part == first + world.rank:
-            start, stop = by_part.offsets[part : part + 2].tolist()
-            features = vertices.pop("features", None)
-            begin = int(by_part.edge_offsets[part])
+        part = first + world.rank
+        start, stop = by_part.offsets[part : part + 2].tolist() if part < num_parts else (0, 0)
+        begin = int(by_part.edge_offsets[part]) if part < num_parts else 0
+        lists = _sent(world, degrees[bounds[0] : bounds[-1]], bounds)
+        if part < num_parts:
             store.fill_shared("indptr", start, begin + np.cumsum(lists) - lists)
-            for of_whole, rows in ((start, vertices), (begin, edges)):
-                for name, some in rows.items():
-                    store.fill_shared(name, of_whole, some)
-            store.write_part(part, {} if features is None else {"features": features})
-            neighbours = edges["indices"]
-            remote = neighbours[(neighbours < start) | (neighbours >= stop)]
-            counts[part] = torch.tensor([len(neighbours), len(remote), len(np.unique(remote))])
+            store.make_part(part)
+        # One array after another, so that no two are here twice.
+        chosen = by_part.order[bounds[0] : bounds[-1]]
+        for name, own in by_part.of_vertices.items():
+            rows = _sent(world, own[chosen], bounds)
+            if part < num_parts and name == "features":
+                store.write_part(part, name, rows)
+            elif part < num_parts:
+                store.fill_shared(name, start, rows)
+        for name, own in {"indices": by_part.indices, **by_part.of_edges}.items():
+            rows = _sent(world, own[edge_bounds[0] : edge_bounds[-1]], edge_bounds)
+            if part < num_parts:
+                store.fill_shared(name, begin, rows)
+                if name == "indices":
+                    remote = rows[(rows < start) | (rows >= stop)]
+                    counts[part] = torch.tensor([len(rows), len(remote), len(np.unique(remote))])
         progress.report("writing parts", min(first + size, num_parts) / num_parts)
     return counts
+
+
+def _sent(world: World, rows: Tensor, bounds: Sequence[int]) -> npt.NDArray[Any]:
+    """Send rank r the rows from bounds[r] on, less bounds[0]: what has come from all, in rank order. Collective."""
+    counts = np.diff(bounds).tolist()
+    return world.all_to_all(rows, counts, world.all_to_all_counts(counts, stage=STAGE), stage=STAGE).numpy()
 
 
 def _balance(world: World, piece: GraphPiece, parts: npt.NDArray[np.int32], num_parts: int) -> dict[str, float]:

@@ -22,7 +22,7 @@ from torch import Tensor
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.rows import group_by_owner, near_equal_split
 from windrow.comm.world import World
-from windrow.gnn.build import check_edges, csc_from_keys, keys_of_edges
+from windrow.gnn.build import check_edges, check_self_loops, csc_from_keys, keys_of_edges
 from windrow.gnn.graph import Graph, GraphData, Task
 from windrow.gnn.readers.edge_list import VertexTable, edge_file, read_edge_columns, read_vertex_table
 from windrow.gnn.readers.options import GraphOptions
@@ -87,6 +87,8 @@ def check_readable_on_ranks(options: GraphOptions) -> None:
             f'graph.edge_list.ids = "{columns.ids}": for several ranks vertices are numbered from 0: number them and '
             f'set "rows", {cure}'
         )
+    if columns.edge_feature_columns:
+        check_self_loops(options.self_loops)
     for path in filter(None, (options.path, columns.vertex_file)):
         if path.endswith(".gz"):
             raise RecipeError(f"{path}: a gzipped file cannot be read in shares: unpack it or write Parquet, {cure}")
@@ -99,8 +101,8 @@ def read_piece(options: GraphOptions, world: World) -> GraphPiece:
         RecipeError: see `check_readable_on_ranks`.
         DataError: as `windrow.gnn.readers.read_graph`; edges and vertices that break a law are named.
 
-    Memory: about 14 bytes for each of the own edges, three times the own features, and, where a random split is drawn,
-    40 bytes for each vertex of the graph.
+    Memory: about 10 bytes for each of the own edges, or while it reads them three times the own features, and, where a
+    random split is drawn, 40 bytes for each vertex of the graph; of a CSV vertex file also the text of its share.
     """
     check_readable_on_ranks(options)
     for path in filter(None, (options.path, options.edge_list.vertex_file)):
@@ -115,8 +117,20 @@ def read_piece(options: GraphOptions, world: World) -> GraphPiece:
     else:
         bounds = near_equal_split(_largest_id(options, world) + 1, world.size)
         vertices = VertexTable(bounds[world.rank + 1] - bounds[world.rank], None, {})
-    piece = _assemble(options, world, tuple(bounds), _read_edges(options, world, bounds), vertices)
-    _check(options, piece)
+    edges = _read_edges(options, world, bounds)
+    try:
+        piece = _assemble(options, world, tuple(bounds), edges, vertices)
+        _check_vertices(piece)
+    except DataError as error:
+        raise DataError(
+            f"{options.edge_list.vertex_file}, counted from its vertex {bounds[world.rank]}: {error}"
+        ) from error
+    _check_edge_rows(options.path, piece)
+    if piece.labels is not None and not int(world.all_reduce(torch.tensor([len(piece.train_ids)]), stage=STAGE)):
+        raise DataError(
+            f"{options.edge_list.vertex_file}: the training set is empty; put at least one labelled vertex into the "
+            "train split."
+        )
     if piece.features is None:
         return piece
     return replace(piece, feature_scaling=_standardise(world, piece.features, options, bounds[-1]))
@@ -145,18 +159,26 @@ def _deal_vertices(
                 f"{path}: vertex id {int(outside[0])} is not one of 0 to {total - 1}, though the file has {total} "
                 "rows; number the vertices from 0."
             )
-    known = {name: torch.from_numpy(rows) for name, rows in table.data.items() if name != "split"}
-    if "split" in table.data:
-        known["split"] = torch.full((table.num_vertices,), -1, dtype=torch.int8)
-        for number, members in enumerate(table.data["split"]):
-            known["split"][members] = number
-    mine, *rows = _deal(world, bounds, ids, *known.values())
+    (mine,) = _deal(world, bounds, ids)
     first, stop = bounds[world.rank], bounds[world.rank + 1]
     times = torch.bincount(mine - first, minlength=stop - first)
     if len(mine) and int(times.max()) > 1:
         raise DataError(f"{path}: vertex {first + int(times.argmax())} is in more than one row; keep one.")
-    order = mine.argsort()
-    return VertexTable(stop - first, None, {name: some[order] for name, some in zip(known, rows, strict=True)})
+    order = None if bool((mine.diff() > 0).all()) else mine.argsort()
+    found = {}
+    for name in list(table.data):
+        # One after another, since features may be most of the memory.
+        known = table.data.pop(name)
+        if name == "split":
+            rows = torch.full((table.num_vertices,), -1, dtype=torch.int8)
+            for number, members in enumerate(known):
+                rows[members] = number
+        else:
+            rows = torch.from_numpy(known)
+        del known
+        _, rows = _deal(world, bounds, ids, rows)
+        found[name] = rows if order is None else rows[order]
+    return VertexTable(stop - first, None, found)
 
 
 def _chunks(options: GraphOptions, world: World) -> list[tuple[int, int]]:
@@ -186,7 +208,10 @@ def _read_edges(
     of_keys = [bound * num_vertices for bound in bounds]
     has_rows = bool(options.edge_list.weight_column or options.edge_list.edge_feature_columns)
     adds_loops = options.self_loops == "add"
-    chunks = []
+    # By ranges of vertices, whose lists are made one after another: so most edges are in memory once alone.
+    begin, end = bounds[world.rank], bounds[world.rank + 1]
+    ranges = [begin + place for place in near_equal_split(end - begin, RANGES)]
+    arrived: list[list[tuple[npt.NDArray[np.int64], list[npt.NDArray[np.float32]]]]] = [[] for _ in range(RANGES)]
     for share in _chunks(options, world):
         _, source, destination, of_edges = read_edge_columns(file, options.edge_list, share)
         ends = check_edges(
@@ -207,37 +232,39 @@ def _read_edges(
             keys, rows = keys[order], [rows[0][order]]
         else:
             keys.sort()
-        chunks.append((keys, rows))
-    places, lists, found_rows = [torch.zeros(1, dtype=torch.int64)], [], []
-    # Some vertices after others, so that most edges are in memory once alone.
-    own = near_equal_split(bounds[world.rank + 1] - bounds[world.rank], RANGES)
-    for first, stop in pairwise(bounds[world.rank] + place for place in own):
-        cuts = [np.searchsorted(keys, [first * num_vertices, stop * num_vertices]) for keys, _ in chunks]
-        some = [keys[slice(*cut)] for (keys, _), cut in zip(chunks, cuts, strict=True)]
-        numbers = np.arange(sum(map(len, some))) if has_rows else None
+        cuts = np.searchsorted(keys, np.array(ranges) * num_vertices)
+        for of_range, cut in zip(arrived, map(slice, cuts, cuts[1:]), strict=True):
+            of_range.append((keys[cut].copy(), [rows[cut].copy() for rows in rows]))
+    places, lists, found_rows, stored = [torch.zeros(1, dtype=torch.int64)], [], [], 0
+    for first, stop in pairwise(ranges):
+        some = arrived.pop(0)
+        keys = np.concatenate([keys for keys, _ in some])
+        edge_rows = [np.concatenate(rows) for rows in zip(*(rows for _, rows in some), strict=True)]
+        some.clear()
+        numbers = np.arange(len(keys)) if has_rows else None
         if adds_loops:
-            some.append(np.arange(first, stop) * (num_vertices + 1))
+            keys = np.append(keys, np.arange(first, stop) * (num_vertices + 1))
             numbers = None if numbers is None else np.append(numbers, np.full(stop - first, -1))
-        keys = np.concatenate(some)
         indptr, indices, rows = csc_from_keys(
             keys,
             numbers,
             num_vertices,
             own=(first, stop),
-            describe_edge=partial(_edge_text, file.path, keys, num_vertices),
-            edge_rows=[np.concatenate([rows[0][slice(*cut)] for (_, rows), cut in zip(chunks, cuts, strict=True)])]
-            if has_rows
-            else [],
+            describe_edge=partial(_edge_text, file.path, keys, num_vertices, edge_rows),
+            edge_rows=edge_rows,
         )
-        places.append(places[-1][-1] + indptr[1:])
+        places.append(stored + indptr[1:])
+        stored += len(indices)
         lists.append(indices)
         found_rows += rows
-    chunks.clear()
     return torch.cat(places), torch.cat(lists), [np.concatenate(found_rows)] if has_rows else []
 
 
-def _edge_text(path: Path, keys: npt.NDArray[np.int64], num_vertices: int, edge: int) -> str:
-    return f"{path}: the edge {keys[edge] % num_vertices}, {keys[edge] // num_vertices}"
+def _edge_text(
+    path: Path, keys: npt.NDArray[np.int64], num_vertices: int, rows: Sequence[npt.NDArray[np.floating]], edge: int
+) -> str:
+    ends = f"{keys[edge] % num_vertices}, {keys[edge] // num_vertices}"
+    return f"{path}: an edge {ends} with {[float(value) for some in rows for value in some[edge]]}"
 
 
 def _assemble(
@@ -260,7 +287,9 @@ def _assemble(
     if "split" in known:
         split = VertexSplit(*(first + (known["split"] == number).nonzero().flatten() for number in range(3)))
     elif labels is not None:
-        everyone = torch.cat(world.all_gather(labels, stage=STAGE))
+        # Of several labels a vertex, how many vertices there are is enough.
+        several = labels.dim() == 2
+        everyone = torch.empty(bounds[-1], 0) if several else torch.cat(world.all_gather(labels, stage=STAGE))
         drawn = random_split(everyone, options.random_split, seed=options.split_seed)
         split = VertexSplit(*(ids[(ids >= first) & (ids < bounds[world.rank + 1])] for ids in drawn))
     has_weight = bool(options.edge_list.weight_column)
@@ -298,24 +327,22 @@ def _standardise(world: World, features: Tensor, options: GraphOptions, num_vert
     return scaling
 
 
-def _check(options: GraphOptions, piece: GraphPiece) -> None:
-    """The laws of `Graph.validate`; those of edges were kept as they were read, but for their rows."""
-    first, stop = piece.own_range
+def _check_edge_rows(path: str, piece: GraphPiece) -> None:
+    """The law of `Graph.validate` about rows of edges; those of edges themselves were kept as they were read."""
     for name, rows in (("edge_weight", piece.edge_weight), ("edge_attr", piece.edge_attr)):
         wrong = None if rows is None else (~rows.isfinite()).view(len(rows), -1).any(dim=1).nonzero()
         if wrong is not None and len(wrong):
             edge = int(wrong[0])
-            vertex = first + int(torch.searchsorted(piece.indptr, edge, right=True)) - 1
+            vertex = piece.own_range[0] + int(torch.searchsorted(piece.indptr, edge, right=True)) - 1
             raise DataError(
-                f"{options.path}: {name} of the edge {int(piece.indices[edge])}, {vertex} is no finite number. "
-                "Replace it."
+                f"{path}: {name} of the edge {int(piece.indices[edge])}, {vertex} is no finite number. Replace it."
             )
+
+
+def _check_vertices(piece: GraphPiece) -> None:
+    """The laws of `Graph.validate` about vertices, counted from the first of the piece."""
+    first, stop = piece.own_range
     of_vertices = {field.name: getattr(piece, field.name) for field in fields(GraphData)}
     of_vertices |= {name: torch.from_numpy(piece.split_places(name)) for name in SPLITS}
     of_vertices |= {"indptr": torch.zeros(stop - first + 1, dtype=torch.int64), "indices": piece.indices[:0]}
-    try:
-        Graph(**{**of_vertices, "edge_weight": None, "edge_attr": None}, features=piece.features).validate(
-            training=False
-        )
-    except DataError as error:
-        raise DataError(f"{options.edge_list.vertex_file}, counted from its vertex {first}: {error}") from error
+    Graph(**{**of_vertices, "edge_weight": None, "edge_attr": None}, features=piece.features).validate(training=False)

@@ -31,6 +31,7 @@ from windrow.training.terminal import Progress, duration
 __all__ = [
     "PartitionJob",
     "bytes_for_priorities",
+    "check_place",
     "check_vertex_order",
     "graph_to_store",
     "partition_to_store",
@@ -68,7 +69,7 @@ def partition_to_store(
     """
     progress = progress or Progress()
     # Before the graph is read, which may take long.
-    _check_place(job.store, overwrite=overwrite)
+    check_place(job.store, overwrite=overwrite)
     progress.write(from_here(f"reading {job.graph.path}"))
     graph = read_graph(job.graph)
     return graph_to_store(
@@ -117,7 +118,7 @@ def graph_to_store(
         RecipeError: an option is out of range.
     """
     progress = progress or Progress()
-    _check_place(store, overwrite=overwrite)
+    check_place(store, overwrite=overwrite)
     start = time.perf_counter()
     sampler, training = sampler or SamplerOptions(), training or TrainingOptions()
     order: dict[str, Any] = {"by": "original"}
@@ -278,6 +279,7 @@ def check_vertex_order(found: Mapping[str, Any] | None, job: PartitionJob, *, gp
         )
 
 
-def _check_place(store: Path, *, overwrite: bool) -> None:
+def check_place(store: Path, *, overwrite: bool) -> None:
+    """Refuse a store that exists and is not to be overwritten: StoreError."""
     if store.exists() and not overwrite:
         raise StoreError(f"{store} already exists: replace it by --overwrite, or choose another folder")

@@ -62,8 +62,8 @@ def stream_once(
     """Place vertices start..stop - 1 in turn; those placed before (-1: not yet) are first taken out of their part.
 
     Lists and weights are of vertices `first`, `first` + 1, ..., which start and stop count from; neighbours, and
-    `assignment` int32 [N], which is changed, of the whole graph. `part_weights` [P, C] is kept true; `means` [C] is the
-    mean weight of a part, and
+    `assignment` int32 [N], which is changed, of the whole graph. `part_weights` [P, C] is kept true, below 0 where more
+    is taken out than there was; `means` [C] is the mean weight of a part, and
     `crowding_cost` the neighbours that a part of mean load must have more of to draw level with an empty part.
     Cost O(edges read + (stop - start) P C).
     """
@@ -88,7 +88,7 @@ def stream_once(
                 if vertex_weights[vertex, constraint] > 0:
                     load += part_weights[part, constraint] / means[constraint]
                     weighed += 1
-            score = neighbours[part] - crowding_cost * np.sqrt(load / max(weighed, 1))
+            score = neighbours[part] - crowding_cost * np.sqrt(max(load, 0.0) / max(weighed, 1))
             if best < 0 or score > best_score:
                 best, best_score = part, score
         if best < 0:

@@ -158,18 +158,20 @@ class StoreOnRanks:
         self.make_shared(name, rows.dtype, (sum(counts), *rows.shape[1:]))
         self.fill_shared(name, sum(counts[: self._world.rank]), rows)
 
-    def write_part(self, part: int, arrays: Mapping[str, Array]) -> None:
-        """Write a part's rows of all sharded arrays; one rank."""
-        folder = self._folder / part_folder(part)
-        folder.mkdir(parents=True)
-        for name, rows in arrays.items():
-            _write_rows(self._folder, name, {part_folder(part): len(rows)}, rows)
+    def make_part(self, part: int) -> None:
+        """Make the folder of a part; one rank."""
+        (self._folder / part_folder(part)).mkdir(parents=True)
+
+    def write_part(self, part: int, name: str, rows: Array) -> None:
+        """Write a part's rows of a sharded array; the rank that made its folder."""
+        _write_rows(self._folder, name, {part_folder(part): len(rows)}, rows)
 
     def finish(self, *, metadata: dict[str, Any], quality: PartitionQuality, options: PartitionOptions) -> None:
         """Write the manifest, after all arrays, of which each rank reads back some. Collective, of equal arguments."""
         self._world.barrier(stage=STAGE)
         rank, size = self._world.rank, self._world.size
-        mine = {name: describe_file(self._folder / name) for name in _array_files(self._folder)[rank::size]}
+        names = self._world.broadcast_object(_array_files(self._folder), root=0, stage=STAGE)
+        mine = {name: describe_file(self._folder / name) for name in names[rank::size]}
         found = self._world.all_gather_object(mine, stage=STAGE)
         if rank == 0:
             files = {name: entry for some in found for name, entry in some.items()}

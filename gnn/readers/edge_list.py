@@ -91,8 +91,8 @@ def read_vertex_table(options: EdgeListOptions, share: Share | None = None) -> V
     data: dict[str, Any] = {}
     for key, chosen, dtype in (("features", features, np.float32), ("labels", options.label_columns, np.float64)):
         if chosen:
-            matrix = np.stack([columns[name].to_numpy() for name in chosen], axis=1)
-            data[key] = matrix.astype(dtype, copy=False)[order]
+            matrix = np.stack([columns[name].to_numpy() for name in chosen], axis=1).astype(dtype, copy=False)
+            data[key] = matrix if share is not None else matrix[order]
     if options.split_column:
         data["split"] = _split(file, columns[options.split_column], order, share)
     return VertexTable(num_vertices, names, data)

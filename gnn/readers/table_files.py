@@ -67,7 +67,10 @@ class TableFile:
         for name in columns:
             if name not in present:
                 raise DataError(f"{self.path}: there is no column {name!r}; the columns are {present}. Correct it.")
-        with self._readable(f", of columns {dict(columns)}" if columns else ""):
+        wanted = f", of columns {dict(columns)}" if columns else ""
+        if share is not None and not self.is_parquet:
+            wanted += f", rows counted from byte {self._bytes_of(share)[0]}"
+        with self._readable(wanted):
             table = self._table(columns, share, present)
             found = {name: table[name].cast(kind) for name, kind in columns.items()}
         for name, array in found.items():
@@ -98,7 +101,7 @@ class TableFile:
             with self.path.open("rb") as file:
                 file.seek(start)
                 text = file.read(stop - start)
-            if not text.strip():
+            if text.isspace() or not text:
                 return pa.table({name: pa.array([], pa.type_for_alias(kind)) for name, kind in columns.items()})
             lines = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=present)
             return csv.read_csv(pa.BufferReader(text), **{**options, "read_options": lines})

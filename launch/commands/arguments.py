@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from windrow.recsys.tables.choose import ChosenForm
 
 __all__ = [
+    "LONG_DEADLINE_S",
     "add_log",
     "add_network",
     "add_overrides",
@@ -43,6 +44,9 @@ __all__ = [
     "write_json",
     "writing",
 ]
+
+LONG_DEADLINE_S = 3600.0
+"""That ranks wait for one another where each reads, sorts and writes much between two meetings."""
 
 
 def add_overrides(parser: argparse.ArgumentParser, *, example: str) -> None:

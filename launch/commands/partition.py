@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from windrow.comm.connect import connect, ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_size
-from windrow.launch.commands.arguments import add_overrides
+from windrow.launch.commands.arguments import LONG_DEADLINE_S, add_overrides
 from windrow.launch.recipe_file import read_recipe
 from windrow.launch.settings import parse_settings, with_overrides
 
@@ -31,10 +31,6 @@ examples:
   windrow partition examples/tolokers.toml --set partition.order=original
   mpirun -n 4 windrow partition --graph edges.csv --parts 8 --out stores/mine --method fennel
 """
-
-
-DEADLINE_S = 3600.0
-"""That ranks wait for one another: each reads, sorts and writes much between two meetings."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         from windrow.training.terminal import make_progress
 
         check_job_on_ranks(job, overwrite=arguments.overwrite)
-    with connect(deadline_s=DEADLINE_S) as world, make_progress(rank=world.rank) as progress:
+    with connect(deadline_s=LONG_DEADLINE_S) as world, make_progress(rank=world.rank) as progress:
         partition_to_store_on_ranks(job, world, overwrite=arguments.overwrite, progress=progress)
     return 0
 

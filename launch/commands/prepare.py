@@ -11,7 +11,7 @@ from contextlib import nullcontext
 
 from windrow.comm.connect import connect, ending_all_ranks
 from windrow.comm.launcher import launched_size
-from windrow.launch.commands.arguments import add_recipe, load_log_recipe
+from windrow.launch.commands.arguments import LONG_DEADLINE_S, add_recipe, load_log_recipe
 
 __all__ = ["add_arguments", "run"]
 
@@ -21,9 +21,6 @@ examples:
   windrow prepare examples/criteo.toml --overwrite --set log.features.C1.min_count=10
   mpirun -n 4 windrow prepare examples/criteo.toml
 """
-
-DEADLINE_S = 3600.0
-"""That ranks wait for one another: each reads, sorts and writes much between two meetings."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.perf_counter()
     is_alone = launched_size() == 1
     with (
-        nullcontext() if is_alone else connect(deadline_s=DEADLINE_S) as world,
+        nullcontext() if is_alone else connect(deadline_s=LONG_DEADLINE_S) as world,
         make_progress(rank=0 if world is None else world.rank) as progress,
     ):
         store = prepare_log(

@@ -40,7 +40,6 @@ from windrow.recsys.log.readers import RawBlock, read_log
 from windrow.recsys.log.sample_mapper import SampleMapper, read_vocabularies
 from windrow.recsys.log.staging import Staged, StagedLog, stage, staged_columns, text_types
 from windrow.recsys.log.store import (
-    FILE_ROWS,
     MANIFEST_NAME,
     ROW_GROUP_ROWS,
     VOCABULARIES,
@@ -105,10 +104,11 @@ def prepare_log(
         RecipeError: the two sections contradict each other.
         DataError: the log breaks a law; the message names file, row and cure.
 
-    Memory: on each rank some blocks of rows, what DuckDB may hold (2 GB), and the vocabularies. Disk: the store twice
-    over while it is written, three times while its rows are sorted.
+    Memory: on each rank some blocks of rows, what DuckDB may hold (2 GB), and the vocabularies; where several sort also
+    24 bytes for each row of a rank. Disk: the store twice over while it is written, three times while its rows are
+    sorted.
     """
-    check_sections(log, split, needs_sessions="shard" if shard else "cluster" if cluster else "")
+    _check_sections(log, split, needs_sessions="shard" if shard else "cluster" if cluster else "")
     ranks = Ranks(world, progress)
     base = None
     if log.vocabularies_from is not None:
@@ -120,7 +120,9 @@ def prepare_log(
     with _new_store(store, ranks, overwrite=overwrite) as (folder, work):
         columns = staged_columns(log, split, None if base is None else are_text(base))
         file = work / "staged.parquet"
-        rows, in_order = ranks.settle(file, _stage(file, columns, groups, log, split, ranks), split)
+        rows, in_order = ranks.settle(
+            file, _stage(file, columns, groups, log, split, ranks), split, [path for group in groups for path in group]
+        )
         with StagedLog(file, work, threads=ranks.threads) as staged:
             by_session = shard or cluster
             if split.by == "time" and not in_order and not by_session:
@@ -133,9 +135,7 @@ def prepare_log(
             if by_session:
                 # Shards keep the order that the log would have without them: that of time where it is split by time.
                 times = bool(log.time) if cluster else cuts is not None
-                shard_rows = _sort_by_session(
-                    staged, ranks, code, work.parent, shard=shard, cluster=cluster, times=times
-                )
+                shard_rows = ranks.sort_by_session(staged, code, work.parent, shard=shard, cluster=cluster, times=times)
             training = "split = 0" if cuts is None else f"time < {cuts[0]}"
             vocabularies = _write_vocabularies(folder, staged, ranks, log, training, base)
             standard = log.dense if log.dense_transform == "standard" else ()
@@ -150,7 +150,7 @@ def prepare_log(
                 for feature, options in log.features.items()
                 if leave_out_repeats
             ]
-            firsts = _first_files(staged, ranks, code, shard_rows)
+            firsts = ranks.first_files(staged, code, shard_rows)
             writers = {
                 name: SplitWriter(
                     folder,
@@ -206,7 +206,8 @@ def prepare_rows(
         like: gives rules, vocabularies and moments.
         overwrite: replace an existing store.
         progress: told how far it is.
-        world: see `prepare`.
+        world: all its ranks call this: rank 0 maps the samples, the others wait, for the world's deadline at most, and
+            open the store. None: one process does.
 
     Returns:
         The store, opened: all samples are its test split, in their order.
@@ -232,7 +233,7 @@ def prepare_rows(
         staged = work / "staged.parquet"
         split = LogSplitOptions(by="files")
         columns = staged_columns(log, split, are_text(like))
-        ranks.settle(staged, _stage(staged, columns, [[], [], files], log, split, ranks), split)
+        ranks.settle(staged, _stage(staged, columns, [[], [], files], log, split, ranks), split, files)
         vocabularies = {table: like.vocabulary_file(table) for table in like.vocabulary_tables}
         mapper = SampleMapper(log, read_vocabularies(vocabularies), like.manifest.moments)
         writers = {SPLITS[2]: SplitWriter(folder, SPLITS[2])}
@@ -267,7 +268,8 @@ def prepare(
         split: which samples train, validate and test; None: 80, 10 and 10 percent at random.
         overwrite: replace an existing store.
         progress: told how far it is.
-        world: see `prepare_log`.
+        world: see `prepare_log`. Ranks wait for one another for the world's deadline at most: give it more where files
+            are large.
         options: other fields of `windrow.recsys.log.options.LogOptions`, such as ``label_kind``, ``sample_weight``,
             ``dense_transform``, ``time``, or ``format`` where the name of the file does not tell it.
 
@@ -362,7 +364,7 @@ def _check_base(base: LogStore, log: LogOptions) -> None:
             )
 
 
-def check_sections(log: LogOptions, split: LogSplitOptions, *, needs_sessions: str) -> None:
+def _check_sections(log: LogOptions, split: LogSplitOptions, *, needs_sessions: str) -> None:
     if split.by == "time" and not log.time:
         raise RecipeError('[split] by = "time" needs the column of times: set time in [log]')
     if needs_sessions and not log.session:
@@ -421,34 +423,6 @@ def _find_cuts(staged: StagedLog, ranks: Ranks, rows: int, split: LogSplitOption
         time if some and bound < rows else time + 1 for time, bound, some in zip(times, bounds, wanted, strict=True)
     )
     return first, second
-
-
-SHARD_ROWS = 1 << 18
-"""Samples to a shard: four row groups. The fewer, the nearer are the samples of a session within it; the more, the
-larger are files."""
-
-
-def _sort_by_session(
-    staged: StagedLog, ranks: Ranks, code: str, shared: Path, *, shard: bool, cluster: bool, times: bool
-) -> dict[int, tuple[int, ...]]:
-    """See `StagedLog.sort_by_session`: the rows of this rank's shards of each split, none without `shard`."""
-    ranks.report("sorting by session", 0.0)
-    counts = ranks.sums(staged.rows_of_splits(code))
-    shards = {place: -(-count // SHARD_ROWS) if shard else 1 for place, count in counts.items()}
-    if ranks.size > 1:
-        ranks.deal(staged, staged.ranges_of_sessions(code, shards, ranks.size, cluster=cluster), shared)
-    dealt = staged.sort_by_session(code, shards, cluster=cluster, times=times)
-    return dealt if shard else {}
-
-
-def _first_files(
-    staged: StagedLog, ranks: Ranks, code: str, shard_rows: Mapping[int, tuple[int, ...]]
-) -> dict[int, int]:
-    """The number of this rank's first file of each split: how many the ranks before it write."""
-    rows = staged.rows_of_splits(code)
-    files = {place: len(shard_rows[place]) if shard_rows else -(-count // FILE_ROWS) for place, count in rows.items()}
-    before = ranks.everyone(files)[: ranks.rank]
-    return {place: sum(of_rank.get(place, 0) for of_rank in before) for place in files}
 
 
 def _split_code(cuts: Cuts) -> str:

@@ -6,7 +6,8 @@
                      counts of values -> vocabularies, each merged by one rank
 
 What ranks tell one another goes by messages; rows and counts go through a working folder that all of them see. The
-samples, their order, vocabularies and figures are those of one process; only where files end differs.
+samples, their order, vocabularies and figures are those of one process, dense values that are made standard up to
+rounding; only where files end differs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,8 @@ import numpy.typing as npt
 
 from windrow.comm.errors import DataError
 from windrow.recsys.log.options import LogSplitOptions, split_by_hash
-from windrow.recsys.log.staging import STAGED_FORMAT, Staged, StagedLog
+from windrow.recsys.log.staging import Staged, StagedLog, write_anew
+from windrow.recsys.log.store import FILE_ROWS
 
 if TYPE_CHECKING:
     from windrow.comm.world import World
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["Ranks"]
 
 STAGE = "preparing the log"
+SHARD_ROWS = 1 << 18
+"""Samples to a shard: four row groups. The fewer, the nearer are the samples of a session within it; the more, the
+larger are files."""
+
 Value = TypeVar("Value")
 
 
@@ -78,8 +84,10 @@ class Ranks:
                 before += size
         return mine
 
-    def settle(self, path: Path, staged: Staged, split: LogSplitOptions) -> tuple[int, bool]:
+    def settle(self, path: Path, staged: Staged, split: LogSplitOptions, files: Sequence[Path]) -> tuple[int, bool]:
         """Bring the staged files of all ranks to one schema, and deal rows to splits by their number among all.
+
+        `path` is this rank's, `files` are those of the log.
 
         Returns:
             How many rows there are on all ranks, and whether all are in order of time.
@@ -93,16 +101,17 @@ class Ranks:
         told = self.everyone((staged, schema))
         present = [(some, of_some) for some, of_some in told if some.rows]
         if not present:
-            raise DataError("there are no samples in the log")
-        wanted = _common_schema([of_some for _, of_some in present])
+            raise DataError(f"{', '.join(map(str, files))}: there are no samples in the log")
+        wanted = _common_schema(present)
         for name in present[0][0].kinds:
             kinds = {some.kinds[name] for some, _ in present}
             if len(kinds) > 1:
                 raise DataError(f"column of {name!r} holds {' and '.join(sorted(kinds))}: give all files one of both")
         first = sum(some.rows for some, _ in told[: self.rank])
-        is_numbered = split.by == "hash" and not split.column and first > 0
-        if schema != wanted or is_numbered:
-            _write_anew(path, wanted, staged.rows, (split, first) if is_numbered else None)
+        if split.by == "hash" and not split.column and first > 0:
+            write_anew([path] if staged.rows else [], path, wanted, _numbered(split, first))
+        elif schema != wanted:
+            write_anew([path] if staged.rows else [], path, wanted)
         spans = [some.times for some, _ in present]
         follow = all(one[1] <= other[0] for one, other in pairwise(spans))
         return sum(some.rows for some, _ in told), follow and all(some.in_order for some, _ in present)
@@ -143,6 +152,34 @@ class Ranks:
         told = self.everyone(dict(counts))
         return {key: sum(some.get(key, 0) for some in told) for key in sorted({key for some in told for key in some})}
 
+    def sort_by_session(
+        self, staged: StagedLog, code: str, work: Path, *, shard: bool, cluster: bool, times: bool
+    ) -> dict[int, tuple[int, ...]]:
+        """Put all rows in the order of `StagedLog.sort_by_session`, each rank some: the rows of its shards by split.
+
+        Args:
+            staged: this rank's rows.
+            code: that of a row's split, in SQL.
+            work: a folder that all see.
+            shard: whether sessions are dealt to shards of about `SHARD_ROWS` samples; else none are returned.
+            cluster: whether they stand together.
+            times: whether there are times that order rows.
+        """
+        self.report("sorting by session", 0.0)
+        counts = self.sums(staged.rows_of_splits(code))
+        shards = {split: -(-count // SHARD_ROWS) if shard else 1 for split, count in counts.items()}
+        if self.size > 1:
+            self.deal(staged, staged.ranges_of_sessions(code, shards, self.size, cluster=cluster), work)
+        dealt = staged.sort_by_session(code, shards, cluster=cluster, times=times)
+        return dealt if shard else {}
+
+    def first_files(self, staged: StagedLog, code: str, shard_rows: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
+        """The number of this rank's first file of each split: how many the ranks before it write."""
+        rows = staged.rows_of_splits(code)
+        files = {split: len(shard_rows[split]) if shard_rows else -(-rows[split] // FILE_ROWS) for split in rows}
+        before = self.everyone(files)[: self.rank]
+        return {split: sum(of_rank.get(split, 0) for of_rank in before) for split in files}
+
     def moments(self, found: Mapping[str, tuple[int, float, float]]) -> dict[str, tuple[float, float]]:
         """Mean and deviation of columns over all ranks, by each one's count, mean and variance.
 
@@ -152,10 +189,9 @@ class Ranks:
         told = self.everyone(dict(found))
         moments = {}
         for name in found:
-            count, mean, variance = told[0][name]
-            for more, of_more, deviates in (some[name] for some in told[1:]):
-                if not more:
-                    continue
+            some = [of_rank[name] for of_rank in told if of_rank[name][0]]
+            count, mean, variance = some[0] if some else (0, 0.0, 0.0)
+            for more, of_more, deviates in some[1:]:
                 total, apart = count + more, of_more - mean
                 variance = (count * variance + more * deviates + apart**2 * count * more / total) / total
                 count, mean = total, mean + apart * more / total
@@ -163,40 +199,31 @@ class Ranks:
         return moments
 
 
-def _common_schema(schemas: Sequence[Any]) -> Any:
+def _common_schema(told: Sequence[tuple[Staged, Any]]) -> Any:
     """One with the types of all; a column without values on one rank takes that of others."""
     import pyarrow as pa
 
     fields = []
-    for name in schemas[0].names:
-        found = {schema.field(name).type for schema in schemas}
-        kinds = sorted(map(str, found - {pa.null()}))
+    for name in told[0][1].names:
+        found = {schema.field(name).type for staged, schema in told if name in staged.known}
+        kinds = sorted(map(str, found))
         if len(kinds) > 1:
             raise DataError(
                 f"column of {name!r} holds {kinds[0]} in some files, but {kinds[1]} in others: give it one type in all"
             )
-        fields.append(pa.field(name, next(iter(found - {pa.null()}), pa.null())))
+        fields.append(pa.field(name, found.pop() if found else told[0][1].field(name).type))
     return pa.schema(fields)
 
 
-def _write_anew(path: Path, schema: Any, rows: int, numbered: tuple[LogSplitOptions, int] | None) -> None:
-    """Write a staged file with another schema, or the splits of rows that are counted from another number."""
+def _numbered(split: LogSplitOptions, first: int) -> Callable[[Any], Any]:
+    """What deals rows of batches that follow one another to splits, by their numbers from `first` on."""
     import pyarrow as pa
-    from pyarrow import parquet
 
-    target = path.with_name("settled.parquet")
-    with parquet.ParquetWriter(target, schema, **STAGED_FORMAT) as writer:
-        first = 0 if numbered is None else numbered[1]
-        for batch in parquet.ParquetFile(path).iter_batches() if rows else ():
-            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-            if numbered is not None:
-                split = numbered[0]
-                numbers = np.arange(first, first + batch.num_rows)
-                columns["split"] = pa.array(split_by_hash(numbers, split.fractions, split.seed))
-                first += batch.num_rows
-            alike = [
-                columns[field.name] if columns[field.name].type == field.type else pa.nulls(batch.num_rows, field.type)
-                for field in schema
-            ]
-            writer.write_batch(pa.RecordBatch.from_arrays(alike, schema=schema))
-    target.rename(path)
+    def deal(batch: Any) -> Any:
+        nonlocal first
+        numbers = np.arange(first, first + batch.num_rows)
+        first += batch.num_rows
+        codes = pa.array(split_by_hash(numbers, split.fractions, split.seed))
+        return batch.set_column(batch.schema.get_field_index("split"), "split", codes)
+
+    return deal

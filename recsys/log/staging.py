@@ -12,7 +12,7 @@ whatever the log's own format. DuckDB counts and sorts out of core, in bounded m
 
 import contextlib
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -28,7 +28,7 @@ from windrow.recsys.log.options import LogOptions, LogSplitOptions, split_by_has
 from windrow.recsys.log.readers import RawBlock, TextType
 from windrow.recsys.log.vocabulary import FIRST_VALUE_ROW
 
-__all__ = ["STAGED_FORMAT", "Staged", "StagedLog", "conformed", "stage", "staged_columns", "text_types"]
+__all__ = ["Staged", "StagedLog", "conformed", "stage", "staged_columns", "text_types", "write_anew"]
 
 STAGED_FORMAT: Mapping[str, Any] = {"compression": "lz4", "use_dictionary": False, "write_statistics": False}
 """How staged files are written: they are read a few times, and gone."""
@@ -125,6 +125,8 @@ class Staged(NamedTuple):
     """Of the first row and the last; 0 where there are none."""
     kinds: dict[str, str]
     """What columns hold whose values may be written in two ways."""
+    known: frozenset[str]
+    """Columns of which a row has a value: those of others may be of any type."""
 
 
 def stage(
@@ -146,6 +148,8 @@ def stage(
     from pyarrow import parquet
 
     writer: Any = None
+    pieces: list[Path] = []
+    known: set[str] = set()
     kinds: dict[str, str] = {}
     first, latest, in_time_order = 0, -(1 << 63), True
     span = (0, 0)
@@ -171,27 +175,61 @@ def stage(
                 keys = staged.pop(SPLIT_KEY).to_numpy() if split.column else rows
                 staged["split"] = pa.array(split_by_hash(keys, split.fractions, split.seed))
             batch = pa.RecordBatch.from_pydict(staged)
-            if writer is None:
-                writer = stack.enter_context(parquet.ParquetWriter(path, batch.schema, **STAGED_FORMAT))
-            writer.write_batch(_alike(batch, writer.schema, block))
-    return Staged(first, in_time_order, span, kinds)
+            schema = _joined_schema(batch, None if writer is None else writer.schema, known, block)
+            if writer is None or writer.schema != schema:
+                pieces.append(path if writer is None else path.with_name(f"{path.name}-{len(pieces)}"))
+                writer = stack.enter_context(parquet.ParquetWriter(pieces[-1], schema, **STAGED_FORMAT))
+            writer.write_batch(of_schema(batch, schema))
+    if len(pieces) > 1:
+        write_anew(pieces, path, writer.schema)
+    return Staged(first, in_time_order, span, kinds, frozenset(known))
 
 
-def _alike(batch: Any, schema: Any, block: RawBlock) -> Any:
-    """A batch whose columns have the types of the first one."""
+def _joined_schema(batch: Any, schema: Any, known: set[str], block: RawBlock) -> Any:
+    """The types of the rows before, of columns without a value so far those of this batch; `known` is kept."""
     import pyarrow as pa
 
-    arrays = []
-    for field, array in zip(schema, batch.columns, strict=True):
-        if array.type != field.type and array.null_count == len(array):
-            array = pa.nulls(len(array), field.type)  # noqa: PLW2901 - absent here, of either type
-        if array.type != field.type:
-            raise DataError(
-                f"{block.where(0)}: column of {field.name!r} holds {array.type}, but {field.type} in the rows before: "
-                "give it one type in all files, and name first a file that has it"
-            )
-        arrays.append(array)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    fields = []
+    for place, array in enumerate(batch.columns):
+        field = batch.schema.field(place) if schema is None else schema.field(place)
+        if array.null_count < len(array):
+            if field.name in known and array.type != field.type:
+                raise DataError(
+                    f"{block.where(0)}: column of {field.name!r} holds {array.type}, but {field.type} in the rows "
+                    "before: give it one type in all files"
+                )
+            known.add(field.name)
+            field = batch.schema.field(place)
+        fields.append(field)
+    return pa.schema(fields)
+
+
+def of_schema(batch: Any, schema: Any) -> Any:
+    """A batch with the columns of a schema; a column of another type has no values."""
+    import pyarrow as pa
+
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    alike = [
+        columns[field.name] if columns[field.name].type == field.type else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(alike, schema=schema)
+
+
+def write_anew(
+    pieces: Sequence[Path], path: Path, schema: Any, change: Callable[[Any], Any] = lambda batch: batch
+) -> None:
+    """Write the rows of staged files one after another, changed, with one schema; the pieces go."""
+    from pyarrow import parquet
+
+    target = path.with_name("anew.parquet")
+    with parquet.ParquetWriter(target, schema, **STAGED_FORMAT) as writer:
+        for piece in pieces:
+            with parquet.ParquetFile(piece) as file:
+                for batch in file.iter_batches():
+                    writer.write_batch(of_schema(change(batch), schema))
+            piece.unlink()
+    target.rename(path)
 
 
 def _check_kind(column: Column, kinds: dict[str, str]) -> None:
@@ -257,6 +295,8 @@ class StagedLog:
 
     def sort_by_time(self) -> None:
         """Put the rows in order of time, those of one instant as they were."""
+        if not self._rows():
+            return
         query = f"SELECT file_row_number AS row FROM {_scan(self.file)} ORDER BY time, row"
         self._reorder(write_ranks(self._database, query, self._work))
 
@@ -279,6 +319,8 @@ class StagedLog:
         Returns:
             For each split the rows of its shards, in their order.
         """
+        if not self._rows():
+            return dict.fromkeys(shards, ())
         keys = self._session_keys(split, shards, times=times)
         ranks, dealt = rank_sessions(self._database, keys, self._work, cluster=cluster)
         self._reorder(ranks)
@@ -323,14 +365,7 @@ class StagedLog:
         """Take the rows of some files instead of those that were here; the files go."""
         from pyarrow import parquet
 
-        target = self._work / "gathered.parquet"
-        with parquet.ParquetWriter(target, parquet.read_schema(self.file), **STAGED_FORMAT) as writer:
-            for file in files:
-                with parquet.ParquetFile(file) as source:
-                    for batch in source.iter_batches():
-                        writer.write_batch(batch)
-                file.unlink()
-        self.file = target.replace(self.file)
+        write_anew(files, self.file, parquet.read_schema(self.file))
 
     def _session_keys(self, split: str, shards: Mapping[int, int], *, times: bool) -> str:
         """What `rank_sessions` asks of rows, in SQL."""
@@ -340,6 +375,11 @@ class StagedLog:
         )
         cases = " ".join(f"WHEN {code} THEN {count}" for code, count in shards.items())
         return f"SELECT *, CASE split {cases} END AS shards FROM ({rows})"
+
+    def _rows(self) -> int:
+        from pyarrow import parquet
+
+        return int(parquet.read_metadata(self.file).num_rows)
 
     def _times(self) -> npt.NDArray[np.int64]:
         return self._numbers(f"SELECT time FROM {_scan(self.file)} ORDER BY file_row_number").astype(np.int64)

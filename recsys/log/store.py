@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CURE",
     "DENSE_COLUMN",
+    "FILE_ROWS",
     "FORMAT_VERSION",
     "LABEL_COLUMN",
     "MANIFEST_NAME",

@@ -1,5 +1,6 @@
 """windrow.gnn.distributed_partitioning: what several ranks write is what one process writes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,34 @@ def test_more_parts_than_ranks_and_fewer(tmp_path):
         assert_equal_stores(PartitionStore.open(one.store), PartitionStore.open(ranks.store))
 
 
+@pytest.mark.parametrize("size", [1, 5])
+def test_hardly_any_vertices(tmp_path, size):
+    (tmp_path / "edges.csv").write_text("from,to\n0,1\n1,2\n")
+    graph = GraphOptions(path=str(tmp_path / "edges.csv"))
+    one, ranks = (job_of(tmp_path, f"{name}-{size}", graph) for name in ("one", "ranks"))
+    partition_to_store(one)
+    Loopback.run(size, lambda world: partition_to_store_on_ranks(ranks, world))
+    assert_equal_stores(PartitionStore.open(one.store), PartitionStore.open(ranks.store))
+    (tmp_path / "edges.csv").write_text("from,to\n")
+    with pytest.raises(DataError, match="0 vertices cannot be spread over 3 parts"):
+        Loopback.run(size, lambda world: partition_to_store_on_ranks(job_of(tmp_path, "none", graph), world))
+
+
+def test_a_hub_and_more_ranks_than_a_part_has_training_vertices(tmp_path):
+    edges = [(0, other) for other in range(1, NUM_VERTICES)] + [(other, other + 1) for other in range(1, 300)]
+    (tmp_path / "edges.csv").write_text("from,to\n" + "".join(f"{one},{other}\n" for one, other in edges))
+    rows = (f"{vertex % 3},{'train' if vertex % 40 == 0 else 'test'}\n" for vertex in range(NUM_VERTICES))
+    (tmp_path / "vertices.csv").write_text("class,split\n" + "".join(rows))
+    columns = EdgeListOptions(
+        vertex_file=str(tmp_path / "vertices.csv"), label_columns=("class",), split_column="split"
+    )
+    graph = GraphOptions(path=str(tmp_path / "edges.csv"), edge_list=columns)
+    options = PartitionOptions(num_parts=2, method="fennel", order="original")
+    found = Loopback.run(8, lambda world: partition_to_store_on_ranks(job_of(tmp_path, "s", graph, options), world))
+    assert sum(found[0].part_sizes) == NUM_VERTICES
+    assert min(found[0].part_sizes) > NUM_VERTICES / 4
+
+
 def test_random_splits_and_standard_features(tmp_path):
     columns = write_graph(tmp_path, "csv")
     columns = EdgeListOptions(
@@ -167,7 +196,12 @@ def test_the_fingerprint_is_that_of_the_files_whatever_the_ranks(tmp_path):
         ({"vertices": [(3, "3,0.5,1,1.5,train")]}, DataError, "the label of vertex 3 is 1.5"),
         ({"edges": [(5, "3,400,1,1")]}, DataError, "row 5 behind byte .* destination 400 is not a vertex"),
         ({"edges": [(5, "3,7,inf,1")]}, DataError, "edge_weight of the edge 7, 3 is no finite number"),
-        ({"edges": [(5, "3,3,1,1"), (6, "3,3,2,1")]}, DataError, "the edge 3, 3 and .* the edge 3, 3 join the same"),
+        (
+            {"edges": [(5, "3,3,1,1"), (6, "3,3,2,1")]},
+            DataError,
+            r"edge 3, 3 with \[1.0, 1.0\] and .* edge 3, 3 with \[2.0, 1.0\] join the same",
+        ),
+        ({"edges": [(5, "3,x,1,1")]}, DataError, "rows counted from byte 27 .*Row #5"),
     ],
 )
 def test_data_that_break_a_law_are_named(tmp_path, changes, error, message):
@@ -185,6 +219,15 @@ def test_data_that_break_a_law_are_named(tmp_path, changes, error, message):
     assert not (tmp_path / "store").exists()
 
 
+def test_a_training_set_is_needed_where_there_are_labels(tmp_path):
+    columns = write_graph(tmp_path, "csv")
+    text = (tmp_path / "vertices.csv").read_text().replace('"train"', '"test"')
+    (tmp_path / "vertices.csv").write_text(text)
+    graph = GraphOptions(path=str(tmp_path / "edges.csv"), edge_list=columns)
+    with pytest.raises(DataError, match="the training set is empty"):
+        Loopback.run(2, lambda world: partition_to_store_on_ranks(job_of(tmp_path, "s", graph), world))
+
+
 def test_what_needs_one_process_is_refused(tmp_path):
     columns = write_graph(tmp_path, "csv")
     edges = GraphOptions(path=str(tmp_path / "edges.csv"), edge_list=columns)
@@ -193,6 +236,7 @@ def test_what_needs_one_process_is_refused(tmp_path):
         (edges, PartitionOptions(method="fennel"), 'the order "vip"'),
         (GraphOptions(path="graph.npz"), LISTED, "not npz"),
         (GraphOptions(path="edges.csv.gz"), LISTED, "unpack it"),
+        (replace(edges, self_loops="add"), LISTED, "those of the added edges are unknown"),
         (GraphOptions(path="edges.csv", edge_list=EdgeListOptions(ids="names")), LISTED, "numbered from 0"),
     ):
         with pytest.raises(RecipeError, match=message):

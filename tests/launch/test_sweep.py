@@ -184,6 +184,12 @@ def test_a_graphs_settings_are_proposed(
     assert planned(out, "--network", networks(2), "--shortest", "bf16", "--out", out, *no_memory) == 0
     assert "pipeline.depth" not in capsys.readouterr().out
     assert load_any_recipe(out).wire.vectors == "bf16"
+    little = ["--set", "cache.memory_gib=1e-6"]
+    for memory, window in ((no_memory, 0), (little, 8)):
+        assert planned(path, "--network", networks(2), "--out", out, *memory) == 0
+        found = load_any_recipe(out)
+        assert isinstance(found, Recipe)
+        assert found.cache.window == window
     whole = [f"--set={one}" for one in ("full_graph.enabled=true", "cache.alpha=auto", "pipeline.depth=4")]
     for arguments, told in (
         (["--ranks", 3, "--network", networks(2)], "--ranks 3, but"),

@@ -16,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError, StoreError
+from windrow.comm.loopback import Loopback
 from windrow.partition import store as store_writer
 from windrow.partition.book import PartitionBook
 from windrow.partition.manifest import CURE, MANIFEST_NAME, Manifest
 from windrow.partition.options import PartitionOptions
 from windrow.partition.quality import measure_quality
-from windrow.partition.store import BOOK_ARRAYS, PartitionStore, part_folder, write_store
+from windrow.partition.store import BOOK_ARRAYS, PartitionStore, StoreOnRanks, part_folder, write_store
 
 ASSIGNMENT = np.array([1, 0, 1, 0, 0, 1, 2, 2], np.int32)
 INDPTR, INDICES = np.arange(9), np.roll(np.arange(8, dtype=np.int32), 1)
@@ -377,3 +378,15 @@ def test_a_full_disk_at_any_file_leaves_what_was_there(tmp_path, monkeypatch, ex
     with pytest.raises(OSError, match="No space left on device"):
         write(path, overwrite=True)
     check_untouched(path, existed=existed)
+
+
+def test_ranks_leave_nothing_behind_after_an_error(tmp_path):
+    def body(world):
+        with StoreOnRanks(world, tmp_path / "store") as store:
+            store.write_shared("labels", np.arange(world.rank + 1))
+            world.barrier(stage="written")
+            raise DataError("wrong")
+
+    with pytest.raises(DataError, match="wrong"):
+        Loopback.run(2, body)
+    assert list(tmp_path.iterdir()) == []

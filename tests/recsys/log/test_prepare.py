@@ -286,7 +286,7 @@ BY_HASH = LogSplitOptions(by="hash", fractions=(0.7, 0.0, 0.3))
 def test_samples_of_a_session_stand_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: LogSplitOptions, *, shard: bool, cluster: bool
 ) -> None:
-    monkeypatch.setattr("windrow.recsys.log.prepare.SHARD_ROWS", 150)
+    monkeypatch.setattr("windrow.recsys.log.ranks.SHARD_ROWS", 150)
     monkeypatch.setattr("windrow.recsys.log.clustering.log_files.MOST_BATCH_ROWS", 100)
     monkeypatch.setattr("windrow.recsys.log.clustering.external_sort.MOST_PIECE_BYTES", 3000)
     features = {"row": FeatureOptions(ids="rows", rows=900)}

@@ -100,7 +100,7 @@ WAYS: dict[str, tuple[bool, LogSplitOptions, dict[str, bool]]] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_the_samples_are_those_of_one_process(spmd, shared_tmp_path, monkeypatch, way):
     in_order, split, sessions = WAYS[way]
-    for limit, value in (("prepare.SHARD_ROWS", 60), ("prepare.FILE_ROWS", 100), ("store.FILE_ROWS", 100)):
+    for limit, value in (("ranks.SHARD_ROWS", 60), ("ranks.FILE_ROWS", 100), ("store.FILE_ROWS", 100)):
         monkeypatch.setattr(f"windrow.recsys.log.{limit}", value)
 
     def body(world):
@@ -115,6 +115,26 @@ def test_the_samples_are_those_of_one_process(spmd, shared_tmp_path, monkeypatch
         world.barrier(stage="compared")
 
     spmd(body)
+
+
+@pytest.mark.parametrize(
+    ("split", "sessions"),
+    [
+        (LogSplitOptions(), {"shard": True}),
+        (LogSplitOptions(), {"cluster": True}),
+        (LogSplitOptions(by="time", fractions=(1, 0, 0)), {}),
+    ],
+)
+def test_ranks_that_are_dealt_nothing(tmp_path, split, sessions):
+    write_files(tmp_path, in_order=False)
+    for place in range(len(FILE_SAMPLES)):
+        table = parquet.read_table(tmp_path / f"{place}.parquet")
+        one = pa.array([place % 2] * len(table))
+        table = table.set_column(1, "at", one).set_column(2, "visit", pa.array([7] * len(table)))
+        parquet.write_table(table, tmp_path / f"{place}.parquet")
+    log = log_of(tmp_path)
+    (found, *_) = Loopback.run(4, lambda world: prepare_log(tmp_path / "ranks", log, split, **sessions, world=world))
+    assert_same_samples(prepare_log(tmp_path / "one", log, split, **sessions), found)
 
 
 def test_more_ranks_than_files(tmp_path):
@@ -146,15 +166,21 @@ def test_files_that_differ_from_those_of_other_ranks(tmp_path, column, values, m
     assert not (tmp_path / "s").exists()
 
 
-def test_a_column_that_is_absent_from_the_files_of_a_rank(tmp_path):
+@pytest.mark.parametrize("absent", [["price", "item"], ["seen", "item"]])
+def test_columns_that_are_absent_from_the_first_files(tmp_path, absent):
     write_files(tmp_path, in_order=True)
+    # Of two ranks the first has none, of one the first files; of four a rank has some that follow.
     for place in (0, 1):
         table = parquet.read_table(tmp_path / f"{place}.parquet")
-        parquet.write_table(table.drop_columns(["price", "item"]), tmp_path / f"{place}.parquet")
-    log = replace(log_of(tmp_path), optional=("price", "item"))
-    (found, _) = Loopback.run(2, lambda world: prepare_log(tmp_path / "s", log, LogSplitOptions(), world=world))
-    assert found.manifest.dense_missing["price"] >= 430
-    assert sum(found.split(split).rows for split in found.splits) == sum(FILE_SAMPLES)
+        parquet.write_table(table.drop_columns(absent), tmp_path / f"{place}.parquet")
+    log = replace(log_of(tmp_path), optional=tuple(absent))
+    one = prepare_log(tmp_path / "one", log, LogSplitOptions())
+    assert one.table_rows()["item"] > 10
+    for size in (2, 4):
+        found = Loopback.run(
+            size, lambda world: prepare_log(tmp_path / f"s{world.size}", log, LogSplitOptions(), world=world)
+        )
+        assert_same_samples(one, found[0])
 
 
 @given(st.lists(st.lists(st.floats(-100, 100), max_size=6), min_size=1, max_size=4))
