@@ -13,10 +13,13 @@ import numpy.typing as npt
 
 from windrow.comm.errors import DataError
 
-__all__ = ["ColumnType", "Share", "TableFile", "read_matrix"]
+__all__ = ["ColumnType", "Share", "TableFile", "read_matrix", "release_arrow_memory"]
 
 BLOCK_BYTES = 16 << 20
 """Read at once: a line must fit, and types are inferred from the first."""
+
+FIRST_BYTES = 1 << 20
+"""That the names of columns are read from."""
 
 ColumnType = Literal["int64", "float32", "float64", "string"]
 """The type a column must have or be convertible to without loss."""
@@ -40,12 +43,17 @@ class TableFile:
 
     def column_names(self) -> list[str]:
         """List the columns; DataError where the file is missing or is no such table."""
+        import pyarrow as pa
         from pyarrow import csv, parquet
 
         with self._readable():
             if self.is_parquet:
                 return list(parquet.read_schema(self.path).names)
-            return list(csv.open_csv(self.path, **self._csv_options({})).schema.names)
+            options = self._csv_options({})
+            with contextlib.suppress(pa.ArrowInvalid):
+                # Enough, where lines are not very long.
+                return list(csv.open_csv(self.path, **options | self._lines(block_size=FIRST_BYTES)).schema.names)
+            return list(csv.open_csv(self.path, **options).schema.names)
 
     def read(
         self, columns: Mapping[str, ColumnType], *, missing_allowed: bool = False, share: Share | None = None
@@ -174,13 +182,7 @@ class TableFile:
         endings = [suffix for suffix in self.path.suffixes if suffix != ".gz"]
         delimiter = self.delimiter or ("\t" if endings[-1:] == [".tsv"] else ",")
         return {
-            # One thread alone counts the rows for errors.
-            "read_options": csv.ReadOptions(
-                use_threads=False,
-                block_size=BLOCK_BYTES,
-                skip_rows=self.skip_rows,
-                autogenerate_column_names=not self.has_header,
-            ),
+            **self._lines(block_size=BLOCK_BYTES),
             "parse_options": csv.ParseOptions(delimiter=delimiter),
             "convert_options": csv.ConvertOptions(
                 column_types={name: pa.type_for_alias(kind) for name, kind in columns.items()},
@@ -189,6 +191,18 @@ class TableFile:
                 strings_can_be_null=True,
             ),
         }
+
+    def _lines(self, *, block_size: int) -> dict[str, Any]:
+        from pyarrow import csv
+
+        # One thread alone counts the rows for errors.
+        lines = csv.ReadOptions(
+            use_threads=False,
+            block_size=block_size,
+            skip_rows=self.skip_rows,
+            autogenerate_column_names=not self.has_header,
+        )
+        return {"read_options": lines}
 
     @contextlib.contextmanager
     def _readable(self, wanted: str = "") -> Iterator[None]:
@@ -204,6 +218,13 @@ class TableFile:
                 f"{self.path}: no readable {kind} file{wanted} ({error}); correct the path, that row or value, or the "
                 "delimiter."
             ) from error
+
+
+def release_arrow_memory() -> None:
+    """Give back to the system what Arrow keeps of freed memory for later: as much as the largest file read."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
 
 
 def read_matrix(path: Path, dtype: Literal["int64", "float32", "float64"]) -> npt.NDArray[Any]:
