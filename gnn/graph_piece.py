@@ -114,8 +114,8 @@ def read_piece(options: GraphOptions, world: World) -> GraphPiece:
         table = read_vertex_table(options.edge_list, share)
         counts = world.all_gather_object(table.num_vertices, stage=STAGE)
         bounds = near_equal_split(sum(counts), world.size)
-        vertices = _deal_vertices(options, world, bounds, table, sum(counts[: world.rank]))
         release_arrow_memory()
+        vertices = _deal_vertices(options, world, bounds, table, sum(counts[: world.rank]))
     else:
         bounds = near_equal_split(_largest_id(options, world) + 1, world.size)
         vertices = VertexTable(bounds[world.rank + 1] - bounds[world.rank], None, {})
