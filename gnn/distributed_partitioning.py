@@ -3,10 +3,10 @@
     GraphPiece                   this rank's vertices, with their neighbour lists and rows
       | partition_on_ranks       part of every vertex, on every rank
       v
-    lists and rows by part       new ids in place of the user's
+    some vertices of each part   new ids in place of the user's
       | all-to-all               part p goes to rank p % size, as many parts at a time as there are ranks
       v
-    StoreOnRanks                 each rank writes the parts that have come to it
+    StoreOnRanks                 each rank writes the parts that come to it
 
 With the same parts the arrays are those that `windrow.gnn.partitioning.graph_to_store` writes, byte for byte.
 """
@@ -15,7 +15,7 @@ import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError, StoreError, from_here
-from windrow.comm.rows import offsets_from_counts
+from windrow.comm.rows import numbers_in_ranges, offsets_from_counts
 from windrow.comm.world import World
 from windrow.gnn.graph_piece import SPLITS, GraphPiece, check_readable_on_ranks, read_piece
 from windrow.gnn.partitioning import PartitionJob, check_place
@@ -42,6 +42,8 @@ from windrow.training.terminal import Progress, duration
 __all__ = ["check_job_on_ranks", "partition_to_store_on_ranks"]
 
 STAGE = "partition"
+VERTICES_AT_ONCE = 1 << 20
+"""Of a rank, that are sent to those that write their parts."""
 DIGESTED_BYTES = 64 << 20
 """Of a file, by one rank at once."""
 
@@ -87,8 +89,8 @@ def partition_to_store_on_ranks(
         StoreError: the store exists and is not to be overwritten, or cannot be written.
         DataError: the graph breaks a law, or has fewer training vertices than parts.
 
-    Memory: see `windrow.gnn.graph_piece.read_piece`, and then, on each rank, 8 bytes for each vertex of the graph, 16
-    where it has 2**31 of them, the own lists twice, and rows three times.
+    Memory: see `windrow.gnn.graph_piece.read_piece`, and then, on each rank, 8 bytes for each vertex of the graph, 12
+    where it has 2**31 of them, beside the own lists and rows.
     """
     check_job_on_ranks(job, overwrite=overwrite)
     progress, start = progress or Progress(), time.perf_counter()
@@ -114,22 +116,18 @@ def partition_to_store_on_ranks(
         "order": {"by": "original"},
     }
     balance = _balance(world, piece, assignment[slice(*piece.own_range)], job.partition.num_parts)
-    old_to_new, offsets = _numbered_by_part(assignment, job.partition.num_parts)
-    by_part = _ByPart.of(world, piece, assignment[slice(*piece.own_range)], old_to_new, offsets)
+    layout = _Layout.of(world, piece, assignment, job.partition.num_parts)
     del assignment
-    # Its lists stand in the order of the parts now.
-    piece = dataclasses.replace(piece, indices=piece.indices[:0].clone(), edge_weight=None, edge_attr=None)
     try:
         with StoreOnRanks(world, job.store, overwrite=overwrite) as store:
-            _write_whole(store, world, piece, by_part, old_to_new)
-            del old_to_new
-            counts = _write_parts(store, world, by_part, progress)
+            _write_whole(store, world, piece, layout)
+            counts = _write_parts(store, world, piece, layout, progress)
             entries, remote, halo = world.all_reduce(counts, stage=STAGE).T.numpy()
             quality = PartitionQuality(
                 num_edges=num_edges,
                 cut_edges=int(remote.sum()),
                 balance=balance,
-                part_sizes=tuple(np.diff(by_part.offsets).tolist()),
+                part_sizes=tuple(np.diff(layout.offsets).tolist()),
                 halo_sizes=tuple(halo.tolist()),
                 remote_neighbour_fractions=tuple((remote / np.maximum(entries, 1)).tolist()),
             )
@@ -146,138 +144,187 @@ def partition_to_store_on_ranks(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ByPart:
-    """The own vertices in the order of their parts, neighbours by new ids."""
+class _Layout:
+    """Where everything goes."""
 
     offsets: npt.NDArray[np.int64]
     """[parts + 1], of the book."""
-    edge_offsets: npt.NDArray[np.int64]
-    """[parts + 1], where the edges of each part begin among all."""
-    order: Tensor
-    """[own], the vertices, counted from the first of the piece."""
-    bounds: list[int]
-    """[parts + 1], where the vertices of each part begin among the own ones."""
-    indptr: Tensor
-    """[own + 1]."""
-    indices: Tensor
-    """[own edges]."""
-    of_edges: Mapping[str, Tensor]
-    """Rows [own edges, ...]."""
-    of_vertices: Mapping[str, Tensor]
-    """Rows [own, ...] of the piece, in its own order, the user's ids among them."""
+    old_to_new: npt.NDArray[np.integer]
+    """[N], of the book, in 32 bits where ids fit."""
+    order: npt.NDArray[np.int64]
+    """[own], the own vertices part by part, counted from the first of the piece."""
+    vertices: npt.NDArray[np.int64]
+    """[ranks, parts], how many vertices of each part each rank has read."""
+    vertex_places: npt.NDArray[np.int64]
+    """[ranks, parts], the new id of the first of them."""
+    edge_places: npt.NDArray[np.int64]
+    """[ranks, parts], where the edges of the first of them begin among all."""
+    num_edges: int
+    """Of the graph."""
 
     @staticmethod
-    def of(
-        world: World,
-        piece: GraphPiece,
-        parts: npt.NDArray[np.int32],
-        old_to_new: npt.NDArray[np.integer],
-        offsets: npt.NDArray[np.int64],
-    ) -> "_ByPart":
-        """Order a piece by the parts of its vertices, int32 [own]; of the book [N] and [parts + 1]. Collective."""
-        order = np.argsort(parts, kind="stable")
-        new_indptr, new_indices = relabel(piece.indptr.numpy(), piece.indices.numpy(), order, old_to_new)
-        indptr, rows = torch.from_numpy(new_indptr), torch.from_numpy(order)
-        bounds = offsets_from_counts(np.bincount(parts, minlength=len(offsets) - 1).tolist())
-        edges = world.all_reduce(indptr[bounds].diff(), stage=STAGE)
-        known = {name: some for name in EDGE_ARRAYS if (some := getattr(piece, name)) is not None}
-        if known:
-            shifts = (piece.indptr[:-1][rows] - indptr[:-1]).repeat_interleave(indptr.diff())
-            places = shifts + torch.arange(len(shifts))
-            known = {name: values[places] for name, values in known.items()}
-        of_vertices = {name: some for name in ("features", "labels") if (some := getattr(piece, name)) is not None}
-        return _ByPart(
+    def of(world: World, piece: GraphPiece, assignment: npt.NDArray[np.int32], num_parts: int) -> "_Layout":
+        """By the parts of all vertices, int32 [N]. Collective."""
+        offsets = np.array(offsets_from_counts(np.bincount(assignment, minlength=num_parts).tolist()))
+        dtype: type[np.integer] = np.int32 if len(assignment) < 2**31 else np.int64
+        old_to_new = np.empty(len(assignment), dtype)
+        for part in range(num_parts):
+            old_to_new[np.flatnonzero(assignment == part)] = np.arange(offsets[part], offsets[part + 1])
+        own = assignment[slice(*piece.own_range)]
+        degrees = piece.indptr.diff().numpy()
+        counts = np.bincount(own, minlength=num_parts), np.bincount(own, degrees, num_parts).astype(np.int64)
+        vertices, edges = np.stack(world.all_gather_object(counts, stage=STAGE), axis=1)
+        # Part by part, and in a part rank by rank, as ranges of the user's ids follow one another.
+        places = [(some.T.ravel().cumsum() - some.T.ravel()).reshape(num_parts, -1).T for some in (vertices, edges)]
+        return _Layout(
             offsets=offsets,
-            edge_offsets=np.array(offsets_from_counts(edges.tolist())),
-            order=rows,
-            bounds=bounds,
-            indptr=indptr,
-            indices=torch.from_numpy(new_indices),
-            of_edges=known,
-            of_vertices=of_vertices | {"new_to_old": torch.arange(*piece.own_range)},
+            old_to_new=old_to_new,
+            order=np.argsort(own, kind="stable"),
+            vertices=vertices,
+            vertex_places=places[0],
+            edge_places=places[1],
+            num_edges=int(edges.sum()),
         )
 
 
-def _numbered_by_part(
-    assignment: npt.NDArray[np.int32], num_parts: int
-) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]:
-    """`old_to_new` [N] and `offsets` of `PartitionBook`, the first in 32 bits where ids fit."""
-    offsets = np.array(offsets_from_counts(np.bincount(assignment, minlength=num_parts).tolist()))
-    dtype: type[np.integer] = np.int32 if len(assignment) < 2**31 else np.int64
-    old_to_new = np.empty(len(assignment), dtype)
-    for part in range(num_parts):
-        old_to_new[np.flatnonzero(assignment == part)] = np.arange(offsets[part], offsets[part + 1])
-    return old_to_new, offsets
-
-
-def _write_whole(
-    store: StoreOnRanks, world: World, piece: GraphPiece, by_part: _ByPart, old_to_new: npt.NDArray[np.integer]
-) -> None:
+def _write_whole(store: StoreOnRanks, world: World, piece: GraphPiece, layout: _Layout) -> None:
     """Write what stands in the user's order, and make the files that parts are written into. Collective."""
-    num_vertices, num_edges = int(by_part.offsets[-1]), int(by_part.edge_offsets[-1])
-    mine = slice(*piece.own_range)
-    store.write_shared("part_offsets", by_part.offsets if world.rank == 0 else by_part.offsets[:0])
-    store.write_shared("old_to_new", old_to_new[mine].astype(np.int64))
+    num_vertices = int(layout.offsets[-1])
+    store.write_shared("part_offsets", layout.offsets if world.rank == 0 else layout.offsets[:0])
+    store.write_shared("old_to_new", layout.old_to_new[slice(*piece.own_range)].astype(np.int64))
     for name in SPLITS:
-        store.write_shared(name, old_to_new[getattr(piece, name).numpy()].astype(np.int64))
+        store.write_shared(name, layout.old_to_new[getattr(piece, name).numpy()].astype(np.int64))
     if piece.feature_scaling is not None:
         scaling = piece.feature_scaling.numpy()
         store.write_shared("feature_scaling", scaling if world.rank == 0 else scaling[:0])
-    store.make_shared("indptr", by_part.indptr.numpy().dtype, (num_vertices + 1,))
+    ids = np.dtype(np.int64)
+    store.make_shared("new_to_old", ids, (num_vertices,))
+    store.make_shared("indptr", ids, (num_vertices + 1,))
     if world.rank == 0:
-        store.fill_shared("indptr", num_vertices, by_part.edge_offsets[-1:])
-    for length, arrays in (
-        (num_edges, {"indices": by_part.indices, **by_part.of_edges}),
-        (num_vertices, {name: rows for name, rows in by_part.of_vertices.items() if name != "features"}),
-    ):
-        for name, rows in arrays.items():
-            store.make_shared(name, rows.numpy().dtype, (length, *rows.shape[1:]))
+        store.fill_shared("indptr", num_vertices, np.array([layout.num_edges]))
+    if piece.labels is not None:
+        store.make_shared("labels", piece.labels.numpy().dtype, (num_vertices, *piece.labels.shape[1:]))
+    for name, rows in {"indices": piece.indices, **_of_edges(piece)}.items():
+        store.make_shared(name, rows.numpy().dtype, (layout.num_edges, *rows.shape[1:]))
 
 
-def _write_parts(store: StoreOnRanks, world: World, by_part: _ByPart, progress: Progress) -> Tensor:
-    """Send each part to a rank, which writes it. Collective.
+def _of_edges(piece: GraphPiece) -> dict[str, Tensor]:
+    return {name: rows for name in EDGE_ARRAYS if (rows := getattr(piece, name)) is not None}
+
+
+def _write_parts(store: StoreOnRanks, world: World, piece: GraphPiece, layout: _Layout, progress: Progress) -> Tensor:
+    """Send each part to a rank, which writes it, some vertices of each at a time. Collective.
 
     Returns:
         int64 [parts, 3], of the parts that this rank has written: in-neighbours, those that are remote, and how many
         different ones these are (the halo); 0 of the others.
     """
-    num_parts, size = len(by_part.offsets) - 1, world.size
+    num_parts, size = len(layout.offsets) - 1, world.size
     counts = torch.zeros(num_parts, 3, dtype=torch.int64)
-    degrees = by_part.indptr.diff()
     for first in range(0, num_parts, size):
-        places = [min(first + rank, num_parts) for rank in range(size + 1)]
-        bounds = [by_part.bounds[place] for place in places]
-        edge_bounds = by_part.indptr[bounds].tolist()
+        last = min(first + size, num_parts)
+        slices = int(layout.vertices[:, first:last].sum(axis=1).max()) // VERTICES_AT_ONCE + 1
         part = first + world.rank
-        start, stop = by_part.offsets[part : part + 2].tolist() if part < num_parts else (0, 0)
-        begin = int(by_part.edge_offsets[part]) if part < num_parts else 0
-        lists = _sent(world, degrees[bounds[0] : bounds[-1]], bounds)
-        if part < num_parts:
-            store.fill_shared("indptr", start, begin + np.cumsum(lists) - lists)
-            store.make_part(part)
-        # One array after another, so that no two are here twice.
-        chosen = by_part.order[bounds[0] : bounds[-1]]
-        for name, own in by_part.of_vertices.items():
-            rows = _sent(world, own[chosen], bounds)
-            if part < num_parts and name == "features":
-                store.write_part(part, name, rows)
-            elif part < num_parts:
-                store.fill_shared(name, start, rows)
-        for name, own in {"indices": by_part.indices, **by_part.of_edges}.items():
-            rows = _sent(world, own[edge_bounds[0] : edge_bounds[-1]], edge_bounds)
-            if part < num_parts:
-                store.fill_shared(name, begin, rows)
-                if name == "indices":
-                    remote = rows[(rows < start) | (rows >= stop)]
-                    counts[part] = torch.tensor([len(rows), len(remote), len(np.unique(remote))])
-        progress.report("writing parts", min(first + size, num_parts) / num_parts)
+        writer = _PartWriter(store, layout, part) if part < num_parts else None
+        if writer is not None and piece.features is not None:
+            writer.make_features(piece.features)
+        for number in range(slices):
+            for arrays in _slices(world, piece, layout, (first, last), (number, slices)):
+                if writer is not None:
+                    writer.write(*arrays)
+            progress.report("writing parts", (first + (last - first) * (number + 1) / slices) / num_parts)
+        if writer is not None:
+            counts[part] = torch.tensor(writer.counts())
     return counts
 
 
-def _sent(world: World, rows: Tensor, bounds: Sequence[int]) -> npt.NDArray[Any]:
-    """Send rank r the rows from bounds[r] on, less bounds[0]: what has come from all, in rank order. Collective."""
+def _slices(
+    world: World, piece: GraphPiece, layout: _Layout, parts: tuple[int, int], share: tuple[int, int]
+) -> Iterator[tuple[str, list[npt.NDArray[Any]]]]:
+    """Send a share (k, n) of the own vertices of each of some parts to the ranks that write these. Collective.
+
+    Yields:
+        The name of an array, and what has come of it from each rank: in-degrees first.
+    """
+    first, last = parts
+    number, slices = share
+    own = offsets_from_counts(layout.vertices[world.rank].tolist())
+    cuts = [
+        tuple(own[part] + (own[part + 1] - own[part]) * place // slices for place in (number, number + 1))
+        for part in range(first, last)
+    ]
+    chosen = np.concatenate([layout.order[start:stop] for start, stop in cuts])
+    indptr, indices = relabel(piece.indptr.numpy(), piece.indices.numpy(), chosen, layout.old_to_new)
+    rows = offsets_from_counts([stop - start for start, stop in cuts] + [0] * (world.size - len(cuts)))
+    edges = indptr[rows].tolist()
+    degrees = np.diff(indptr)
+    yield "degrees", _sent(world, degrees, rows)
+    yield "new_to_old", _sent(world, piece.own_range[0] + chosen, rows)
+    for name in ("labels", "features"):
+        if (values := getattr(piece, name)) is not None:
+            yield name, _sent(world, values.numpy()[chosen], rows)
+    yield "indices", _sent(world, indices, edges)
+    starts = piece.indptr.numpy()[chosen]
+    for name, values in _of_edges(piece).items():
+        _, places = numbers_in_ranges(starts, starts + degrees)
+        yield name, _sent(world, values.numpy()[places], edges)
+
+
+def _sent(world: World, rows: npt.NDArray[Any], bounds: Sequence[int]) -> list[npt.NDArray[Any]]:
+    """Send rank r the rows bounds[r] .. bounds[r + 1] - 1: what has come from each. Collective."""
     counts = np.diff(bounds).tolist()
-    return world.all_to_all(rows, counts, world.all_to_all_counts(counts, stage=STAGE), stage=STAGE).numpy()
+    arriving = world.all_to_all_counts(counts, stage=STAGE)
+    received = world.all_to_all(torch.from_numpy(rows), counts, arriving, stage=STAGE)
+    return [some.numpy() for some in received.split(arriving)]
+
+
+class _PartWriter:
+    """Writes a part as its vertices come, some of each rank at a time."""
+
+    def __init__(self, store: StoreOnRanks, layout: _Layout, part: int) -> None:
+        self._store, self._part = store, part
+        self._range = layout.offsets[part : part + 2].tolist()
+        self._vertices, self._edges = layout.vertex_places[:, part].tolist(), layout.edge_places[:, part].tolist()
+        self._degrees: list[npt.NDArray[np.int64]] = []
+        self._entries = self._remote = 0
+        self._halo: list[npt.NDArray[np.integer]] = []
+        store.make_part(part)
+
+    def make_features(self, like: Tensor) -> None:
+        """Make the file of the features."""
+        start, stop = self._range
+        self._store.make_part_array(self._part, "features", like.numpy().dtype, (stop - start, *like.shape[1:]))
+
+    def write(self, name: str, rows: list[npt.NDArray[Any]]) -> None:
+        """Write what has come of an array from each rank; degrees come first, and say where the rest goes."""
+        if name == "degrees":
+            for source, before in enumerate(self._degrees):
+                self._vertices[source] += len(before)
+                self._edges[source] += int(before.sum())
+            self._degrees = rows
+        for source, some in enumerate(rows):
+            at = self._vertices[source]
+            if name == "degrees":
+                self._store.fill_shared("indptr", at, self._edges[source] + np.cumsum(some) - some)
+            elif name == "features":
+                self._store.fill_part_array(self._part, name, at - self._range[0], some)
+            elif name in ("labels", "new_to_old"):
+                self._store.fill_shared(name, at, some)
+            else:
+                self._store.fill_shared(name, self._edges[source], some)
+        if name == "indices":
+            self._count(np.concatenate(rows))
+
+    def _count(self, neighbours: npt.NDArray[np.integer]) -> None:
+        start, stop = self._range
+        remote = neighbours[(neighbours < start) | (neighbours >= stop)]
+        self._entries += len(neighbours)
+        self._remote += len(remote)
+        self._halo.append(np.unique(remote))
+
+    def counts(self) -> list[int]:
+        """In-neighbours, remote ones, and different remote ones."""
+        return [self._entries, self._remote, len(np.unique(np.concatenate(self._halo)))]
 
 
 def _balance(world: World, piece: GraphPiece, parts: npt.NDArray[np.int32], num_parts: int) -> dict[str, float]:

@@ -17,18 +17,19 @@ Longs = npt.NDArray[np.int64]
 
 @numba.njit(cache=True)
 def relabel(indptr: Entries, indices: Entries, order: Entries, place: Entries) -> tuple[Longs, Entries]:
-    """Write a graph down in another vertex order, in which each list keeps its own.
+    """Write the lists of some vertices down, or of all in another order; each list keeps its own order.
 
-    ``order[i]``, int64 [N], is the vertex that becomes vertex i, `place` its inverse; dtypes stay.
+    ``order[i]``, int64, is the vertex that becomes vertex i; ``place[v]`` is what a neighbour v becomes. Dtypes stay.
     """
-    new_indptr = np.zeros(len(indptr), np.int64)
-    new_indices = np.empty_like(indices)
+    new_indptr = np.zeros(len(order) + 1, np.int64)
+    for new in range(len(order)):
+        new_indptr[new + 1] = new_indptr[new] + indptr[order[new] + 1] - indptr[order[new]]
+    new_indices = np.empty(new_indptr[-1], indices.dtype)
     filled = 0
     for new in range(len(order)):
         for edge in range(indptr[order[new]], indptr[order[new] + 1]):
             new_indices[filled] = place[indices[edge]]
             filled += 1
-        new_indptr[new + 1] = filled
     return new_indptr, new_indices
 
 

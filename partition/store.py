@@ -138,19 +138,12 @@ class StoreOnRanks:
     def make_shared(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         """Make the file of an array that every rank maps whole, for `fill_shared`. Collective; arguments must agree."""
         if self._world.rank == 0:
-            with self._shared(name).open("xb") as file:
-                _write_header(file, name, dtype, shape)
-                file.truncate(file.tell() + math.prod(shape) * dtype.itemsize)
+            _make_array(self._folder / "shared", name, dtype, shape)
         self._world.barrier(stage=STAGE)
 
     def fill_shared(self, name: str, start: int, rows: Array) -> None:
         """Write some rows of an array that was made, from row `start` on; any rank, at any time."""
-        with self._shared(name).open("r+b") as file:
-            np.lib.format.read_magic(file)
-            np.lib.format.read_array_header_1_0(file)
-            file.seek(start * math.prod(rows.shape[1:]) * rows.itemsize, os.SEEK_CUR)
-            for chunk in _chunks(rows):
-                file.write(np.ascontiguousarray(chunk).data)
+        _fill_array(self._folder / "shared", name, start, rows)
 
     def write_shared(self, name: str, rows: Array) -> None:
         """Write an array that every rank maps whole: rows of rank 0, then those of rank 1, and so on. Collective."""
@@ -162,9 +155,13 @@ class StoreOnRanks:
         """Make the folder of a part; one rank."""
         (self._folder / part_folder(part)).mkdir(parents=True)
 
-    def write_part(self, part: int, name: str, rows: Array) -> None:
-        """Write a part's rows of a sharded array; the rank that made its folder."""
-        _write_rows(self._folder, name, {part_folder(part): len(rows)}, rows)
+    def make_part_array(self, part: int, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        """Make the file of a part's rows of a sharded array; the rank that made its folder."""
+        _make_array(self._folder / part_folder(part), name, dtype, shape)
+
+    def fill_part_array(self, part: int, name: str, start: int, rows: Array) -> None:
+        """Write some of these rows, from `start` of the part on; the same rank."""
+        _fill_array(self._folder / part_folder(part), name, start, rows)
 
     def finish(self, *, metadata: dict[str, Any], quality: PartitionQuality, options: PartitionOptions) -> None:
         """Write the manifest, after all arrays, of which each rank reads back some. Collective, of equal arguments."""
@@ -177,8 +174,21 @@ class StoreOnRanks:
             files = {name: entry for some in found for name, entry in some.items()}
             _write_manifest(self._folder, dict(sorted(files.items())), metadata, quality, options)
 
-    def _shared(self, name: str) -> Path:
-        return self._folder / "shared" / f"{name}.npy"
+
+def _make_array(folder: Path, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Make the file of an array whose rows are not known yet."""
+    with (folder / f"{name}.npy").open("xb") as file:
+        _write_header(file, name, dtype, shape)
+        file.truncate(file.tell() + math.prod(shape) * dtype.itemsize)
+
+
+def _fill_array(folder: Path, name: str, start: int, rows: Array) -> None:
+    with (folder / f"{name}.npy").open("r+b") as file:
+        np.lib.format.read_magic(file)
+        np.lib.format.read_array_header_1_0(file)
+        file.seek(start * math.prod(rows.shape[1:]) * rows.itemsize, os.SEEK_CUR)
+        for chunk in _chunks(rows):
+            file.write(np.ascontiguousarray(chunk).data)
 
 
 def _array_files(folder: Path) -> list[str]:
