@@ -25,7 +25,7 @@ from windrow.comm.world import World
 from windrow.gnn.build import check_edges, check_self_loops, csc_from_keys, keys_of_edges
 from windrow.gnn.graph import Graph, GraphData, Task
 from windrow.gnn.readers.edge_list import VertexTable, edge_file, read_edge_columns, read_vertex_table
-from windrow.gnn.readers.options import GraphOptions
+from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.readers.read import format_of
 from windrow.gnn.readers.table_files import release_arrow_memory
 from windrow.gnn.vertex_data import (
@@ -41,6 +41,8 @@ from windrow.gnn.vertex_data import (
 __all__ = ["GraphPiece", "check_readable_on_ranks", "read_piece"]
 
 STAGE = "reading"
+VERTEX_CHUNK_BYTES = 64 << 20
+"""Of a vertex file, read by a rank at once."""
 CHUNK_BYTES = 16 << 20
 """Of a file of edges, read by a rank at once: in memory they take some 20 times as much on their way."""
 RANGES = 16
@@ -102,19 +104,17 @@ def read_piece(options: GraphOptions, world: World) -> GraphPiece:
         RecipeError: see `check_readable_on_ranks`.
         DataError: as `windrow.gnn.readers.read_graph`; edges and vertices that break a law are named.
 
-    Memory: about 10 bytes for each of the own edges, or while it reads them three times the own features, and, where a
-    random split is drawn, 40 bytes for each vertex of the graph; of a CSV vertex file also the text of its share.
+    Memory: about 10 bytes for each of the own edges, or while it reads them twice the own features, and, where a random
+    split is drawn, 40 bytes for each vertex of the graph.
     """
     check_readable_on_ranks(options)
     for path in filter(None, (options.path, options.edge_list.vertex_file)):
         if not Path(path).exists():
             raise DataError(f"{path}: no such file; correct the path.")
     if options.edge_list.vertex_file:
-        share = (world.rank, world.size)
-        table = read_vertex_table(options.edge_list, share)
+        table = _read_vertices(options.edge_list, world)
         counts = world.all_gather_object(table.num_vertices, stage=STAGE)
         bounds = near_equal_split(sum(counts), world.size)
-        release_arrow_memory()
         vertices = _deal_vertices(options, world, bounds, table, sum(counts[: world.rank]))
     else:
         bounds = near_equal_split(_largest_id(options, world) + 1, world.size)
@@ -147,14 +147,31 @@ def _deal(world: World, bounds: Sequence[int], ids: Tensor, *rows: Tensor) -> li
     ]
 
 
+def _read_vertices(options: EdgeListOptions, world: World) -> VertexTable:
+    """This rank's share of the vertex file, a piece at a time; ids int64, the split as int8, -1: none."""
+    tables = []
+    for share in _chunks(options.vertex_file, world, VERTEX_CHUNK_BYTES):
+        table = read_vertex_table(options, share)
+        if "split" in table.data:
+            roles = np.full(table.num_vertices, -1, np.int8)
+            for number, members in enumerate(table.data["split"]):
+                roles[members] = number
+            table.data["split"] = roles
+        tables.append(table if table.names is None else table._replace(names=np.array(table.names.to_numpy())))
+        release_arrow_memory()
+    data = {name: np.concatenate([table.data.pop(name) for table in tables]) for name in list(tables[0].data)}
+    names = None if tables[0].names is None else np.concatenate([table.names for table in tables])
+    return VertexTable(sum(table.num_vertices for table in tables), names, data)
+
+
 def _deal_vertices(
     options: GraphOptions, world: World, bounds: Sequence[int], table: VertexTable, first_row: int
 ) -> VertexTable:
-    """What is known of the own vertices, by what each rank has read; the split as int8 [own], -1: none."""
+    """What is known of the own vertices, by what each rank has read."""
     path, total = options.edge_list.vertex_file, bounds[-1]
     ids = torch.arange(first_row, first_row + table.num_vertices)
     if table.names is not None:
-        ids = torch.from_numpy(np.array(table.names.to_numpy()))
+        ids = torch.from_numpy(table.names)
         outside = ids[(ids < 0) | (ids >= total)]
         if len(outside):
             raise DataError(
@@ -170,29 +187,21 @@ def _deal_vertices(
     found = {}
     for name in list(table.data):
         # One after another, since features may be most of the memory.
-        known = table.data.pop(name)
-        if name == "split":
-            rows = torch.full((table.num_vertices,), -1, dtype=torch.int8)
-            for number, members in enumerate(known):
-                rows[members] = number
-        else:
-            rows = torch.from_numpy(known)
-        del known
-        _, rows = _deal(world, bounds, ids, rows)
+        _, rows = _deal(world, bounds, ids, torch.from_numpy(table.data.pop(name)))
         found[name] = rows if order is None else rows[order]
     return VertexTable(stop - first, None, found)
 
 
-def _chunks(options: GraphOptions, world: World) -> list[tuple[int, int]]:
-    """The shares of the edge list that this rank reads one after another; every rank has as many."""
-    pieces = Path(options.path).stat().st_size // (world.size * CHUNK_BYTES) + 1
+def _chunks(path: str, world: World, chunk_bytes: int) -> list[tuple[int, int]]:
+    """The shares of a file that this rank reads one after another; every rank has as many."""
+    pieces = Path(path).stat().st_size // (world.size * chunk_bytes) + 1
     return [(world.rank * pieces + piece, world.size * pieces) for piece in range(pieces)]
 
 
 def _largest_id(options: GraphOptions, world: World) -> int:
     """Of all vertices that edges name. Collective."""
     file, largest = edge_file(Path(options.path), options.edge_list), -1
-    for share in _chunks(options, world):
+    for share in _chunks(options.path, world, CHUNK_BYTES):
         _, source, destination, _ = read_edge_columns(file, options.edge_list, share)
         largest = max(largest, *(int(ends.to_numpy().max(initial=-1)) for ends in (source, destination)))
     return _over_ranks(world, largest)
@@ -214,7 +223,7 @@ def _read_edges(
     begin, end = bounds[world.rank], bounds[world.rank + 1]
     ranges = [begin + place for place in near_equal_split(end - begin, RANGES)]
     arrived: list[list[tuple[npt.NDArray[np.int64], list[npt.NDArray[np.float32]]]]] = [[] for _ in range(RANGES)]
-    for share in _chunks(options, world):
+    for share in _chunks(options.path, world, CHUNK_BYTES):
         _, source, destination, of_edges = read_edge_columns(file, options.edge_list, share)
         ends = check_edges(
             np.array(source.to_numpy()),

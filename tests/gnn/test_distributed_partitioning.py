@@ -77,7 +77,8 @@ def assert_equal_stores(one: PartitionStore, other: PartitionStore) -> None:
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_the_store_is_that_of_one_process(spmd, shared_tmp_path, monkeypatch, form):
     monkeypatch.setattr("windrow.gnn.distributed_partitioning.VERTICES_AT_ONCE", 30)
-    monkeypatch.setattr("windrow.gnn.graph_piece.CHUNK_BYTES", 5000)
+    for limit in ("CHUNK_BYTES", "VERTEX_CHUNK_BYTES"):
+        monkeypatch.setattr(f"windrow.gnn.graph_piece.{limit}", 5000)
 
     def body(world):
         folder = shared_tmp_path / form
