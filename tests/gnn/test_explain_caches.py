@@ -251,7 +251,7 @@ def test_shares_are_of_alpha_0_whether_it_is_shown_or_not() -> None:
 def test_with_a_network_both_times_are_shown() -> None:
     text = describe_explanation(explanation(timed=True), SAMPLING, network="net.toml", computed="measured here")
     assert "network: net.toml; a step is 25 ms of work, measured here" in text
-    assert rows_of(text)[0].split()[-3:] == ["4", "7.5", "4.5"]
+    assert rows_of(text)[0].split()[-3:] == ["4", "7.5", "5.25"]
     text = describe_explanation(
         explanation(timed=True, device_s=0.003), SAMPLING, network="n", computed="measured here"
     )

@@ -91,7 +91,8 @@ def test_of_many_ranks_some_stand_for_all() -> None:
 def test_one_rank_asks_nobody() -> None:
     found, _ = simulated(1)
     assert (found.remote_rows, found.time.exchange_s, found.time.reduction_s) == (0, 0, 0)
-    assert found.seconds == pytest.approx(found.steps * 0.03)
+    # A pipeline hides three quarters of what the processor does behind the device.
+    assert found.seconds == pytest.approx(found.steps * (0.03 + 0.02 / 4))
 
 
 def test_what_cannot_be_is_refused() -> None:
