@@ -239,7 +239,7 @@ def prepare_rows(
         writers = {SPLITS[2]: SplitWriter(folder, SPLITS[2])}
         entries = _map_rows(staged, mapper, None, writers, ranks.report)
         _write_manifest(folder, log, mapper, entries, {}, origin={**like.manifest.origin, "log": plain_settings(log)})
-    _tell_others(world)
+    _meet(world)
     return LogStore.open(store)
 
 
@@ -279,6 +279,8 @@ def prepare(
     Raises:
         WindrowError: as `prepare_log`.
     """
+    # A file that one of them has just written is there for all then.
+    _meet(world)
     if store is None:
         first = resolve_files((Path(paths if isinstance(paths, Path | str) else paths[0]).absolute(),))[0]
         store = Path("stores", first.name.split(".")[0])
@@ -324,11 +326,11 @@ def _is_done_by_rank_0(world: "World | None") -> bool:
     """Whether this is another rank, which has waited for rank 0."""
     if world is None or world.rank == 0:
         return False
-    _tell_others(world)
+    _meet(world)
     return True
 
 
-def _tell_others(world: "World | None") -> None:
+def _meet(world: "World | None") -> None:
     if world is not None:
         world.barrier(stage="preparing the log")
 
