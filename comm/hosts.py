@@ -7,7 +7,7 @@ from pathlib import Path
 
 from windrow.comm.world import World
 
-__all__ = ["gather_hosts", "host_groups", "kernel_id"]
+__all__ = ["gather_hosts", "host_groups", "kernel_id", "ranks_on_this_machine"]
 
 
 def kernel_id(boot_id: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
@@ -20,6 +20,12 @@ def kernel_id(boot_id: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
         return boot_id.read_text(encoding="ascii").strip()
     except OSError:
         return platform.node()
+
+
+def ranks_on_this_machine(world: World) -> int:
+    """How many ranks share this machine's cores, those on its emulated hosts too. Collective."""
+    kernels = world.all_gather_object(kernel_id(), stage="hosts")
+    return kernels.count(kernels[world.rank])
 
 
 def gather_hosts(world: World) -> list[str]:

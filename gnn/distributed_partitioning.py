@@ -8,7 +8,8 @@
       v
     StoreOnRanks                 each rank writes the parts that come to it
 
-With the same parts the arrays are those that `windrow.gnn.partitioning.graph_to_store` writes, byte for byte.
+With the same parts the arrays are those that `windrow.gnn.partitioning.graph_to_store` writes, byte for byte; features
+that are made standard up to rounding.
 """
 
 import dataclasses
@@ -264,10 +265,11 @@ def _slices(
         if (values := getattr(piece, name)) is not None:
             yield name, _sent(world, values.numpy()[chosen], rows)
     yield "indices", _sent(world, indices, edges)
-    starts = piece.indptr.numpy()[chosen]
-    for name, values in _of_edges(piece).items():
+    if known := _of_edges(piece):
+        starts = piece.indptr.numpy()[chosen]
         _, places = numbers_in_ranges(starts, starts + degrees)
-        yield name, _sent(world, values.numpy()[places], edges)
+        for name, values in known.items():
+            yield name, _sent(world, values.numpy()[places], edges)
 
 
 def _sent(world: World, rows: npt.NDArray[Any], bounds: Sequence[int]) -> list[npt.NDArray[Any]]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from windrow.comm.hosts import gather_hosts
+from windrow.comm.hosts import gather_hosts, ranks_on_this_machine
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.link_probe import ProbeOptions, measure_links
 from windrow.comm.meter import Tracer
@@ -26,7 +26,7 @@ from windrow.comm.world import World
 from windrow.gnn.full_graph import FullGraphTask
 from windrow.gnn.task import GraphTask
 from windrow.launch.known_links import kept_links
-from windrow.launch.rank_process import joined_job, ranks_on_this_machine
+from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import AnyRecipe, Recipe
 from windrow.launch.training import make_trainer
 from windrow.recsys.recommender import collections_of

@@ -16,7 +16,7 @@ import torch
 
 from windrow.comm.connect import BackendName, connect, ending_all_ranks
 from windrow.comm.errors import RecipeError
-from windrow.comm.hosts import kernel_id
+from windrow.comm.hosts import ranks_on_this_machine
 from windrow.comm.launcher import launched_local_rank
 from windrow.comm.meter import Meter
 from windrow.comm.options import NonNegativeInt, PathOption, PositiveFloat, checked_dataclass
@@ -31,7 +31,6 @@ __all__ = [
     "joined_job",
     "keep_freed_memory",
     "keep_shapes",
-    "ranks_on_this_machine",
     "threads_of_rank",
 ]
 
@@ -112,12 +111,6 @@ def threads_of_rank(options: RunOptions, ranks_here: int) -> int:
     of_openmp = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     asked = options.threads or (int(of_openmp) if of_openmp.isdecimal() else 0)
     return asked or max(1, usable_cores() // ranks_here)
-
-
-def ranks_on_this_machine(world: World) -> int:
-    """How many ranks share this machine's cores, those on its emulated hosts too. Collective."""
-    kernels = world.all_gather_object(kernel_id(), stage="hosts")
-    return kernels.count(kernels[world.rank])
 
 
 # Numbers of glibc's <malloc.h>.

@@ -55,12 +55,11 @@ class Ranks:
         self.rank, self.size = (0, 1) if world is None else (world.rank, world.size)
         self.report = report if report is not None and self.rank == 0 else lambda *_: None
         self.threads: int | None = None
-        if self.size > 1:
-            from windrow.comm.hosts import kernel_id
+        if world is not None and world.size > 1:
+            from windrow.comm.hosts import ranks_on_this_machine
             from windrow.training.environment import usable_cores
 
-            kernels = self.everyone(kernel_id())
-            self.threads = max(1, usable_cores() // kernels.count(kernels[self.rank]))
+            self.threads = max(1, usable_cores() // ranks_on_this_machine(world))
 
     def everyone(self, value: Value) -> list[Value]:
         """What each rank has for all, in rank order."""
@@ -174,7 +173,9 @@ class Ranks:
         return dealt if shard else {}
 
     def first_files(self, staged: StagedLog, code: str, shard_rows: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
-        """The number of this rank's first file of each split: how many the ranks before it write."""
+        """The number of this rank's first file of each split, 0 if absent: how many the ranks before it write."""
+        if self.size == 1:
+            return {}
         rows = staged.rows_of_splits(code)
         files = {split: len(shard_rows[split]) if shard_rows else -(-rows[split] // FILE_ROWS) for split in rows}
         before = self.everyone(files)[: self.rank]

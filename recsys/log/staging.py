@@ -179,7 +179,7 @@ def stage(
             if writer is None or writer.schema != schema:
                 pieces.append(path if writer is None else path.with_name(f"{path.name}-{len(pieces)}"))
                 writer = stack.enter_context(parquet.ParquetWriter(pieces[-1], schema, **STAGED_FORMAT))
-            writer.write_batch(of_schema(batch, schema))
+            writer.write_batch(_of_schema(batch, schema))
     if len(pieces) > 1:
         write_anew(pieces, path, writer.schema)
     return Staged(first, in_time_order, span, kinds, frozenset(known))
@@ -204,7 +204,7 @@ def _joined_schema(batch: Any, schema: Any, known: set[str], block: RawBlock) ->
     return pa.schema(fields)
 
 
-def of_schema(batch: Any, schema: Any) -> Any:
+def _of_schema(batch: Any, schema: Any) -> Any:
     """A batch with the columns of a schema; a column of another type has no values."""
     import pyarrow as pa
 
@@ -227,7 +227,7 @@ def write_anew(
         for piece in pieces:
             with parquet.ParquetFile(piece) as file:
                 for batch in file.iter_batches():
-                    writer.write_batch(of_schema(change(batch), schema))
+                    writer.write_batch(_of_schema(change(batch), schema))
             piece.unlink()
     target.rename(path)
 

@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -85,6 +86,17 @@ def test_hosts_are_found_by_name_and_kernel(monkeypatch):
     assert Loopback.run(4, body)[0] == ["node", "other", "node (2)", "node (3)"]
     monkeypatch.setattr(hosts_module.socket, "gethostname", lambda: "here")
     assert gather_hosts(Loopback.single()) == ["here"]
+
+
+def test_cores_are_shared_by_the_ranks_of_a_kernel(monkeypatch):
+    own = threading.local()
+    monkeypatch.setattr(hosts_module, "kernel_id", lambda: own.kernel)
+
+    def body(world):
+        own.kernel = "abbb"[world.rank]
+        return hosts_module.ranks_on_this_machine(world)
+
+    assert Loopback.run(4, body, deadline_s=60) == [1, 3, 3, 3]
 
 
 def test_processes_of_one_machine_share_a_kernel_id(tmp_path):

@@ -3,15 +3,12 @@
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 import torch
 
 from windrow.comm.errors import RecipeError
-from windrow.comm.loopback import Loopback
-from windrow.comm.world import World
 from windrow.launch import rank_process
 from windrow.launch.rank_process import RunOptions, joined_job, threads_of_rank
 
@@ -35,17 +32,6 @@ def test_threads_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OMP_NUM_THREADS", given)
         assert threads_of_rank(RunOptions(), 2) == threads
         assert threads_of_rank(RunOptions(threads=7), 2) == 7
-
-
-def test_cores_are_shared_by_the_ranks_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = threading.local()
-    monkeypatch.setattr(rank_process, "kernel_id", lambda: own.kernel)
-
-    def body(world: World) -> int:
-        own.kernel = "abbb"[world.rank]
-        return rank_process.ranks_on_this_machine(world)
-
-    assert Loopback.run(4, body, deadline_s=60) == [1, 3, 3, 3]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
