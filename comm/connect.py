@@ -75,8 +75,8 @@ def connect(
         world = _open(backend, deadline_s=deadline_s, debug=debug, cuda_aware_mpi=cuda_aware_mpi)
     except BaseException as error:
         if launched_size() > 1:
-            # The others wait for this rank, and so would MPI if this process ended in the usual way.
-            _end_all_ranks(launched_rank(), launched_size(), exit_now, error)
+            # The others wait for this rank. A launcher does not always notice that it is gone, so the job is aborted.
+            _end_all_ranks(launched_rank(), launched_size(), _joined_abort(), error)
         raise
     world.shares_memory = shared_memory
     try:
