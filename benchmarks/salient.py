@@ -40,7 +40,7 @@ from windrow.comm.wire import CodecName, WireOptions
 from windrow.comm.world import World
 from windrow.gnn.cache_choice import demand_of
 from windrow.gnn.graph import Graph
-from windrow.gnn.models import ModelOptions, build_model
+from windrow.gnn.models import GNN, ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import graph_to_store
 from windrow.gnn.pipeline import PipelineOptions
@@ -58,6 +58,7 @@ SEED = 7
 FEATURES = 512
 """Between papers100M's 128 and MAG240's 768, the graphs of the paper. The fewer there are, the larger is the share of
 the sums of gradients in what travels, which no cache makes smaller: here a tenth."""
+CLASSES = 16
 EPOCHS = 100
 ID_BYTES = 8
 PUBLISHED_SHARE = 3.8
@@ -120,7 +121,10 @@ WAITS: dict[str, Any] = {"hosts": 8, "train_share": 0.02, "batch_size": 256, "hi
 SCALES = {
     ("computed", False): COMPUTED,
     ("computed", True): replace(COMPUTED, **IN_SHORT, train_share=0.1, batch_size=2048),
-    ("waits", False): replace(COMPUTED, **WAITS, vertices=400_000, edges=8_000_000, communities=200),
+    ("waits", False): replace(
+        COMPUTED,
+        **WAITS | {"vertices": 400_000, "edges": 8_000_000, "communities": 200, "train_share": 0.01, "repeats": 1},
+    ),
     ("waits", True): replace(COMPUTED, **IN_SHORT, **WAITS),
 }
 """By part, and whether in short."""
@@ -136,7 +140,7 @@ def make_graph(scale: Scale) -> Graph:
         mixing=0.4,
         decay=2.0,
         num_features=FEATURES,
-        num_classes=16,
+        num_classes=CLASSES,
         train_share=scale.train_share,
     )
 
@@ -144,6 +148,12 @@ def make_graph(scale: Scale) -> Graph:
 def partition_options(hosts: int) -> PartitionOptions:
     """How it is split among the hosts."""
     return PartitionOptions(num_parts=hosts, restarts=1, refine_cycles=1)
+
+
+def model_of(scale: Scale) -> GNN:
+    """What learns, or whose weights are summed."""
+    shape = ModelOptions(kind="graphsage", hidden=scale.hidden, num_layers=3, dropout=0.5)
+    return build_model(shape, in_features=FEATURES, out_features=CLASSES, seed=SEED)
 
 
 def make_trainer(
@@ -165,13 +175,8 @@ def make_trainer(
     else:
         capacity = cache_capacity(alpha, graph.num_vertices, scale.hosts)
         cached = torch.from_numpy(choose_cached(probabilities, graph.own_range)[:capacity])
-    gnn = build_model(
-        ModelOptions(kind="graphsage", hidden=scale.hidden, num_layers=3, dropout=0.5),
-        in_features=FEATURES,
-        out_features=graph.num_outputs,
-        seed=SEED,
-    )
-    model = TimedWait(gnn, scale.wait_s, graph.num_outputs) if scale.wait_s else gnn
+    gnn = model_of(scale)
+    model = TimedWait(gnn, scale.wait_s, CLASSES) if scale.wait_s else gnn
     cache, pipeline = CacheOptions(window=window), PipelineOptions(depth=depth)
     task = NodeTask(graph, FANOUTS, order="local", cached_ids=cached, cache=cache, pipeline=pipeline)
     return Trainer(world, model, task, epochs=EPOCHS, batch_size=scale.batch_size, seed=SEED, wire=wire)

@@ -24,7 +24,7 @@ from benchmarks import salient
 from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
-from benchmarks.salient import FEATURES, FINAL, FIRST, IN_SHORT, PIPELINE, SEED, SETTINGS, WAITS, Epochs, Scale
+from benchmarks.salient import FINAL, FIRST, IN_SHORT, PIPELINE, SEED, SETTINGS, WAITS, Epochs, Scale
 from windrow.caching.selection import CacheOptions
 from windrow.comm.connect import connect
 from windrow.comm.link_probe import measure_links
@@ -33,7 +33,7 @@ from windrow.comm.wire import WireOptions
 from windrow.gnn.cache_choice import Sampling
 from windrow.gnn.epoch_estimate import StepWork, measure_step_work
 from windrow.gnn.graph import Graph
-from windrow.gnn.models import ModelOptions, build_model
+from windrow.gnn.models import ModelOptions
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import graph_to_store
 from windrow.gnn.sampler import SamplerOptions
@@ -96,14 +96,12 @@ def predict(graph: Graph, links: Links, variant: str, *, wait_s: float, sharing:
         epochs=salient.EPOCHS,
         seed=SEED,
     )
-    shape = ModelOptions(kind="graphsage", hidden=BASE.hidden, num_layers=3, dropout=0.5)
-    weights = sum(w.numel() for w in build_model(shape, in_features=FEATURES, out_features=16, seed=SEED).parameters())
+    weights = sum(weight.numel() for weight in salient.model_of(BASE).parameters())
+    # Next to nothing to compute.
+    shape = ModelOptions(kind="graphsage", hidden=1, num_layers=3, dropout=0.5)
 
     def measure(view: PartitionedGraph) -> StepWork:
-        # Of a model with next to nothing to compute.
-        found = measure_step_work(
-            view, replace(shape, hidden=1), sampling, torch.device("cpu"), threads=1, slower=max(1.0, sharing)
-        )
+        found = measure_step_work(view, shape, sampling, torch.device("cpu"), threads=1, slower=max(1.0, sharing))
         return replace(found, device_s=wait_s, gradient_bytes=4 * weights, gradient_numbers=weights)
 
     options = salient.partition_options(hosts)

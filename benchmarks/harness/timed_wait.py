@@ -38,7 +38,11 @@ class TimedWait(nn.Module):
 
     def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
         """Zeros, [blocks[-1].num_dst, outputs]."""
-        found = x.new_zeros(blocks[-1].num_dst, self._outputs)
+        return self.wait(blocks[-1].num_dst, x)
+
+    def wait(self, seeds: int, x: Tensor) -> Tensor:
+        """Zeros, [seeds, outputs], where blocks are another library's."""
+        found = x.new_zeros(seeds, self._outputs, dtype=torch.float32)
         for seconds, weights in zip(self._seconds, self._weights, strict=True):
             found = _Wait.apply(seconds if self.training else 0.0, found, *weights)  # type: ignore[no-untyped-call]
         return found
