@@ -19,7 +19,7 @@ in turn on the same threads: the same fanouts, widths and batch size; the fastes
 
 import gzip
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -207,16 +207,16 @@ def train_pyg(graph: gnn.Graph, task: Mapping[str, Any]) -> float:
 class DGLModel(nn.Module):
     """Two layers of R-GCN as a user of DGL writes them."""
 
-    def __init__(self, types: GraphTypes, widths: tuple[int, ...]) -> None:
+    def __init__(self, vertices: Iterable[str], edges: Iterable[str], widths: tuple[int, ...]) -> None:
         from dgl.nn import GraphConv, HeteroGraphConv
 
         super().__init__()
-        convs = {name: {"norm": "right", "bias": False, "allow_zero_in_degree": True} for _, name, _ in types.edges}
+        convs = {name: {"norm": "right", "bias": False, "allow_zero_in_degree": True} for name in edges}
         self.convs, self.own = nn.ModuleList(), nn.ModuleList()
         for inputs, outputs in pairwise(widths):
             made = {name: GraphConv(inputs, outputs, **options) for name, options in convs.items()}
             self.convs.append(HeteroGraphConv(made, aggregate="sum"))
-            self.own.append(nn.ModuleDict({name: nn.Linear(inputs, outputs) for name in types.vertices}))
+            self.own.append(nn.ModuleDict({name: nn.Linear(inputs, outputs) for name in vertices}))
 
     def forward(self, blocks: list[Any], rows: dict[str, Tensor]) -> Tensor:
         """Blocks and input rows to logits of papers."""
@@ -253,7 +253,8 @@ def dgl_epoch(graph: gnn.Graph, workers: int) -> Callable[[], object]:
     )
     features = dict(zip(numbers, graph.features.split(list(numbers.values())), strict=True))
     labels = graph.labels[first:]
-    model = DGLModel(graph.types, (graph.features.shape[1], RATE_HIDDEN, graph.num_classes)).train()
+    edges = [name for _, name, _ in graph.types.edges]
+    model = DGLModel(numbers, edges, (graph.features.shape[1], RATE_HIDDEN, graph.num_classes)).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
 
     def run() -> None:

@@ -143,7 +143,7 @@ def test_two_ranks(
 
 # ------------------------------------------------------------------------------------------------------- plan --auto
 
-SLOW = 'nodes = {}\nranks_per_node = 1\nrate = "10mbit"\nlatency_us = 100.0\n'
+SLOW = 'nodes = {}\nranks_per_node = 1\nrate = "200kbit"\nlatency_us = 100.0\n'
 
 
 @pytest.fixture
