@@ -86,6 +86,8 @@ PARTS = ("computed", "waits")
 SLOWEST_MBIT = 10
 FASTEST, MATCHING, MIDDLE = "10gbit", "matching", "1gbit"
 WARM_UP_STEPS = 2
+ARRIVAL_CALLS, BETWEEN_CALLS_S = 100, 0.05
+"""Rows of two minibatches take two to three seconds on the slowest links."""
 FRAMES = 1.05
 """Bytes on a wire for each byte of a message: headers of TCP, IP and Ethernet."""
 
@@ -209,20 +211,32 @@ def make_trainers(
 
 
 class Epochs:
-    """Epoch after epoch of one variant, and what each has cost."""
+    """Epoch after epoch of one variant, and what each has cost.
+
+    A pipeline goes on from one to the next: rows of two minibatches are there when an epoch begins, and so many of the
+    next epoch are on their way when it ends.
+    """
 
     def __init__(self, world: World, trainer: Trainer) -> None:
         self.world = world
         self.trainer = trainer
-        self.epoch = 0
+        self.epoch = 1
         self.rows = self.bytes = 0
         self.loss = 0.0
         self.processor_seconds = 0.0
 
     def warm_up(self) -> None:
-        """Compile, and touch all memory, with a few steps of an epoch that is not measured."""
-        for step in range(WARM_UP_STEPS):
-            self.trainer.train_step(EPOCHS - 1, step)
+        """Compile, touch all memory, and fill the pipeline, with the last steps of an epoch that is not measured."""
+        steps = self.trainer.steps_per_epoch
+        for step in range(steps - WARM_UP_STEPS, steps):
+            self.trainer.train_step(0, step)
+
+    def let_arrive(self) -> None:
+        """Wait until what others have on their way no longer takes the links. Collective."""
+        for _ in range(ARRIVAL_CALLS):
+            time.sleep(BETWEEN_CALLS_S)
+            # MPI moves messages while it is called.
+            self.world.barrier(stage="others' messages")
 
     def __call__(self) -> None:
         """Train one epoch."""
@@ -252,7 +266,7 @@ def work(task: Mapping[str, Any]) -> object:
         for run in runs.values():
             run.warm_up()
         compared = compare(
-            {name: Variant(run=run) for name, run in runs.items()},
+            {name: Variant(run=run, before=run.let_arrive) for name, run in runs.items()},
             baseline=FULL,
             repeats=task["repeats"],
             warm_up=0,
