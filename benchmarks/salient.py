@@ -39,6 +39,7 @@ from windrow.comm.meter import Meter
 from windrow.comm.wire import CodecName, WireOptions
 from windrow.comm.world import World
 from windrow.gnn.cache_choice import demand_of
+from windrow.gnn.evaluation import EvaluationOptions
 from windrow.gnn.graph import Graph
 from windrow.gnn.models import GNN, ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
@@ -180,7 +181,9 @@ def make_trainer(
     gnn = model_of(scale)
     model = TimedWait(gnn, scale.wait_s, CLASSES) if scale.wait_s else gnn
     cache, pipeline = CacheOptions(window=window), PipelineOptions(depth=depth)
-    task = NodeTask(graph, FANOUTS, order="local", cached_ids=cached, cache=cache, pipeline=pipeline)
+    # Nothing is evaluated, so that pipelines go on.
+    never = EvaluationOptions(every_epochs=EPOCHS)
+    task = NodeTask(graph, FANOUTS, order="local", cached_ids=cached, cache=cache, pipeline=pipeline, evaluation=never)
     return Trainer(world, model, task, epochs=EPOCHS, batch_size=scale.batch_size, seed=SEED, wire=wire)
 
 

@@ -289,7 +289,7 @@ class _PartWriter:
         self._vertices, self._edges = layout.vertex_places[:, part].tolist(), layout.edge_places[:, part].tolist()
         self._degrees: list[npt.NDArray[np.int64]] = []
         self._entries = self._remote = 0
-        self._halo: list[npt.NDArray[np.integer]] = []
+        self._in_halo = np.zeros(int(layout.offsets[-1]), np.bool_)
         store.make_part(part)
 
     def make_features(self, like: Tensor) -> None:
@@ -322,11 +322,11 @@ class _PartWriter:
         remote = neighbours[(neighbours < start) | (neighbours >= stop)]
         self._entries += len(neighbours)
         self._remote += len(remote)
-        self._halo.append(np.unique(remote))
+        self._in_halo[remote] = True
 
     def counts(self) -> list[int]:
         """In-neighbours, remote ones, and different remote ones."""
-        return [self._entries, self._remote, len(np.unique(np.concatenate(self._halo)))]
+        return [self._entries, self._remote, int(self._in_halo.sum())]
 
 
 def _balance(world: World, piece: GraphPiece, parts: npt.NDArray[np.int32], num_parts: int) -> dict[str, float]:

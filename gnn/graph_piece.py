@@ -27,7 +27,7 @@ from windrow.gnn.graph import Graph, GraphData, Task
 from windrow.gnn.readers.edge_list import VertexTable, edge_file, read_edge_columns, read_vertex_table
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.readers.read import format_of
-from windrow.gnn.readers.table_files import release_arrow_memory
+from windrow.gnn.readers.table_files import release_freed_memory
 from windrow.gnn.vertex_data import (
     COLUMNS_PER_CHUNK,
     VertexSplit,
@@ -158,7 +158,7 @@ def _read_vertices(options: EdgeListOptions, world: World) -> VertexTable:
                 roles[members] = number
             table.data["split"] = roles
         tables.append(table if table.names is None else table._replace(names=np.array(table.names.to_numpy())))
-        release_arrow_memory()
+        release_freed_memory()
     data = {name: np.concatenate([table.data.pop(name) for table in tables]) for name in list(tables[0].data)}
     names = None if tables[0].names is None else np.concatenate([table.names for table in tables])
     return VertexTable(sum(table.num_vertices for table in tables), names, data)
@@ -246,12 +246,17 @@ def _read_edges(
         cuts = np.searchsorted(keys, np.array(ranges) * num_vertices)
         for of_range, cut in zip(arrived, map(slice, cuts, cuts[1:]), strict=True):
             of_range.append((keys[cut].copy(), [rows[cut].copy() for rows in rows]))
-    places, lists, found_rows, stored = [torch.zeros(1, dtype=torch.int64)], [], [], 0
+    release_freed_memory()
+    most = sum(len(keys) for of_range in arrived for keys, _ in of_range) + adds_loops * (end - begin)
+    # Memory that is not written yet takes none; joining lists would take twice theirs.
+    lists = torch.empty(most, dtype=torch.int32 if num_vertices < 2**31 - 1 else torch.int64)
+    places, found_rows, stored = [torch.zeros(1, dtype=torch.int64)], [], 0
     for first, stop in pairwise(ranges):
         some = arrived.pop(0)
         keys = np.concatenate([keys for keys, _ in some])
         edge_rows = [np.concatenate(rows) for rows in zip(*(rows for _, rows in some), strict=True)]
         some.clear()
+        release_freed_memory()
         numbers = np.arange(len(keys)) if has_rows else None
         if adds_loops:
             keys = np.append(keys, np.arange(first, stop) * (num_vertices + 1))
@@ -265,10 +270,10 @@ def _read_edges(
             edge_rows=edge_rows,
         )
         places.append(stored + indptr[1:])
+        lists[stored : stored + len(indices)] = indices
         stored += len(indices)
-        lists.append(indices)
         found_rows += rows
-    return torch.cat(places), torch.cat(lists), [np.concatenate(found_rows)] if has_rows else []
+    return torch.cat(places), lists[:stored], [np.concatenate(found_rows)] if has_rows else []
 
 
 def _edge_text(

@@ -145,7 +145,7 @@ class LinkTask(_LearnsLinks, GraphTask):
     def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
         """See `LinkObjective.measure`. Collective. Cost: inference of all vertices besides."""
         check_splits(splits)
-        return self._objective.measure(self.setup.world, self.setup.model, self.evaluator.infer(), splits)
+        return self._objective.measure(self.setup.world, self.setup.model, self.ready_evaluator().infer(), splits)
 
 
 class FullGraphLinkTask(_LearnsLinks, WholeGraphTask[LinkSeeds]):

@@ -199,7 +199,6 @@ class GraphTask(VertexTask[LoadedMinibatch]):
         # What was rounded for the wire alone would make measured figures depend on the number of ranks.
         is_exact = graph.features.dtype != torch.float32 or setup.wire.vectors == "fp32"
         self.evaluator = self._make_evaluator(graph, metrics, self.store if is_exact else None)
-        self._is_store_shared = self.evaluator.reads_store
 
     def _sampling(self) -> Sampling:
         setup = self.setup
@@ -220,15 +219,18 @@ class GraphTask(VertexTask[LoadedMinibatch]):
     def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[LoadedMinibatch]]:
         """Sampled and fetched ahead, see `windrow.gnn.pipeline`, from one call and one epoch into the next.
 
-        Between them minibatches that come next stay under way: memory for as many as the pipeline is deep. Not where
-        evaluation reads through the same store.
+        Between them minibatches that come next stay under way: memory for as many as the pipeline is deep. Where
+        evaluation reads through the same store, only until it is due; what it finds under way is let go of.
         """
         of_epoch = self.steps_per_epoch
         first = epoch * of_epoch + steps.start
         if self._running is None or self._next != first:
             self._stop()
-            whole = max(self.setup.options.epochs, epoch + 1) * of_epoch
-            self._next, self._last = first, first + len(steps) if self._is_store_shared else whole
+            last = max(self.setup.options.epochs, epoch + 1)
+            if self.evaluator.reads_store:
+                every = (self._evaluation or EvaluationOptions()).every_epochs
+                last = min(last, (epoch // every + 1) * every)
+            self._next, self._last = first, last * of_epoch
             numbers = range(first, self._last)
             self._running = self._pipeline.run(self.seeds(*divmod(number, of_epoch)) for number in numbers)
         try:
@@ -252,6 +254,12 @@ class GraphTask(VertexTask[LoadedMinibatch]):
         if self._running is not None:
             self._running.close()
             self._running = None
+
+    def ready_evaluator(self) -> Evaluator:
+        """The evaluator, after letting go of minibatches that are under way in the store that it reads."""
+        if self.evaluator.reads_store:
+            self._stop()
+        return self.evaluator
 
     def settle(self) -> None:
         """See `Task.settle`."""
@@ -286,8 +294,9 @@ class GraphTask(VertexTask[LoadedMinibatch]):
             DataError: the other graph has another number of features.
             RecipeError: there is no such split, or the model has no hidden vectors.
         """
-        evaluator = self.evaluator
-        if graph is not None:
+        if graph is None:
+            evaluator = self.ready_evaluator()
+        else:
             check_width(graph, self.graph.num_features)
             check_types(graph.types, self.graph.types)
             if self._embedding is not None:
@@ -441,7 +450,7 @@ class NodeTask(GraphTask):
 
     def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
         """Measure on all vertices of each split. Collective."""
-        return self.evaluator.evaluate(splits)
+        return self.ready_evaluator().evaluate(splits)
 
     def check_world_size(self, written_by: int) -> None:
         """Refuse another number of ranks where minibatches depend on it: order "local"."""

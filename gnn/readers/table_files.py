@@ -1,8 +1,10 @@
 """CSV and Parquet files, read with pyarrow."""
 
 import contextlib
+import ctypes
 import gzip
 import itertools
+import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ import numpy.typing as npt
 
 from windrow.comm.errors import DataError
 
-__all__ = ["ColumnType", "Share", "TableFile", "read_matrix", "release_arrow_memory"]
+__all__ = ["ColumnType", "Share", "TableFile", "read_matrix", "release_freed_memory"]
 
 BLOCK_BYTES = 16 << 20
 """Read at once: a line must fit, and types are inferred from the first."""
@@ -220,11 +222,16 @@ class TableFile:
             ) from error
 
 
-def release_arrow_memory() -> None:
-    """Give back to the system what Arrow keeps of freed memory for later: as much as the largest file read."""
+def release_freed_memory() -> None:
+    """Give back to the system what Arrow and the C library keep of freed memory for later.
+
+    Arrow keeps as much as the largest file read; glibc all that was in pieces too small for a mapping of their own.
+    """
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def read_matrix(path: Path, dtype: Literal["int64", "float32", "float64"]) -> npt.NDArray[Any]:

@@ -170,6 +170,24 @@ def test_minibatches_go_on_from_epoch_to_epoch():
     Loopback.run(2, body)
 
 
+def test_minibatches_go_on_until_evaluation_samples_through_the_same_store():
+    def body(world):
+        sampled = EvaluationOptions(method="sampled", every_epochs=2)
+        with make_trainer(world, make_graph(), shared_memory=False, epochs=4, evaluation=sampled) as trainer:
+            losses, values, under_way = [], [], []
+            for epoch in range(4):
+                losses.append(trainer.train_epoch(epoch))
+                under_way.append(len(trainer.task.store.under_way) > 0)
+                if epoch != 1:  # Also when it is not due.
+                    values.append(trainer.evaluate())
+            assert under_way == [True, False, True, False]
+        with make_trainer(world, make_graph(), shared_memory=False, epochs=4, evaluation=sampled) as trainer:
+            assert losses == [trainer.train_epoch(epoch) for epoch in range(4)]
+            assert trainer.evaluate() == values[-1]
+
+    Loopback.run(2, body)
+
+
 @pytest.mark.parametrize("wire", ["fp32", "bf16", "int8"])
 def test_shared_memory_changes_no_bit_and_spares_all_traffic(spmd, wire):
     def body(world):
