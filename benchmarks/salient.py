@@ -182,7 +182,7 @@ def make_trainer(
     model = TimedWait(gnn, scale.wait_s, CLASSES) if scale.wait_s else gnn
     cache, pipeline = CacheOptions(window=window), PipelineOptions(depth=depth)
     # Nothing is evaluated, so that pipelines go on.
-    never = EvaluationOptions(every_epochs=EPOCHS)
+    never = EvaluationOptions(method="sampled", every_epochs=EPOCHS)
     task = NodeTask(graph, FANOUTS, order="local", cached_ids=cached, cache=cache, pipeline=pipeline, evaluation=never)
     return Trainer(world, model, task, epochs=EPOCHS, batch_size=scale.batch_size, seed=SEED, wire=wire)
 
