@@ -135,7 +135,7 @@ def work(task: Mapping[str, Any]) -> object:
 
 def measure(program: Program) -> Findings:
     """Do every job."""
-    rounds, samples = (2, 30_000) if program.short else (6, 60_000)
+    rounds, samples = (2, 30_000) if program.short else (4, 60_000)
     figures: dict[str, float] = {}
     aims: dict[str, Aim] = {}
     tables: dict[str, Table] = {}

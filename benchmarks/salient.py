@@ -86,7 +86,7 @@ JOBS = (tuple(name for name in SETTINGS if name not in {WINDOWED, *FEW_BITS.valu
 PARTS = ("computed", "waits")
 SLOWEST_MBIT = 10
 FASTEST, MATCHING, MIDDLE = "10gbit", "matching", "1gbit"
-WARM_UP_STEPS = 2
+LEADING_STEPS = 3
 ARRIVAL_CALLS, BETWEEN_CALLS_S = 100, 0.05
 """Rows of two minibatches take two to three seconds on the slowest links."""
 FRAMES = 1.05
@@ -214,43 +214,46 @@ def make_trainers(
 
 
 class Epochs:
-    """Epoch after epoch of one variant, and what each has cost.
+    """Every other epoch of one variant, and what it has cost.
 
-    A pipeline goes on from one to the next: rows of two minibatches are there when an epoch begins, and so many of the
-    next epoch are on their way when it ends.
+    Pipelines go on from epoch to epoch: steps of the epoch before lead in, so that as much is on its way when the clock
+    starts as when it stops.
     """
 
     def __init__(self, world: World, trainer: Trainer) -> None:
         self.world = world
         self.trainer = trainer
-        self.epoch = 1
-        self.rows = self.bytes = 0
+        self.epoch = 0
+        self.rows, self.bytes = 0, 0.0
         self.loss = 0.0
         self.processor_seconds = 0.0
 
     def warm_up(self) -> None:
-        """Compile, touch all memory, and fill the pipeline, with the last steps of an epoch that is not measured."""
-        steps = self.trainer.steps_per_epoch
-        for step in range(steps - WARM_UP_STEPS, steps):
-            self.trainer.train_step(0, step)
+        """Compile, and touch all memory, with a few steps of an epoch that is not measured."""
+        for step in range(LEADING_STEPS):
+            self.trainer.train_step(EPOCHS - 1, step)
 
-    def let_arrive(self) -> None:
-        """Wait until what others have on their way no longer takes the links. Collective."""
+    def lead_in(self) -> None:
+        """Wait until what others have on their way is there, then fill the pipeline. Collective."""
         for _ in range(ARRIVAL_CALLS):
             time.sleep(BETWEEN_CALLS_S)
             # MPI moves messages while it is called.
             self.world.barrier(stage="others' messages")
+        steps = self.trainer.steps_per_epoch
+        self.trainer.train_steps(self.epoch, range(steps - LEADING_STEPS, steps))
 
     def __call__(self) -> None:
         """Train one epoch."""
         self.world.meter = Meter()
         start = time.process_time()
-        self.loss = self.trainer.train_epoch(self.epoch)
+        self.loss = self.trainer.train_epoch(self.epoch + 1)
         self.processor_seconds = time.process_time() - start
+        # Of what was posted in this epoch alone the bytes are known.
         received = self.world.meter.totals("features: rows")
-        self.rows, self.bytes = received.rows_received, received.bytes_received
+        self.rows = self.world.meter.found("features: rows").remote
+        self.bytes = self.rows * received.bytes_received / max(1, received.rows_received)
         self.world.meter = None
-        self.epoch += 1
+        self.epoch += 2
 
 
 def work(task: Mapping[str, Any]) -> object:
@@ -269,7 +272,7 @@ def work(task: Mapping[str, Any]) -> object:
         for run in runs.values():
             run.warm_up()
         compared = compare(
-            {name: Variant(run=run, before=run.let_arrive) for name, run in runs.items()},
+            {name: Variant(run=run, before=run.lead_in) for name, run in runs.items()},
             baseline=FULL,
             repeats=task["repeats"],
             warm_up=0,

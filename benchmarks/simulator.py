@@ -73,7 +73,7 @@ def work(task: Mapping[str, Any]) -> object:
         for run in runs.values():
             run.warm_up()
         timed = compare(
-            {name: Variant(run=run, before=run.let_arrive) for name, run in runs.items()},
+            {name: Variant(run=run, before=run.lead_in) for name, run in runs.items()},
             baseline=FIRST,
             repeats=task["repeats"],
             warm_up=0,
