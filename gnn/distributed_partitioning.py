@@ -33,7 +33,7 @@ from windrow.gnn.graph_piece import SPLITS, GraphPiece, check_readable_on_ranks,
 from windrow.gnn.partitioning import PartitionJob, check_place
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.types import EDGE_ARRAYS
-from windrow.partition.constraints import SALIENT_CONSTRAINTS, vertex_weights, weigh_parts
+from windrow.partition.constraints import SALIENT_CONSTRAINTS, stack_weights, vertex_weights, weigh_parts
 from windrow.partition.graph_kernels import relabel
 from windrow.partition.partitioners import METHODS_ON_RANKS, partition_on_ranks
 from windrow.partition.quality import PartitionQuality
@@ -338,8 +338,7 @@ def _balance(world: World, piece: GraphPiece, parts: npt.NDArray[np.int32], num_
         validation_ids=piece.split_places("validation_ids"),
         balance=names,
     )
-    nothing = np.zeros(len(parts), np.int32)
-    columns = np.stack([mine.get(name, nothing) for name in names], axis=1)
+    columns = stack_weights(mine, names)
     sums = world.all_reduce(torch.from_numpy(weigh_parts(columns, parts, num_parts)), stage=STAGE).numpy()
     return {
         name: float(weights.max() * num_parts / weights.sum())

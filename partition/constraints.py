@@ -25,6 +25,7 @@ __all__ = [
     "check_constraint_names",
     "check_members",
     "ensure_members",
+    "stack_weights",
     "vertex_roles",
     "vertex_weights",
     "weigh_parts",
@@ -91,6 +92,18 @@ def vertex_weights(
         if column.any():
             weights[name] = column.astype(np.int32)
     return weights or ones
+
+
+def stack_weights(weights: dict[str, npt.NDArray[np.int32]], names: Sequence[str]) -> npt.NDArray[np.int32]:
+    """Weights of some names as columns [N, C], zeros where a name has none.
+
+    They leave the dictionary one after another, so that no more than one of them is in memory twice at the end.
+    """
+    columns = np.zeros((len(next(iter(weights.values()))), len(names)), np.int32)
+    for place, name in enumerate(names):
+        if name in weights:
+            columns[:, place] = weights.pop(name)
+    return columns
 
 
 def weigh_parts(

@@ -15,7 +15,7 @@ import torch
 from windrow.comm.errors import DataError
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.partition.balance_kernels import stream_once
-from windrow.partition.constraints import check_members, ensure_members, vertex_roles, vertex_weights
+from windrow.partition.constraints import check_members, ensure_members, stack_weights, vertex_roles, vertex_weights
 from windrow.partition.metis import metis_search
 from windrow.partition.options import PartitionOptions
 from windrow.partition.refine import balance_limits, symmetric_adjacency
@@ -123,8 +123,7 @@ def partition_on_ranks(
         mine = vertex_weights(indptr, train_ids=train_ids, validation_ids=validation_ids, balance=options.balance)
         weighs = {name for some in world.all_gather_object(list(mine), stage="partition") for name in some}
         names = [name for name in options.balance if name in weighs] or ["vertices"]
-        nothing = np.zeros(own.stop - own.start, np.int32)
-        columns = np.stack([mine.get(name, nothing) for name in names], axis=1)
+        columns = stack_weights(mine, names)
         assignment = _fennel_assignment(
             indptr, indices, columns, options, progress, world=world, bounds=bounds, num_edges=num_edges
         )
@@ -213,7 +212,10 @@ def _fennel_assignment(
     if world is not None:
         totals = _summed(world, totals)
     means = totals / num_parts
-    weights: npt.NDArray[np.integer] = vertex_weights if size == 1 else vertex_weights.astype(np.int64) * size
+    weights: npt.NDArray[np.integer] = vertex_weights
+    if size > 1:
+        fits = int(vertex_weights.max(initial=0)) * size < 2**31
+        weights = np.multiply(vertex_weights, size, dtype=np.int32 if fits else np.int64)
     part_weights = np.zeros((num_parts, vertex_weights.shape[1]), np.int64)
     crowding_cost = GAMMA * (num_edges / 2) / max(num_vertices, 1)
     marks = [np.linspace(0, stop - first, REPORTS_PER_PASS + 1).astype(np.int64) for first, stop in pairwise(bounds)]
