@@ -152,8 +152,7 @@ def measure(program: Program) -> Findings:
             recipes = {AS_IT_IS: planned, FIRST: recipe, **near_recipes(planned, shortest=SHORTEST)}
             tried = folder / "recipes.json"
             tried.write_text(json.dumps({what: one.settings() for what, one in recipes.items()}), encoding="utf-8")
-            steps = STEPS[program.short]
-            steps *= QUICK if data == "tolokers" else 1
+            steps = STEPS[program.short] * (QUICK if data == "tolokers" else 1)
             task = {"recipes": str(tried), "steps": steps, "rounds": rounds}
             found = program.on_ranks(HOSTS, task, rate=rate, environment=kept, deadline_s=3600)
             job = f"{data}_{rate}"

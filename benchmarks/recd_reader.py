@@ -13,8 +13,6 @@ in memory are there. Published: 1.79x. Files are in the page cache, readers may 
     python benchmarks/recd_reader.py [--short]
 """
 
-import ctypes
-import platform
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from typing import TYPE_CHECKING, Literal
 from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings
+from windrow.gnn.readers.table_files import release_freed_memory
 from windrow.launch.rank_process import keep_freed_memory
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.batches.row_groups import ColumnChoice, RowGroups
@@ -165,12 +164,8 @@ class FirstEpochs:
 
     def renew(self) -> None:
         """Make a reader that has read nothing."""
-        import pyarrow as pa
-
         self._reader = None
-        pa.default_memory_pool().release_unused()
-        if platform.libc_ver()[0] == "glibc":
-            ctypes.CDLL(None).malloc_trim(0)
+        release_freed_memory()
         self._reader = self._stores.reader(self._kind, transformed=self._transformed)
 
     def __call__(self) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "csc_from_edges",
     "csc_from_keys",
     "edges_of",
+    "index_dtype",
     "keys_of_edges",
 ]
 
@@ -125,6 +126,11 @@ def keys_of_edges(
     return np.concatenate(edges), numbers
 
 
+def index_dtype(num_vertices: int) -> torch.dtype:
+    """Of neighbour lists: int32 where every id fits."""
+    return torch.int32 if num_vertices < 2**31 - 1 else torch.int64
+
+
 def csc_from_keys(
     keys: npt.NDArray[np.int64],
     numbers: npt.NDArray[np.int64] | None,
@@ -154,10 +160,10 @@ def csc_from_keys(
     first, stop = own or (0, num_vertices)
     indptr = np.searchsorted(keys, np.arange(first, stop + 1, dtype=np.int64) * num_vertices)
     np.remainder(keys, max(num_vertices, 1), out=keys)
-    dtype = torch.int32 if num_vertices < 2**31 - 1 else torch.int64
     # The last row is that of ADDED_LOOP.
     ordered = [np.concatenate([rows, np.ones_like(rows, shape=(1, *rows.shape[1:]))])[numbers] for rows in edge_rows]
-    return torch.from_numpy(indptr.astype(np.int64, copy=False)), torch.from_numpy(keys).to(dtype), ordered
+    indices = torch.from_numpy(keys).to(index_dtype(num_vertices))
+    return torch.from_numpy(indptr.astype(np.int64, copy=False)), indices, ordered
 
 
 ADDED_LOOP = -1
@@ -479,5 +485,5 @@ def _csc_of_types(
         is_new[1:] |= (np.diff(destinations) != 0) | (np.diff(kinds) != 0)
         sources, destinations, kinds = sources[is_new], destinations[is_new], kinds[is_new]
     indptr = np.searchsorted(destinations, np.arange(num_vertices + 1)).astype(np.int64, copy=False)
-    dtype = torch.int32 if num_vertices < 2**31 - 1 else torch.int64
+    dtype = index_dtype(num_vertices)
     return torch.from_numpy(indptr), torch.from_numpy(sources).to(dtype), torch.from_numpy(kinds)

@@ -22,7 +22,7 @@ from torch import Tensor
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.rows import group_by_owner, near_equal_split
 from windrow.comm.world import World
-from windrow.gnn.build import check_edges, check_self_loops, csc_from_keys, keys_of_edges
+from windrow.gnn.build import check_edges, check_self_loops, csc_from_keys, index_dtype, keys_of_edges
 from windrow.gnn.graph import Graph, GraphData, Task
 from windrow.gnn.readers.edge_list import VertexTable, edge_file, read_edge_columns, read_vertex_table
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
@@ -249,7 +249,7 @@ def _read_edges(
     release_freed_memory()
     most = sum(len(keys) for of_range in arrived for keys, _ in of_range) + adds_loops * (end - begin)
     # Memory that is not written yet takes none; joining lists would take twice theirs.
-    lists = torch.empty(most, dtype=torch.int32 if num_vertices < 2**31 - 1 else torch.int64)
+    lists = torch.empty(most, dtype=index_dtype(num_vertices))
     places, found_rows, stored = [torch.zeros(1, dtype=torch.int64)], [], 0
     for first, stop in pairwise(ranges):
         some = arrived.pop(0)

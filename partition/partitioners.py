@@ -59,7 +59,7 @@ def partition_graph(
     _check_csc(indptr, indices)
     num_vertices, num_parts = len(indptr) - 1, options.num_parts
     weights = vertex_weights(indptr, train_ids=train_ids, validation_ids=validation_ids, balance=options.balance)
-    columns = np.stack(list(weights.values()), axis=1)
+    columns = stack_weights(weights, list(weights))
     check_members(num_vertices, num_parts, num_training=None if train_ids is None else len(np.unique(train_ids)))
     if num_parts == 1:
         assignment = np.zeros(num_vertices, np.int32)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from windrow.partition.constraints import SALIENT_CONSTRAINTS, vertex_weights, weigh_parts
+from windrow.partition.constraints import SALIENT_CONSTRAINTS, stack_weights, vertex_weights, weigh_parts
 from windrow.partition.graph_kernels import count_remote
 
 __all__ = ["PartitionQuality", "measure_quality"]
@@ -61,14 +61,15 @@ def measure_quality(
     The graph and its split are as for `windrow.partition.partition_graph`, `balance` as in `PartitionOptions`.
     """
     weights = vertex_weights(indptr, train_ids=train_ids, validation_ids=validation_ids, balance=balance)
-    sums = weigh_parts(np.stack(list(weights.values()), axis=1), assignment, num_parts)
+    names = list(weights)
+    sums = weigh_parts(stack_weights(weights, names), assignment, num_parts)
     ratios = sums.max(axis=0) * num_parts / sums.sum(axis=0)
     by_part = np.argsort(assignment, kind="stable")
     entries, remote, halo = count_remote(indptr, indices, assignment, by_part, num_parts)
     return PartitionQuality(
         num_edges=len(indices),
         cut_edges=int(remote.sum()),
-        balance=dict(zip(weights, ratios.tolist(), strict=True)),
+        balance=dict(zip(names, ratios.tolist(), strict=True)),
         part_sizes=tuple(np.bincount(assignment, minlength=num_parts).tolist()),
         halo_sizes=tuple(halo.tolist()),
         remote_neighbour_fractions=tuple((remote / np.maximum(entries, 1)).tolist()),
