@@ -1,19 +1,25 @@
-"""What trains on CPUs trains on a GPU, with the same losses: recipes of graphs and of logs, on one rank or several."""
+"""What trains on CPUs trains on a GPU, with the same losses: recipes of graphs and of logs, and links."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import windrow as wr
+from windrow import gnn
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.gnn.partitioning import partition_to_store
+from windrow.gnn.synthetic import community_graph
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.training import make_trainer
+from windrow.partition import PartitionOptions
+from windrow.recsys import EmbeddingCollection, EmbeddingConfig, TableOptions
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -42,6 +48,8 @@ GRAPHS: dict[str, dict[str, dict[str, Any]]] = {
     "whole, stale": {"full_graph": {"method": "stale"}},
     "whole, skipping": {"full_graph": {"method": "skip_broadcasts"}},
     "whole, slices": {"full_graph": {"method": "feature_slices"}},
+    "window": {"cache": {"alpha": 0.3, "window": 2}},
+    "topology on ranks": {"pipeline": {"topology": "partitioned"}},
     "fp8 sums": {"wire": {"sums": "fp8"}},
     "learnt rows": {"model": {"embedding": True}, "tables": {"dim": 8}},
     "learnt rows, int8": {"model": {"embedding": True}, "tables": {"dim": 8}, "wire": {"vectors": "int8"}},
@@ -58,6 +66,7 @@ LOGS: dict[str, dict[str, dict[str, Any]]] = {
     "adam": {"tables": {"optimizer": "adam"}},
     "sgd, fp16": {"tables": {"optimizer": "sgd", "precision": "fp16"}},
     "by rows": {"plan": CUT},
+    "by rows, lookahead": {"plan": CUT, "training": {"lookahead": True}},
     "by rows, fp16": {"plan": CUT, "wire": {"vectors": "fp16", "gradients": "bf16"}},
     "by rows, int8": {"plan": CUT, "wire": {"vectors": "int8", "gradients": "int4"}},
     "replicated": {"plan": {"replicate_below_bytes": 1 << 20}},
@@ -69,6 +78,7 @@ LOGS: dict[str, dict[str, dict[str, Any]]] = {
     "robe by rows": {"tables": {"form": "robe", "compression": 2, "robe_sharded": True, "robe_block": 8}, "plan": CUT},
     "quotient and remainder": {"tables": {"form": "quotient_remainder", "compression": 2}},
     "codes": {"tables": {"form": "codes", "compression": 2, "code_every": 4}},
+    "codes, robe": {"tables": {"form": "codes", "compression": 2, "code_sketch": "robe"}},
     "hot rows": {"tables": {"form": "hashed", "compression": 2, "hot_share": 0.2, "hot_counted": True, "hot_every": 3}},
     "bf16": {"training": {"autocast": "bf16"}},
 }
@@ -110,6 +120,44 @@ def test_graphs(case: str, ranks: int, graph_file: Path, tmp_path: Path) -> None
     partition_to_store(recipe)
     expected = losses_of(recipe, "cpu", ranks)
     assert losses_of(recipe, "cuda", ranks) == pytest.approx(expected, rel=TOLERANCE)
+
+
+LINKS: dict[str, Callable[..., gnn.LinkTask | gnn.FullGraphLinkTask]] = {
+    "sampled": partial(gnn.LinkTask, fanouts=(4, 3)),
+    "in-batch, partitioned": partial(
+        gnn.LinkTask, fanouts=(4, 3), negatives="in-batch", pipeline=gnn.PipelineOptions(topology="partitioned")
+    ),
+    "whole": gnn.FullGraphLinkTask,
+    "whole, in-batch": partial(gnn.FullGraphLinkTask, negatives="in-batch"),
+}
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("case", LINKS)
+def test_links_of_learnt_rows(case: str, ranks: int) -> None:
+    graph = community_graph(150, 5, seed=1, average_degree=10, homophily=0.95)
+    graph, links = gnn.split_links(graph, validation_fraction=0.1, test_fraction=0.1)
+
+    def body(world: World, device: torch.device) -> list[float]:
+        part = gnn.partition(graph, world, PartitionOptions(method="random"))
+        rows = EmbeddingCollection(
+            [EmbeddingConfig(graph.num_vertices, 8, "vertex")],
+            world=world,
+            optimizer=TableOptions(optimizer="adam"),
+            row_ids=part.original_ids,
+            plan=part.plan_of_rows("vertex", 8),
+            device=device,
+            seed=3,
+        )
+        task = LINKS[case](part, links, embedding=rows, evaluation_negatives=50)
+        with wr.Trainer(world, gnn.LightGCN(2).to(device), task, epochs=2, batch_size=200, seed=2) as trainer:
+            losses = [trainer.train_epoch(epoch) for epoch in range(2)]
+            return [*losses, trainer.evaluate()["test"]["mrr"]]
+
+    on_cpu, on_gpu = (
+        Loopback.run(ranks, partial(body, device=torch.device(device)), deadline_s=120)[0] for device in ("cpu", "cuda")
+    )
+    assert on_gpu == pytest.approx(on_cpu, rel=TOLERANCE)
 
 
 @pytest.fixture(scope="module")
