@@ -114,7 +114,10 @@ class Loopback(World):
         def one_rank(rank: int) -> None:
             world = Loopback(hub, rank, deadline_s=deadline_s, debug=debug)
             try:
-                results[rank] = body(world)
+                # Otherwise one thread runs the backward passes of all ranks on a GPU, and one rank waits there for
+                # what another would send after it.
+                with torch.autograd.set_multithreading_enabled(False):
+                    results[rank] = body(world)
                 with hub.change():
                     hub.finished.add(rank)
             except BaseException as error:  # noqa: BLE001  # it is raised again below, in the caller's thread
