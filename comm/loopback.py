@@ -34,7 +34,8 @@ class _Hub:
 
     size: int
     changed: threading.Condition = field(default_factory=threading.Condition)
-    mailbox: dict[_Key, Tensor] = field(default_factory=dict)
+    mailbox: dict[_Key, tuple[Tensor, torch.cuda.Event | None]] = field(default_factory=dict)
+    """Each message, and where it is on a GPU when it is written, since its receiver reads it on another stream."""
     failed: dict[int, BaseException] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
 
@@ -60,7 +61,11 @@ class _Receive(Request):
                 self._raise_if_gone(late)
                 return False
             messages = [(self._hub.mailbox.pop(key), tensor) for key, tensor in self._wanted.values()]
-        for message, tensor in messages:
+        for (message, written), tensor in messages:
+            if written is not None:
+                reader = torch.cuda.current_stream(message.device)
+                reader.wait_event(written)
+                message.record_stream(reader)
             as_bytes(tensor).copy_(as_bytes(message))
         return True
 
@@ -149,7 +154,9 @@ class Loopback(World):
         with self._hub.change():
             for peer, channel in pairs:
                 if sends[peer].numel():
-                    self._hub.mailbox[self._next(self.rank, peer, channel)] = sends[peer].clone()
+                    message = sends[peer].clone()
+                    written = torch.cuda.current_stream(message.device).record_event() if message.is_cuda else None
+                    self._hub.mailbox[self._next(self.rank, peer, channel)] = message, written
         wanted = {p: (self._next(p, self.rank, channel), receives[p]) for p, channel in pairs if receives[p].numel()}
         return _Receive(self._hub, wanted)
 
