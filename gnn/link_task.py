@@ -65,12 +65,13 @@ class LinkTask(_LearnsLinks, GraphTask):
         links: what to learn; must agree.
         fanouts: neighbours sampled per vertex at each hop, from the seeds outwards; -1 takes all.
         negatives: what they are, see `windrow.gnn.links.Negatives`. Those of "in-batch" depend on the number of ranks.
-        num_negatives: K, for each training edge; "in-batch" has as many as the rank has other edges in the minibatch.
+        num_negatives: K, for each training edge; those that are "shared" are the same for all of a step. None: 4, or
+            1,024 shared. "in-batch" has as many as the rank has other edges in the minibatch.
         hardest_negatives: H, how many of these count, those with the largest scores in each step; None: all.
         loss: ``loss(scores, labels)`` of the edges of a rank, their mean or one value for each; scores are [n, 1 + K],
-            labels int64 [n] say which of them is that of the edge. Those of "in-batch" are [n, n], less log q, and -inf
-            for pairs that are left out: a softmax is meant. With `hardest_negatives` both are [n, 1 + H]. None: cross
-            entropy.
+            labels int64 [n] say which of them is that of the edge. Those of negatives that edges share are less log q,
+            and -inf for pairs that are left out: a softmax is meant. With `hardest_negatives` scores are [n, 1 + H].
+            None: cross entropy.
         k: of hits@k.
         evaluation_negatives: uniform negatives that each measured edge is ranked among, the same at every evaluation.
         evaluation: how vectors are computed for that; see `windrow.gnn.task.NodeTask` for this and the next four.
@@ -91,7 +92,7 @@ class LinkTask(_LearnsLinks, GraphTask):
         fanouts: Sequence[int] = (15, 10),
         *,
         negatives: Negatives = "uniform",
-        num_negatives: int = 4,
+        num_negatives: int | None = None,
         hardest_negatives: int | None = None,
         loss: Loss | None = None,
         k: int = 10,
@@ -181,7 +182,7 @@ class FullGraphLinkTask(_LearnsLinks, WholeGraphTask[LinkSeeds]):
         *,
         num_layers: int | None = None,
         negatives: Negatives = "uniform",
-        num_negatives: int = 4,
+        num_negatives: int | None = None,
         hardest_negatives: int | None = None,
         loss: Loss | None = None,
         k: int = 10,

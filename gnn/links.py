@@ -1,6 +1,7 @@
 """Links of a graph: those to learn and to measure on, minibatches of them, negatives, loss and ranks."""
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,13 +30,22 @@ from windrow.training.task import Loss, summed_loss
 
 __all__ = ["LinkObjective", "LinkSeeds", "Links", "Negatives", "split_links"]
 
-Negatives = Literal["uniform", "degree", "in-batch"]
-"""Vertices that u is taken not to be joined to: any; the ends of random training edges, so by degree; the other v of
-this rank's minibatch, without those that u is joined to. Where vertices have types, those of the type of v.
+Negatives = Literal["uniform", "degree", "shared", "in-batch"]
+"""Vertices that u is taken not to be joined to. Where vertices have types, those of the type of v.
 
-Of the minibatch they come as often as they are joined, so log q is taken from scores, q the share of the rank's
-training edges that end in a vertex: otherwise what is joined often would be punished for it (logQ correction; Yi et
-al., Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations, RecSys 2019)."""
+uniform, degree: drawn for each edge, from all or from the ends of training edges, so by degree.
+
+shared: drawn from all, the same for all edges of a step, so that many cost little; without those that u is joined to.
+log(K / N) is taken from their scores, K of N vertices: their softmax then estimates that of all, and is it where K
+reaches N (sampled softmax; Wu et al., On the Effectiveness of Sampled Softmax Loss for Item Recommendation, TOIS 2024).
+
+in-batch: the v of the rank's other edges of the step, likewise. These come as often as they are joined, so log q is
+taken from scores, q the share of the rank's training edges that end in a vertex: otherwise what is joined often would
+be punished for it (logQ correction; Yi et al., Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
+Recommendations, RecSys 2019)."""
+
+OWN_NEGATIVES, SHARED_NEGATIVES = 4, 1024
+"""How many there are of each kind where nobody says."""
 
 PAIRS_PER_CHUNK = 1024
 """Edges that are scored at a time in evaluation."""
@@ -132,11 +142,15 @@ class LinkSeeds(SeedTask):
     sources: Tensor
     """int64 [n], where each u is among the seeds."""
     candidates: Tensor
-    """int64 [n, 1 + K], where v and the negatives are; [n] all v where negatives are those of the minibatch."""
+    """int64 [n, 1 + K], where v and the edge's own negatives are."""
+    shared: Tensor | None = None
+    """int64 [m], where negatives are that all edges have besides, if they share any."""
+    log_q: tuple[Tensor, Tensor] | None = None
+    """float32 [n, 1] and [m], then: how often candidates and shared negatives are drawn."""
     joined: Tensor | None = None
-    """int64 [2, m], then: edges of the minibatch, and others whose v their u is joined to, or is itself."""
+    """int64 [2, j], then: edges, and which of the shared negatives their u is joined to, or is itself."""
     times: tuple[Tensor, Tensor] | None = None
-    """int64 [n] each, then, where edges have times: that of each edge, and of the first edge of each v."""
+    """int64 [n] and [m], then, where edges have times: that of each edge, and of each negative's first edge."""
     weights: Tensor | None = None
     """float32 [n], of the losses of these edges."""
 
@@ -183,7 +197,7 @@ class LinkObjective:
         graph: this rank's view, of the graph without the links that are measured on.
         links: what to learn; must agree.
         negatives: what they are.
-        num_negatives: K, for each training edge.
+        num_negatives: K, for each training edge, or shared by all; None: 4, or 1,024 shared.
         hardest_negatives: how many of these count, those with the largest scores; None: all.
         loss: of scores and labels; see `windrow.gnn.link_task.LinkTask`.
         k: of hits@k.
@@ -200,13 +214,13 @@ class LinkObjective:
         links: Links,
         *,
         negatives: Negatives,
-        num_negatives: int,
+        num_negatives: int | None,
         hardest_negatives: int | None,
         loss: Loss | None,
         k: int,
         evaluation_negatives: int,
     ) -> None:
-        _check_negatives(negatives, num_negatives, hardest_negatives)
+        num_negatives = _number_of_negatives(negatives, num_negatives, hardest_negatives)
         for name, value in (("k", k), ("evaluation_negatives", evaluation_negatives)):
             if value < 1:
                 raise RecipeError(f"{name} = {value}: must be at least 1")
@@ -249,13 +263,15 @@ class LinkObjective:
         self._owned = ((sources >= start) & (sources < stop)).numpy()
         self._times, self._since = self._read_times(links.times)
         self._weights = None if links.weights is None else links.weights.float()
-        if negatives == "in-batch":
+        self._pool = None if negatives == "in-batch" else self._pool_of(negatives)
+        self._are_shared = negatives in ("shared", "in-batch")
+        if self._are_shared:
             self._list_neighbours()
-        else:
-            self._pool = self._pool_of(negatives)
 
     def _pool_of(self, negatives: Negatives) -> _Pool:
-        """What they are drawn from."""
+        """What they are drawn from; shared ones whatever their times."""
+        if negatives == "shared":
+            return _Pool(self._others, None)
         if negatives == "uniform":
             return _Pool(self._others, None if self._since is None else self._since[self._others.numpy()])
         # Of both ends of an edge, or where vertices have types that of v.
@@ -303,28 +319,53 @@ class LinkObjective:
         # Also those of other ranks leave the blocks, so that the answer does not depend on the number of ranks.
         predicted = self._links["train"][:, torch.from_numpy(everyone)]
         pairs = self._links["train"][:, torch.from_numpy(chosen)]
-        in_batch = self._negatives == "in-batch"
-        columns = [pairs[0].unsqueeze(1), pairs[1].unsqueeze(1)]
-        if not in_batch:
-            columns.append(self._draw_negatives(epoch, chosen))
-        seeds, among = torch.cat(columns, 1).unique(return_inverse=True)
-        return LinkSeeds(
+        vertices, negatives = pairs.T, self._negatives_of(epoch, step, chosen, pairs[1])
+        if not self._are_shared:
+            vertices, negatives = torch.cat([vertices, negatives], 1), negatives[:0].flatten()
+        seeds, among = torch.cat([vertices.flatten(), negatives]).unique(return_inverse=True)
+        of_edges, of_all = among.split([vertices.numel(), len(negatives)])
+        of_edges = of_edges.view(vertices.shape)
+        made = LinkSeeds(
             seeds=seeds,
             epoch=epoch,
             step=step,
             exclude=torch.cat([predicted, predicted.flip(0)], 1),
-            sources=among[:, 0],
-            candidates=among[:, 1] if in_batch else among[:, 1:],
-            joined=self._joined(*pairs.numpy()) if in_batch else None,
-            times=self._times_of(pairs[1], chosen) if in_batch else None,
+            sources=of_edges[:, 0],
+            candidates=of_edges[:, 1:],
             weights=None if self._weights is None else self._weights[torch.from_numpy(chosen)],
         )
+        if not self._are_shared:
+            return made
+        times = None
+        if self._since is not None:
+            times = torch.from_numpy(self._times[chosen]), torch.from_numpy(self._since[negatives.numpy()])
+        return replace(
+            made,
+            shared=of_all,
+            log_q=self._log_q(pairs[1:].T, negatives),
+            joined=self._joined(pairs[0].numpy(), negatives.numpy()),
+            times=times,
+        )
 
-    def _times_of(self, targets: Tensor, chosen: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor] | None:
-        """See `LinkSeeds.times`."""
-        if self._since is None:
-            return None
-        return torch.from_numpy(self._times[chosen]), torch.from_numpy(self._since[targets.numpy()])
+    def _negatives_of(self, epoch: int, step: int, chosen: npt.NDArray[np.int64], targets: Tensor) -> Tensor:
+        """[n, K] for each of these training edges, or [m] for all; what is drawn, the same on any number of ranks."""
+        key, number = stream_key(self._seed, Stream.NEGATIVE, epoch), self._num_negatives
+        if self._pool is None:
+            return targets
+        if not self._are_shared:
+            return self._pool.draw(chosen, self._times[chosen], number, key)
+        if number >= len(self._others):
+            return self._others
+        draws = np.arange(step * number, (step + 1) * number)
+        return self._pool.draw(draws, draws, 1, key).flatten()
+
+    def _log_q(self, targets: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
+        """See `LinkSeeds.log_q`."""
+        if self._negatives == "in-batch":
+            return self._log_shares[targets], self._log_shares[negatives]
+        # An edge's own v is certain to be there.
+        certain, share = torch.zeros(targets.shape), len(negatives) / len(self._others)
+        return certain, torch.full(negatives.shape, math.log(share))
 
     def _joined(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> Tensor:
         """See `LinkSeeds.joined`."""
@@ -338,16 +379,16 @@ class LinkObjective:
         neighbour, column = numbers_in_ranges(*sides)
         bounds = np.concatenate([[0], np.bincount(which, minlength=len(distinct)).cumsum()])
         hit, row = numbers_in_ranges(bounds[of_source[neighbour]], bounds[of_source[neighbour] + 1])
-        found = torch.from_numpy(np.stack([by_source[row], by_target[column[hit]]]))
-        return found[:, found[0] != found[1]]
+        return torch.from_numpy(np.stack([by_source[row], by_target[column[hit]]]))
 
     def demand(self, fanouts: Sequence[int]) -> Demand:
         """How likely each vertex is among the seeds of a minibatch of this rank: as an end, or as a negative."""
         graph, links = self.graph, self._links["train"].numpy()
         own = links[:, self._owned]
         expected = np.bincount(own.reshape(-1), minlength=graph.num_vertices).astype(np.float64)
-        if self._negatives != "in-batch":
-            expected += self._pool.expected(self._times[self._owned], self._num_negatives, graph.num_vertices)
+        if self._pool is not None:
+            drawn_at = np.arange(self._steps) if self._are_shared else self._times[self._owned]
+            expected += self._pool.expected(drawn_at, self._num_negatives, graph.num_vertices)
         return Demand(
             indptr=graph.indptr.numpy(),
             indices=graph.indices.numpy(),
@@ -362,23 +403,21 @@ class LinkObjective:
     def loss(self, model: nn.Module, vectors: Tensor, seeds: LinkSeeds) -> Tensor:
         """Of this rank's edges, summed, from the vectors [len(seeds.seeds), d]."""
         sources = vectors[seeds.sources].unsqueeze(1)
-        in_batch = seeds.joined is not None
-        others = vectors[seeds.candidates].unsqueeze(0) if in_batch else vectors[seeds.candidates]
-        scores = score(model, sources, others)
-        labels = torch.arange(len(scores), device=scores.device)
-        labels = labels if in_batch else torch.zeros_like(labels)
-        if seeds.joined is not None:
-            scores = scores.float() - self._log_shares[seeds.seeds[seeds.candidates]].to(scores.device)
-            scores = scores.index_put(tuple(seeds.joined.to(scores.device)), scores.new_tensor(-torch.inf))
+        scores = score(model, sources, vectors[seeds.candidates])
+        if seeds.shared is not None and seeds.log_q is not None and seeds.joined is not None:
+            device = scores.device
+            own, shared = (log_q.to(device) for log_q in seeds.log_q)
+            scores = torch.cat([scores - own, score(model, sources, vectors[seeds.shared].unsqueeze(0))], 1)
+            # In place: with thousands of negatives a pass over scores takes as long as a tenth of the whole loss.
+            scores[:, 1:] -= shared
+            edges, columns = seeds.joined.to(device)
+            scores[edges, 1 + columns] = -torch.inf
             if seeds.times is not None:
-                times, since = (found.to(scores.device) for found in seeds.times)
+                times, since = (found.to(device) for found in seeds.times)
                 # Negatives that come later.
-                scores = scores.masked_fill(since > times[:, None], -torch.inf)
+                scores[:, 1:].masked_fill_(since > times[:, None], -torch.inf)
+        labels = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
         if self._hardest is not None:
-            if in_batch:
-                # That of the edge first.
-                others = scores.masked_fill(torch.eye(len(scores), dtype=torch.bool, device=scores.device), -torch.inf)
-                scores, labels = torch.cat([scores.diagonal().unsqueeze(1), others], 1), torch.zeros_like(labels)
             hardest = scores[:, 1:].topk(min(self._hardest, scores.shape[1] - 1), 1).values
             scores = torch.cat([scores[:, :1], hardest], 1)
         weights = None if seeds.weights is None else seeds.weights.to(scores.device)
@@ -414,19 +453,18 @@ class LinkObjective:
         reciprocal, hits = world.all_reduce(sums, stage="evaluation").tolist()
         return {"mrr": reciprocal / pairs.shape[1], f"hits@{self.k}": hits / pairs.shape[1]}
 
-    def _draw_negatives(self, epoch: int, chosen: npt.NDArray[np.int64]) -> Tensor:
-        """[n, K] for these training edges, the same on any number of ranks."""
-        key = stream_key(self._seed, Stream.NEGATIVE, epoch)
-        return self._pool.draw(chosen, self._times[chosen], self._num_negatives, key)
 
-
-def _check_negatives(negatives: str, number: int, hardest: int | None) -> None:
+def _number_of_negatives(negatives: str, number: int | None, hardest: int | None) -> int:
+    """How many there are; RecipeError where an option is out of range."""
+    if number is None:
+        number = SHARED_NEGATIVES if negatives == "shared" else OWN_NEGATIVES
     if negatives not in get_args(Negatives):
         raise RecipeError(f"negatives = {negatives!r}: choose one of {', '.join(get_args(Negatives))}")
     if number < 1:
         raise RecipeError(f"num_negatives = {number}: must be at least 1")
     if hardest is not None and (hardest < 1 or (negatives != "in-batch" and hardest > number)):
         raise RecipeError(f"hardest_negatives = {hardest}: must be at least 1, and at most num_negatives = {number}")
+    return number
 
 
 def _range_of_destinations(graph: PartitionedGraph, links: Links) -> tuple[int, int]:

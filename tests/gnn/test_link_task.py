@@ -1,7 +1,8 @@
 """windrow.gnn.link_task: links are split without a leak, and learnt the same on any world."""
 
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
-from windrow.gnn.links import LinkObjective, _Pool
+from windrow.gnn.links import LinkObjective, LinkSeeds, _Pool
 from windrow.gnn.message_passing import Block, Minibatch
 from windrow.gnn.synthetic import community_graph, typed_community_graph
 from windrow.partition import PartitionOptions
@@ -167,7 +168,10 @@ def test_full_graph_links_of_a_gnn_with_negatives_of_the_minibatch() -> None:
         assert figures["test"]["mrr"] > 0.05
 
 
-def test_negatives_of_the_minibatch_are_not_joined_and_are_corrected_for_how_often_they_are_drawn() -> None:
+@pytest.mark.parametrize(("negatives", "number"), [("in-batch", 1), ("shared", 40), ("shared", VERTICES)])
+def test_shared_negatives_are_not_joined_and_are_corrected_for_how_often_they_are_drawn(
+    negatives: str, number: int
+) -> None:
     graph, links = gnn.split_links(make_graph(), validation_fraction=0.1, test_fraction=0.1)
     both = pairs_of(links.train) | {pair[::-1] for pair in pairs_of(links.train)}
     both |= {(vertex, vertex) for vertex in range(VERTICES)}
@@ -177,21 +181,34 @@ def test_negatives_of_the_minibatch_are_not_joined_and_are_corrected_for_how_oft
         own = part.original_ids[slice(*part.own_range)]
         of_rank = links.train[1, torch.isin(links.train[0], own)]
         shares = torch.bincount(of_rank, minlength=VERTICES) / len(of_rank)
-        objective = objective_of(part, links, negatives="in-batch")
+        objective = objective_of(part, links, negatives=negatives, num_negatives=number)
         steps, left_out = objective.start(batch_size=150, seed=2), 0
         for step in range(steps):
             seeds = objective.seeds(0, step)
             original = part.original_ids[seeds.seeds]
-            u, v = original[seeds.sources].tolist(), original[seeds.candidates].tolist()
-            wanted = {(i, j) for i in range(len(u)) for j in range(len(v)) if i != j and (u[i], v[j]) in both}
+            assert seeds.shared is not None
             assert seeds.joined is not None
+            u, v = original[seeds.sources], original[seeds.candidates[:, 0]]
+            others = original[seeds.shared]
+            if negatives == "in-batch":
+                torch.testing.assert_close(others, v)
+            assert len(others) == len(v) if negatives == "in-batch" else number
+            wanted = {(i, j) for i, a in enumerate(u.tolist()) for j, b in enumerate(others.tolist()) if (a, b) in both}
             assert pairs_of(seeds.joined) == wanted
-            left_out += len(wanted)
+            left_out += len(wanted) - len(u)
             vectors = torch.randn(len(original), 4, generator=torch.Generator().manual_seed(step))
-            scores = vectors[seeds.sources] @ vectors[seeds.candidates].T - shares[v].log()
+            own = (vectors[seeds.sources] * vectors[seeds.candidates[:, 0]]).sum(1, keepdim=True)
+            scores = vectors[seeds.sources] @ vectors[seeds.shared].T
+            if negatives == "in-batch":
+                own, scores = own - shares[v].log()[:, None], scores - shares[others].log()
+            else:
+                # Each stands for as many as there are for one that is drawn: a plain softmax where all are.
+                scores = scores + np.log(VERTICES / number)
             for i, j in wanted:
                 scores[i, j] = -torch.inf
-            expected = nn.functional.cross_entropy(scores, torch.arange(len(u)), reduction="sum")
+            expected = nn.functional.cross_entropy(
+                torch.cat([own, scores], 1), torch.zeros(len(u), dtype=torch.int64), reduction="sum"
+            )
             torch.testing.assert_close(objective.loss(nn.Identity(), vectors, seeds), expected)
         return left_out
 
@@ -203,7 +220,7 @@ def objective_of(part: Any, links: gnn.Links, **options: Any) -> LinkObjective:
     return LinkObjective(part, links, **given | {"k": 1, "evaluation_negatives": 1} | options)
 
 
-@pytest.mark.parametrize("negatives", ["uniform", "degree", "in-batch"])
+@pytest.mark.parametrize("negatives", ["uniform", "degree", "shared", "in-batch"])
 def test_negatives_are_there_before_their_link(negatives: str) -> None:
     """Vertices that come later than a link, or are of no training link at all, are none of its negatives."""
     graph, links = gnn.split_links(make_graph(), test_fraction=0.3)
@@ -231,19 +248,28 @@ def test_negatives_are_there_before_their_link(negatives: str) -> None:
                 seeds = objective.seeds(epoch, step)
                 original = part.original_ids[seeds.seeds]
                 u = original[seeds.sources].tolist()
-                if seeds.joined is not None:
-                    v = original[seeds.candidates].tolist()
-                    pairs = [(i, j) for i in range(len(u)) for j in range(len(v)) if first[v[j]] > when[u[i], v[i]]]
+                if seeds.shared is not None:
+                    assert seeds.joined is not None
+                    ends, of_all = original[seeds.candidates[:, 0]].tolist(), original[seeds.shared].tolist()
+                    since = [first.get(vertex, np.inf) for vertex in of_all]
+                    pairs = {
+                        (i, j)
+                        for i, edge in enumerate(zip(u, ends, strict=True))
+                        for j in range(len(since))
+                        if since[j] > when[edge]
+                    }
                     objective.loss(nn.Identity(), torch.ones(len(original), 2), seeds)
-                    left_out = (scores[-1] == -torch.inf).nonzero().T
-                    assert pairs_of(left_out) == set(pairs) | (pairs_of(seeds.joined))
+                    left_out = (scores[-1][:, 1:] == -torch.inf).nonzero().T
+                    assert pairs_of(left_out) == pairs | pairs_of(seeds.joined)
                     later += len(pairs)
+                    if negatives == "shared":
+                        drawn[epoch, step] = of_all
                     continue
                 v, *others = original[seeds.candidates].T.tolist()
                 for source, target, *of_pair in zip(u, v, *others, strict=True):
                     assert all(first[other] <= when[source, target] for other in of_pair)
                     drawn[epoch, source * VERTICES + target] = of_pair
-        assert later > 0 or negatives != "in-batch"
+        assert later > 0 or negatives not in ("shared", "in-batch")
         return drawn
 
     one, two = Loopback.run(1, body), Loopback.run(2, body)
@@ -270,7 +296,7 @@ def test_pools_say_how_often_they_are_drawn_from() -> None:
     np.testing.assert_allclose(counted, pool.expected(times, 20, 5), rtol=0.05)
 
 
-@pytest.mark.parametrize("negatives", ["uniform", "in-batch"])
+@pytest.mark.parametrize("negatives", ["uniform", "shared", "in-batch"])
 def test_the_hardest_negatives_count(negatives: str) -> None:
     graph, links = unlabelled_links()
     part = gnn.partition(graph, Loopback.single())
@@ -290,10 +316,8 @@ def test_the_hardest_negatives_count(negatives: str) -> None:
         vectors = torch.randn(len(seeds.seeds), 4, generator=torch.Generator().manual_seed(1))
         objective.loss(nn.Identity(), vectors, seeds)
     scores, kept = seen
-    for row, (own, few) in enumerate(zip(scores, kept, strict=True)):
-        positive = row if negatives == "in-batch" else 0
-        others = torch.cat([own[:positive], own[positive + 1 :]])
-        torch.testing.assert_close(few, torch.cat([own[positive : positive + 1], others.sort(descending=True)[0][:3]]))
+    torch.testing.assert_close(kept[:, :1], scores[:, :1])
+    torch.testing.assert_close(kept[:, 1:], scores[:, 1:].sort(descending=True)[0][:, :3])
 
 
 def test_losses_of_links_have_weights() -> None:
@@ -315,7 +339,7 @@ def test_losses_of_links_have_weights() -> None:
     found = objective.loss(nn.Identity(), vectors, seeds)
     of_pair = dict(zip(map(tuple, links.train.T.tolist()), weights.tolist(), strict=True))
     original = part.original_ids[seeds.seeds]
-    pairs = zip(original[seeds.sources].tolist(), original[seeds.candidates].tolist(), strict=True)
+    pairs = zip(original[seeds.sources].tolist(), original[seeds.candidates[:, 0]].tolist(), strict=True)
     (losses,) = seen
     torch.testing.assert_close(found, (losses * torch.tensor([of_pair[pair] for pair in pairs])).sum())
     assert objective_of(part, links).fingerprint != objective.fingerprint
@@ -416,7 +440,8 @@ def train_typed(world: World, negatives: str = "uniform") -> tuple[list[float], 
     shape = gnn.ModelOptions(kind="rgcn", hidden=16, num_layers=2)
     model = gnn.build_model(shape, in_features=16, out_features=8, seed=1, types=TYPED.types)
     with wr.Trainer(world, model, task, epochs=8, batch_size=64, learning_rate=0.01, seed=2) as trainer:
-        negative = part.original_ids[task._objective._draw_negatives(0, np.arange(50))]
+        seeds = cast("LinkSeeds", task.seeds(0, 0))
+        negative = part.original_ids[seeds.seeds[seeds.candidates if seeds.shared is None else seeds.shared]]
         assert 100 <= int(negative.min()) <= int(negative.max()) < 300, "papers"
         return [trainer.train_epoch(epoch) for epoch in range(8)], trainer.evaluate()
 
@@ -428,7 +453,8 @@ def test_links_of_a_type_are_learnt_the_same_on_any_world(spmd: Any) -> None:
     for found, measured in spmd(train_typed):
         assert found == pytest.approx(losses, rel=1e-4)
         assert measured["test"]["mrr"] == pytest.approx(figures["test"]["mrr"], rel=0.02)
-    assert Loopback.run(2, lambda world: train_typed(world, "degree"))[0][0][-1] < losses[0]
+    for negatives in ("degree", "shared"):
+        assert Loopback.run(2, partial(train_typed, negatives=negatives))[0][0][-1] < losses[0]
 
 
 def test_links_have_a_type() -> None:
@@ -442,14 +468,14 @@ def test_links_have_a_type() -> None:
         gnn.LinkTask(part, gnn.Links(train=pairs, validation=pairs, test=pairs))
 
 
-@pytest.mark.parametrize("negatives", ["degree", "in-batch"])
+@pytest.mark.parametrize("negatives", ["degree", "shared", "in-batch"])
 def test_other_negatives_train_too(negatives: str) -> None:
     for losses, figures in Loopback.run(2, lambda world: train(world, negatives=negatives)):
         assert losses[-1] < losses[0]
         assert 0 < figures["validation"]["mrr"] <= figures["validation"]["hits@10"] <= 1
 
 
-@pytest.mark.parametrize("negatives", ["uniform", "degree", "in-batch"])
+@pytest.mark.parametrize("negatives", ["uniform", "degree", "shared", "in-batch"])
 def test_the_cache_is_chosen_by_what_minibatches_of_links_need(negatives: Any) -> None:
     graph, links = gnn.split_links(community_graph(1500, 5, seed=1, average_degree=6, num_features=FEATURES))
     shape = gnn.ModelOptions(hidden=4, num_layers=1)
@@ -524,7 +550,7 @@ def test_a_score_of_ones_own_is_used() -> None:
     graph, links = gnn.split_links(make_graph())
     single = Loopback.single()
     part = gnn.partition(graph, single)
-    for negatives in ("uniform", "in-batch"):
+    for negatives in ("uniform", "shared", "in-batch"):
         task = gnn.LinkTask(part, links, (3,), negatives=negatives)  # type: ignore[arg-type]
         with wr.Trainer(single, Distance(), task, batch_size=64, learning_rate=0.1) as trainer:
             first, second = (trainer.train_epoch(epoch) for epoch in range(2))
