@@ -136,6 +136,22 @@ def split_links(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class SharedNegatives:
+    """Negatives that all n edges of a rank's minibatch have."""
+
+    places: Tensor
+    """int64 [m], where they are among the seeds."""
+    log_q: Tensor
+    """float32 [m], how often each is drawn."""
+    own_log_q: Tensor
+    """float32 [n, 1], the same of each edge's v."""
+    joined: Tensor
+    """int64 [2, j], edges, and which of the negatives their u is joined to, or is itself."""
+    times: tuple[Tensor, Tensor] | None
+    """int64 [n] and [m], that of each edge, and of each negative's first edge; None where edges have no times."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class LinkSeeds(SeedTask):
     """Ends of training edges and their negatives, each once, and the edges between them."""
 
@@ -143,14 +159,8 @@ class LinkSeeds(SeedTask):
     """int64 [n], where each u is among the seeds."""
     candidates: Tensor
     """int64 [n, 1 + K], where v and the edge's own negatives are."""
-    shared: Tensor | None = None
-    """int64 [m], where negatives are that all edges have besides, if they share any."""
-    log_q: tuple[Tensor, Tensor] | None = None
-    """float32 [n, 1] and [m], then: how often candidates and shared negatives are drawn."""
-    joined: Tensor | None = None
-    """int64 [2, j], then: edges, and which of the shared negatives their u is joined to, or is itself."""
-    times: tuple[Tensor, Tensor] | None = None
-    """int64 [n] and [m], then, where edges have times: that of each edge, and of each negative's first edge."""
+    shared: SharedNegatives | None = None
+    """Those that all edges have besides, if they share any."""
     weights: Tensor | None = None
     """float32 [n], of the losses of these edges."""
 
@@ -325,26 +335,15 @@ class LinkObjective:
         seeds, among = torch.cat([vertices.flatten(), negatives]).unique(return_inverse=True)
         of_edges, of_all = among.split([vertices.numel(), len(negatives)])
         of_edges = of_edges.view(vertices.shape)
-        made = LinkSeeds(
+        return LinkSeeds(
             seeds=seeds,
             epoch=epoch,
             step=step,
             exclude=torch.cat([predicted, predicted.flip(0)], 1),
             sources=of_edges[:, 0],
             candidates=of_edges[:, 1:],
+            shared=self._shared(chosen, pairs, negatives, of_all) if self._are_shared else None,
             weights=None if self._weights is None else self._weights[torch.from_numpy(chosen)],
-        )
-        if not self._are_shared:
-            return made
-        times = None
-        if self._since is not None:
-            times = torch.from_numpy(self._times[chosen]), torch.from_numpy(self._since[negatives.numpy()])
-        return replace(
-            made,
-            shared=of_all,
-            log_q=self._log_q(pairs[1:].T, negatives),
-            joined=self._joined(pairs[0].numpy(), negatives.numpy()),
-            times=times,
         )
 
     def _negatives_of(self, epoch: int, step: int, chosen: npt.NDArray[np.int64], targets: Tensor) -> Tensor:
@@ -359,16 +358,29 @@ class LinkObjective:
         draws = np.arange(step * number, (step + 1) * number)
         return self._pool.draw(draws, draws, 1, key).flatten()
 
-    def _log_q(self, targets: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
-        """See `LinkSeeds.log_q`."""
+    def _shared(
+        self, chosen: npt.NDArray[np.int64], pairs: Tensor, negatives: Tensor, places: Tensor
+    ) -> SharedNegatives:
+        """What there is to know of the negatives [m], at these places, of these training edges, [2, n]."""
         if self._negatives == "in-batch":
-            return self._log_shares[targets], self._log_shares[negatives]
-        # An edge's own v is certain to be there.
-        certain, share = torch.zeros(targets.shape), len(negatives) / len(self._others)
-        return certain, torch.full(negatives.shape, math.log(share))
+            own_log_q, log_q = self._log_shares[pairs[1]], self._log_shares[negatives]
+        else:
+            # An edge's own v is certain to be there.
+            own_log_q = torch.zeros(len(chosen))
+            log_q = torch.full((len(negatives),), math.log(len(negatives) / len(self._others)))
+        times = None
+        if self._since is not None:
+            times = torch.from_numpy(self._times[chosen]), torch.from_numpy(self._since[negatives.numpy()])
+        return SharedNegatives(
+            places=places,
+            log_q=log_q,
+            own_log_q=own_log_q.unsqueeze(1),
+            joined=self._joined(pairs[0].numpy(), negatives.numpy()),
+            times=times,
+        )
 
     def _joined(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> Tensor:
-        """See `LinkSeeds.joined`."""
+        """See `SharedNegatives.joined`."""
         # The list of a u is looked at once, however many edges it has here.
         distinct, which = np.unique(sources, return_inverse=True)
         lists = distinct - self.graph.own_range[0]
@@ -404,16 +416,16 @@ class LinkObjective:
         """Of this rank's edges, summed, from the vectors [len(seeds.seeds), d]."""
         sources = vectors[seeds.sources].unsqueeze(1)
         scores = score(model, sources, vectors[seeds.candidates])
-        if seeds.shared is not None and seeds.log_q is not None and seeds.joined is not None:
+        if (shared := seeds.shared) is not None:
             device = scores.device
-            own, shared = (log_q.to(device) for log_q in seeds.log_q)
-            scores = torch.cat([scores - own, score(model, sources, vectors[seeds.shared].unsqueeze(0))], 1)
+            of_all = score(model, sources, vectors[shared.places].unsqueeze(0))
+            scores = torch.cat([scores - shared.own_log_q.to(device), of_all], 1)
             # In place: with thousands of negatives a pass over scores takes as long as a tenth of the whole loss.
-            scores[:, 1:] -= shared
-            edges, columns = seeds.joined.to(device)
+            scores[:, 1:] -= shared.log_q.to(device)
+            edges, columns = shared.joined.to(device)
             scores[edges, 1 + columns] = -torch.inf
-            if seeds.times is not None:
-                times, since = (found.to(device) for found in seeds.times)
+            if shared.times is not None:
+                times, since = (found.to(device) for found in shared.times)
                 # Negatives that come later.
                 scores[:, 1:].masked_fill_(since > times[:, None], -torch.inf)
         labels = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)

@@ -187,18 +187,17 @@ def test_shared_negatives_are_not_joined_and_are_corrected_for_how_often_they_ar
             seeds = objective.seeds(0, step)
             original = part.original_ids[seeds.seeds]
             assert seeds.shared is not None
-            assert seeds.joined is not None
             u, v = original[seeds.sources], original[seeds.candidates[:, 0]]
-            others = original[seeds.shared]
+            others = original[seeds.shared.places]
             if negatives == "in-batch":
                 torch.testing.assert_close(others, v)
             assert len(others) == len(v) if negatives == "in-batch" else number
             wanted = {(i, j) for i, a in enumerate(u.tolist()) for j, b in enumerate(others.tolist()) if (a, b) in both}
-            assert pairs_of(seeds.joined) == wanted
+            assert pairs_of(seeds.shared.joined) == wanted
             left_out += len(wanted) - len(u)
             vectors = torch.randn(len(original), 4, generator=torch.Generator().manual_seed(step))
             own = (vectors[seeds.sources] * vectors[seeds.candidates[:, 0]]).sum(1, keepdim=True)
-            scores = vectors[seeds.sources] @ vectors[seeds.shared].T
+            scores = vectors[seeds.sources] @ vectors[seeds.shared.places].T
             if negatives == "in-batch":
                 own, scores = own - shares[v].log()[:, None], scores - shares[others].log()
             else:
@@ -249,8 +248,7 @@ def test_negatives_are_there_before_their_link(negatives: str) -> None:
                 original = part.original_ids[seeds.seeds]
                 u = original[seeds.sources].tolist()
                 if seeds.shared is not None:
-                    assert seeds.joined is not None
-                    ends, of_all = original[seeds.candidates[:, 0]].tolist(), original[seeds.shared].tolist()
+                    ends, of_all = original[seeds.candidates[:, 0]].tolist(), original[seeds.shared.places].tolist()
                     since = [first.get(vertex, np.inf) for vertex in of_all]
                     pairs = {
                         (i, j)
@@ -260,7 +258,7 @@ def test_negatives_are_there_before_their_link(negatives: str) -> None:
                     }
                     objective.loss(nn.Identity(), torch.ones(len(original), 2), seeds)
                     left_out = (scores[-1][:, 1:] == -torch.inf).nonzero().T
-                    assert pairs_of(left_out) == pairs | pairs_of(seeds.joined)
+                    assert pairs_of(left_out) == pairs | pairs_of(seeds.shared.joined)
                     later += len(pairs)
                     if negatives == "shared":
                         drawn[epoch, step] = of_all
@@ -441,7 +439,7 @@ def train_typed(world: World, negatives: str = "uniform") -> tuple[list[float], 
     model = gnn.build_model(shape, in_features=16, out_features=8, seed=1, types=TYPED.types)
     with wr.Trainer(world, model, task, epochs=8, batch_size=64, learning_rate=0.01, seed=2) as trainer:
         seeds = cast("LinkSeeds", task.seeds(0, 0))
-        negative = part.original_ids[seeds.seeds[seeds.candidates if seeds.shared is None else seeds.shared]]
+        negative = part.original_ids[seeds.seeds[seeds.candidates if seeds.shared is None else seeds.shared.places]]
         assert 100 <= int(negative.min()) <= int(negative.max()) < 300, "papers"
         return [trainer.train_epoch(epoch) for epoch in range(8)], trainer.evaluate()
 
