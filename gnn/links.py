@@ -262,7 +262,6 @@ class LinkObjective:
         self.num_links = links.train.shape[1]
         """Training edges, over all ranks."""
         self.k = k
-        self._negatives = negatives
         self._num_negatives, self._hardest = num_negatives, hardest_negatives
         self._loss = loss or partial(F.cross_entropy, reduction="none")
         self._evaluation_negatives = evaluation_negatives
@@ -289,10 +288,11 @@ class LinkObjective:
         return _Pool(ends.T.flatten(), None if self._since is None else np.repeat(self._times, len(ends)))
 
     def _list_neighbours(self) -> None:
-        """What each vertex of this rank is joined to by training edges, and how often they end in each vertex."""
-        (start, stop), train, own = self.graph.own_range, self._links["train"], torch.from_numpy(self._owned)
-        times = torch.bincount(train[1, own], minlength=self.graph.num_vertices)
-        self._log_shares = times.div(max(1, int(own.sum()))).log()
+        """What each vertex of this rank is joined to by training edges; in-batch, also how often they end in each."""
+        (start, stop), train = self.graph.own_range, self._links["train"]
+        if self._pool is None:
+            times = torch.bincount(train[1, torch.from_numpy(self._owned)], minlength=self.graph.num_vertices)
+            self._log_shares = times.div(max(1, int(self._owned.sum()))).log()
         ends = torch.cat([train, train.flip(0)], 1)
         ends = ends[:, (ends[0] >= start) & (ends[0] < stop)]
         ends = torch.cat([ends, torch.arange(start, stop).expand(2, -1)], 1)
@@ -362,7 +362,7 @@ class LinkObjective:
         self, chosen: npt.NDArray[np.int64], pairs: Tensor, negatives: Tensor, places: Tensor
     ) -> SharedNegatives:
         """What there is to know of the negatives [m], at these places, of these training edges, [2, n]."""
-        if self._negatives == "in-batch":
+        if self._pool is None:
             own_log_q, log_q = self._log_shares[pairs[1]], self._log_shares[negatives]
         else:
             # An edge's own v is certain to be there.
