@@ -2,7 +2,8 @@
 
     computed    4 hosts, GraphSAGE with 3 layers of 256, 1,024 seeds on each
     waits       8 hosts, 32 seeds on each, and no model: a step waits 0.4 s instead, as for an accelerator that uses no
-                core of these, and sums as many gradients as 3 layers of 64 have
+                core of these, and sums as many gradients as 3 layers of 24 have: about a twentieth of what its rows
+                are without a cache, as of 3 layers of 256 and 1,024 seeds of papers100M
 
 Fanouts 15, 10, 5, on a generated graph with communities. Each variant trains epochs
 in turn with the others in one job: everything one after another and no cache; the pipeline; the pipeline with a VIP
@@ -11,7 +12,9 @@ matching rate, with the largest cache: one that knows the next minibatches (``ca
 bits and sums in bf16. Kaler et al. (MLSys 2023) measured
 11.58, 5.80, 3.15 (alpha .32) and 3.06 s on 8 hosts. Processors compute far slower than their GPUs, so the same share of
 communication is met at a lower rate of links: the one at which the first variant takes about 3.8 times as long as full
-replication is found from the bytes of an epoch and its time at 10 Gbit/s.
+replication is found from the bytes of an epoch and its time at 10 Gbit/s. In their first variant more than links is
+waited for (slicing, copies to the GPU), which a pipeline hides even where nothing is cached; here nothing else is. So
+waits are also measured at the rate at which the pipeline alone takes as long as theirs: 1.9 times full replication.
 
     python benchmarks/salient.py [--short] [--only computed | waits]
 """
@@ -64,6 +67,8 @@ EPOCHS = 100
 ID_BYTES = 8
 PUBLISHED_SHARE = 3.8
 """Epoch time of the first variant over that of full replication: 11.58 s over 3.06 s."""
+PUBLISHED_PIPELINED = 1.9
+"""The same of the pipeline without a cache: 5.80 s."""
 
 FIRST, PIPELINE, FULL = "no pipeline, no cache", "pipeline", "full replication"
 ALPHAS = (0.08, 0.16, 0.32)
@@ -82,10 +87,15 @@ SETTINGS: dict[str, tuple[int, float, int, WireOptions]] = (
 """Depth of the pipeline, replication factor, window of the cache, and number formats on the wire of each variant."""
 SECOND = (FIRST, FINAL, WINDOWED, *FEW_BITS.values(), FULL)
 JOBS = (tuple(name for name in SETTINGS if name not in {WINDOWED, *FEW_BITS.values()}), SECOND)
-"""Variants of a job: all of them together take more than 24 GiB. The second one trains at the matching rate alone."""
-PARTS = ("computed", "waits")
+"""Variants of a job: all of them together take more than 24 GiB. The second one trains at the matching rates alone."""
 SLOWEST_MBIT = 10
-FASTEST, MATCHING, MIDDLE = "10gbit", "matching", "1gbit"
+FASTEST, MATCHING, MATCHING_PIPELINED, MIDDLE = "10gbit", "matching", "matching_pipelined", "1gbit"
+AT_PUBLISHED = {
+    MATCHING: f"the first takes {PUBLISHED_SHARE} of full replication",
+    MATCHING_PIPELINED: f"the pipeline takes {PUBLISHED_PIPELINED} of full replication",
+}
+PARTS = {"computed": MIDDLE, "waits": MATCHING_PIPELINED}
+"""And the rate that each is measured at besides, in full."""
 LEADING_STEPS = 3
 ARRIVAL_CALLS, BETWEEN_CALLS_S = 100, 0.05
 """Rows of two minibatches take two to three seconds on the slowest links."""
@@ -120,7 +130,7 @@ COMPUTED = Scale(
     repeats=2,
 )
 IN_SHORT: dict[str, Any] = {"vertices": 100_000, "edges": 1_500_000, "communities": 100, "repeats": 1}
-WAITS: dict[str, Any] = {"hosts": 8, "train_share": 0.02, "batch_size": 256, "hidden": 64, "wait_s": 0.4}
+WAITS: dict[str, Any] = {"hosts": 8, "train_share": 0.02, "batch_size": 256, "hidden": 24, "wait_s": 0.4}
 SCALES = {
     ("computed", False): COMPUTED,
     ("computed", True): replace(COMPUTED, **IN_SHORT, train_share=0.1, batch_size=2048),
@@ -315,6 +325,16 @@ def matching_rate(full_seconds: float, row_bytes: float, sum_bytes: float) -> st
     return f"{max(SLOWEST_MBIT, round(megabits))}mbit"
 
 
+def pipelined_rate(rate: str, seconds: Mapping[str, float]) -> str:
+    """The rate at which the pipeline alone takes as long over full replication as published.
+
+    `seconds` are those of an epoch at another `rate`, at which rows are what the pipeline waits for: in inverse
+    proportion to the rate.
+    """
+    more = seconds[PIPELINE] / seconds[FULL] / PUBLISHED_PIPELINED
+    return f"{max(SLOWEST_MBIT, round(more * int(rate.removesuffix('mbit'))))}mbit"
+
+
 def key(variant: str) -> str:
     """A variant's name in figures."""
     return variant.replace(", ", "_").replace(" ", "_").replace(".", "")
@@ -339,11 +359,11 @@ def table_rows(rate: str, seconds: Mapping[str, float], found: Mapping[str, Any]
 
 def measure(program: Program) -> Findings:
     """What was asked for."""
-    return Findings.joined([measure_part(program, part) for part in program.chosen(PARTS, short=1)])
+    return Findings.joined([measure_part(program, part) for part in program.chosen(tuple(PARTS), short=1)])
 
 
 def measure_part(program: Program, part: str) -> Findings:
-    """Time everything at 10 Gbit/s, at the rate that matches the published share, and at 1 Gbit/s."""
+    """Time everything at 10 Gbit/s, at the rate that matches the published share, and at that of the part."""
     scale = SCALES[part, program.short]
     figures: dict[str, float] = {}
     aims: dict[str, Aim] = {}
@@ -353,9 +373,9 @@ def measure_part(program: Program, part: str) -> Findings:
     with tempfile.TemporaryDirectory(prefix="salient-") as folder:
         store = Path(folder) / "store"
         graph_to_store(make_graph(scale), store, partition_options(scale.hosts))
-        for name in (FASTEST, MATCHING) if program.short else (FASTEST, MATCHING, MIDDLE):
+        for name in (FASTEST, MATCHING) if program.short else (FASTEST, MATCHING, PARTS[part]):
             repeats = scale.repeats if name == MATCHING else 1
-            for number, variants in enumerate(JOBS[: 1 + (name == MATCHING)]):
+            for number, variants in enumerate(JOBS if name in AT_PUBLISHED else JOBS[:1]):
                 task = {"store": str(store), "scale": vars(scale), "repeats": repeats, "variants": variants}
                 found = program.on_ranks(scale.hosts, task, rate=rates[name], deadline_s=3600)
                 compared = comparison_from_json(found["comparison"])
@@ -366,7 +386,8 @@ def measure_part(program: Program, part: str) -> Findings:
                     received = found["rows"][FIRST]
                     row_bytes = (received["bytes"] + ID_BYTES * received["rows"]) / scale.hosts
                     rates[MATCHING] = matching_rate(seconds[FULL], row_bytes, found["sum_bytes"])
-                    figures["matching_rate_megabits_per_second"] = float(rates[MATCHING].removesuffix("mbit"))
+                if name == MATCHING and PIPELINE in seconds:
+                    rates[MATCHING_PIPELINED] = pipelined_rate(rates[MATCHING], seconds)
                 figures |= {
                     f"{name}_{key(variant)}_over_full_ratio": seconds[variant] / seconds[FULL]
                     for variant in seconds
@@ -385,10 +406,13 @@ def measure_part(program: Program, part: str) -> Findings:
                 if PIPELINE in seconds:
                     slower = min(seconds[FIRST], seconds[PIPELINE]) / seconds[FINAL]
                     aims[f"{name}_no_slower"] = Aim("final never slower than no cache", slower >= 1)
-    aims["final_over_full"] = Aim(
-        "at the matching rate, final / full replication <= 1.05",
-        figures[f"matching_{key(FINAL)}_over_full_ratio"] <= 1.05,
-    )
+    for name, share in AT_PUBLISHED.items():
+        if f"{name}_{key(FINAL)}_over_full_ratio" in figures:
+            figures[f"{name}_rate_megabits_per_second"] = float(rates[name].removesuffix("mbit"))
+            aims[f"{name}_final_over_full"] = Aim(
+                f"where {share}, final / full replication <= 1.05",
+                figures[f"{name}_{key(FINAL)}_over_full_ratio"] <= 1.05,
+            )
     aims["first_over_final"] = Aim(
         "at the matching rate, first / final >= 3.7", figures["matching_first_over_final_ratio"] >= 3.7
     )
@@ -410,4 +434,4 @@ def measure_part(program: Program, part: str) -> Findings:
 
 
 if __name__ == "__main__":
-    run_benchmark(__file__, __doc__, measure, work=work, parts=PARTS)
+    run_benchmark(__file__, __doc__, measure, work=work, parts=tuple(PARTS))

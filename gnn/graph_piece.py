@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -215,47 +216,20 @@ def _read_edges(
     options: GraphOptions, world: World, bounds: Sequence[int]
 ) -> tuple[Tensor, Tensor, list[npt.NDArray[np.floating]]]:
     """The neighbour lists of the own vertices, and the rows of their edges: see `csc_from_edges`."""
-    num_vertices, file = bounds[-1], edge_file(Path(options.path), options.edge_list)
-    of_keys = [bound * num_vertices for bound in bounds]
+    num_vertices, path = bounds[-1], Path(options.path)
     has_rows = bool(options.edge_list.weight_column or options.edge_list.edge_feature_columns)
     adds_loops = options.self_loops == "add"
     # By ranges of vertices, whose lists are made one after another: so most edges are in memory once alone.
     begin, end = bounds[world.rank], bounds[world.rank + 1]
     ranges = [begin + place for place in near_equal_split(end - begin, RANGES)]
-    arrived: list[list[tuple[npt.NDArray[np.int64], list[npt.NDArray[np.float32]]]]] = [[] for _ in range(RANGES)]
-    for share in _chunks(options.path, world, CHUNK_BYTES):
-        _, source, destination, of_edges = read_edge_columns(file, options.edge_list, share)
-        ends = check_edges(
-            np.array(source.to_numpy()),
-            np.array(destination.to_numpy()),
-            num_vertices,
-            partial(file.place, share=share),
-        )
-        # Its own vertices' loops each rank adds itself.
-        loops = "remove" if adds_loops else options.self_loops
-        made, numbers = keys_of_edges(
-            *ends, num_vertices, symmetrise=options.symmetrise, self_loops=loops, numbered=has_rows
-        )
-        along = [] if numbers is None else [torch.from_numpy(of_edges[numbers])]
-        keys, *rows = (some.numpy() for some in _deal(world, of_keys, torch.from_numpy(made), *along))
-        if has_rows:
-            order = keys.argsort()
-            keys, rows = keys[order], [rows[0][order]]
-        else:
-            keys.sort()
-        cuts = np.searchsorted(keys, np.array(ranges) * num_vertices)
-        for of_range, cut in zip(arrived, map(slice, cuts, cuts[1:]), strict=True):
-            of_range.append((keys[cut].copy(), [rows[cut].copy() for rows in rows]))
+    arrived = _receive_edges(options, world, bounds, ranges, numbered=has_rows)
     release_freed_memory()
-    most = sum(len(keys) for of_range in arrived for keys, _ in of_range) + adds_loops * (end - begin)
+    most = sum(len(keys) for keys, *_ in arrived) + adds_loops * (end - begin)
     # Memory that is not written yet takes none; joining lists would take twice theirs.
     lists = torch.empty(most, dtype=index_dtype(num_vertices))
     places, found_rows, stored = [torch.zeros(1, dtype=torch.int64)], [], 0
     for first, stop in pairwise(ranges):
-        some = arrived.pop(0)
-        keys = np.concatenate([keys for keys, _ in some])
-        edge_rows = [np.concatenate(rows) for rows in zip(*(rows for _, rows in some), strict=True)]
-        some.clear()
+        keys, *edge_rows = arrived.pop(0)
         release_freed_memory()
         numbers = np.arange(len(keys)) if has_rows else None
         if adds_loops:
@@ -266,7 +240,7 @@ def _read_edges(
             numbers,
             num_vertices,
             own=(first, stop),
-            describe_edge=partial(_edge_text, file.path, keys, num_vertices, edge_rows),
+            describe_edge=partial(_edge_text, path, keys, num_vertices, edge_rows),
             edge_rows=edge_rows,
         )
         places.append(stored + indptr[1:])
@@ -274,6 +248,50 @@ def _read_edges(
         stored += len(indices)
         found_rows += rows
     return torch.cat(places), lists[:stored], [np.concatenate(found_rows)] if has_rows else []
+
+
+def _receive_edges(
+    options: GraphOptions, world: World, bounds: Sequence[int], ranges: Sequence[int], *, numbered: bool
+) -> list[list[npt.NDArray[Any]]]:
+    """Keys of the edges of each of the `ranges` of own vertices, and, where they have any, their rows."""
+    num_vertices, file = bounds[-1], edge_file(Path(options.path), options.edge_list)
+    of_keys = [bound * num_vertices for bound in bounds]
+    # Its own vertices' loops each rank adds itself.
+    loops = "remove" if options.self_loops == "add" else options.self_loops
+    arrived: list[list[npt.NDArray[Any]]] = [[] for _ in range(len(ranges) - 1)]
+    for share in _chunks(options.path, world, CHUNK_BYTES):
+        _, source, destination, of_edges = read_edge_columns(file, options.edge_list, share)
+        ends = check_edges(
+            np.array(source.to_numpy()),
+            np.array(destination.to_numpy()),
+            num_vertices,
+            partial(file.place, share=share),
+        )
+        made, numbers = keys_of_edges(
+            *ends, num_vertices, symmetrise=options.symmetrise, self_loops=loops, numbered=numbered
+        )
+        along = [] if numbers is None else [torch.from_numpy(of_edges[numbers])]
+        keys, *rows = (some.numpy() for some in _deal(world, of_keys, torch.from_numpy(made), *along))
+        if numbered:
+            order = keys.argsort()
+            keys, rows = keys[order], [rows[0][order]]
+        else:
+            keys.sort()
+        cuts = np.searchsorted(keys, np.array(ranges) * num_vertices)
+        for of_range, cut in zip(arrived, map(slice, cuts, cuts[1:]), strict=True):
+            of_range[:] = _grown(of_range, [some[cut] for some in (keys, *rows)])
+    return arrived
+
+
+def _grown(arrays: list[npt.NDArray[Any]], more: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+    """Arrays with some rows added to each, in place: the system moves pages, and nothing is in memory twice."""
+    if not arrays:
+        return [some.copy() for some in more]
+    for array, some in zip(arrays, more, strict=True):
+        before = len(array)
+        array.resize((before + len(some), *some.shape[1:]), refcheck=False)
+        array[before:] = some
+    return arrays
 
 
 def _edge_text(

@@ -220,11 +220,16 @@ def _improve(
     key: int,
 ) -> Assignment:
     state = start_state(graph, vertex_weights, assignment.copy(), num_parts)
-    move_limits = limits + np.maximum((EXCHANGE_SLACK * limits).astype(np.int64), 1)
+    exchange_limits = limits + np.maximum((EXCHANGE_SLACK * limits).astype(np.int64), 1)
     patience = min(max(graph.num_vertices // 20, MIN_PATIENCE), MAX_PATIENCE)
     for step in range(MAX_PASSES):
         moves = rebalance(state, limits, REBALANCE_ROUNDS)
-        gained = move_with_hill_climbing(state, limits, move_limits, np.uint64(stream_key(key, step)), patience)
+        ties = np.uint64(stream_key(key, step))
+        gained = move_with_hill_climbing(state, limits, limits, ties, patience)
         if gained <= 0 and moves == 0:
-            break
+            # Between full parts only exchanges are left. A pass that begins with them soon stands above a limit, and
+            # is undone.
+            gained = move_with_hill_climbing(state, limits, exchange_limits, ties, patience)
+            if gained <= 0:
+                break
     return state.assignment
