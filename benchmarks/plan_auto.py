@@ -13,7 +13,7 @@ the dense part.
     clicks         DLRM on a generated log, 5 % of the published tables' rows, in order of time
     sessions       the same, samples of a session together
 
-    python benchmarks/plan_auto.py [--short]
+    python benchmarks/plan_auto.py [--short] [--only tolokers | clicks | communities | sessions]
 """
 
 import json
@@ -48,11 +48,13 @@ HOSTS = 4
 SEED = 5
 SHORTEST = "int8"
 FIRST = "the first recipe"
-JOBS = (
-    *(("tolokers", "20mbit"), ("clicks", "1gbit")),
-    *(("communities", "100mbit"), ("communities", "1gbit"), ("clicks", "100mbit"), ("sessions", "1gbit")),
-)
-"""Data and rate of the links; the short form has the first two."""
+RATES = {
+    "tolokers": ("20mbit",),
+    "clicks": ("1gbit", "100mbit"),
+    "communities": ("100mbit", "1gbit"),
+    "sessions": ("1gbit",),
+}
+"""Of the links, by data; the short form has the first of the first two."""
 STEPS, QUICK = {False: 24, True: 4}, 5
 """Steps that are measured in a round; so many times as many where one takes 30 ms."""
 MOST_SLOWER = 1.1
@@ -142,7 +144,9 @@ def measure(program: Program) -> Findings:
     with tempfile.TemporaryDirectory(prefix="plan_auto-") as name:
         folder = Path(name)
         kept = {"XDG_CACHE_HOME": str(folder / "cache")}
-        for data, rate in JOBS[:2] if program.short else JOBS:
+        chosen = program.chosen(tuple(RATES), short=2)
+        jobs = [(data, rate) for data in chosen for rate in RATES[data][: 1 if program.short else None]]
+        for data, rate in jobs:
             recipe = recipe_of(data, folder)
             if not recipe.store.exists():
                 make_data(recipe, folder, samples=samples)
@@ -212,4 +216,4 @@ def table_of(found: Mapping[str, Any]) -> Table:
 
 
 if __name__ == "__main__":
-    run_benchmark(__file__, __doc__, measure, work=work, ranks=True)
+    run_benchmark(__file__, __doc__, measure, work=work, ranks=True, parts=tuple(RATES))

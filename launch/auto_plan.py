@@ -5,7 +5,8 @@ Of a graph: what each rank keeps of others' rows, in which format they travel, a
 formats on the wire (`windrow.comm.wire_savings`).
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,13 @@ __all__ = ["AutoPlan", "Step", "describe_auto_plan", "plan_graph", "plan_log", "
 
 WINDOW = 8
 """Minibatches that a cache knows: the most that `benchmarks/vip.py` has measured."""
+
+
+GROUP_S = 7e-4
+"""Seconds of a core that each group of deduplication adds to a step, by a lookup, messages and sums of its own: slope
+over 1 to 27 groups of the sessions of `benchmarks/plan_auto.py`, minibatches of 512, a Xeon of 2.5 GHz."""
+GROUP_BYTES = (0.0, 1e5, 1e6, 1e7)
+"""Costs of a group by which sets of groups are proposed, of which one is chosen."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,13 +131,13 @@ def plan_log(
     Raises:
         PlanError: no planner finds room for the tables; with the least shortfall.
 
-    Cost: what the planners take, those of the recipe and of the proposal twice, and a look at a sample of the log, two
-    where it has sessions.
+    Cost: what the planners take, those of the recipe and of the proposal twice, and a look at a sample of the log;
+    where it has sessions, another one, and a look and the recipe's planner for each set of groups that is compared.
     """
     job = _Job(recipe, store, ranks, links)
     changes: dict[str, Any] = {}
     if groups := _groups(recipe, job):
-        changes["deduplication.groups"] = [list(group) for group in groups]
+        changes["deduplication.groups"] = groups
     base, stays = _changed(recipe, changes), recipe.plan.planner
     planners = [stays] if recipe.plan.file else [stays, *(name for name in PLANNERS if name != stays)]
     best = job.best_plan(base, planners)
@@ -147,18 +155,28 @@ def plan_log(
     return AutoPlan(changes=_without_same(recipe, changes), before=before, after=after)
 
 
-def _groups(recipe: RecommendationRecipe, job: "_Job") -> Sequence[Sequence[str]]:
-    """Groups to propose, where samples of a session meet in minibatches."""
+def _groups(recipe: RecommendationRecipe, job: "_Job") -> list[list[str]]:
+    """Groups to propose, where samples of a session meet in minibatches: many, few or none, by the time of a step."""
     from windrow.recsys.log_survey import groups_for
     from windrow.recsys.log_tables import survey
 
     if recipe.deduplication.groups or recipe.training.shuffle == "window":
-        return ()
+        return []
     try:
         found = survey(recipe, job.store, ranks=job.ranks)
     except StoreError:
-        return ()  # There are no sessions.
-    return groups_for(recipe, found) if found.is_clustered else ()
+        return []  # There are no sessions.
+    if not found.is_clustered:
+        return []
+    candidates = dict.fromkeys([*(groups_for(recipe, found, group_bytes=cost) for cost in GROUP_BYTES), ()])
+
+    def seconds(groups: Iterable[Sequence[str]]) -> float:
+        try:
+            return job.step(_changed(recipe, {"deduplication.groups": list(map(list, groups))}), []).seconds
+        except PlanError:
+            return math.inf
+
+    return list(map(list, min(candidates, key=seconds)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +247,7 @@ class _Job:
         """What is predicted of a step of a recipe; of formats, what rounding takes, as it was measured."""
         planned = self.best_plan(recipe, [recipe.plan.planner])
         cost = planned.costs.of_plan(planned.plan)
-        seconds = cost.total
+        seconds = cost.total + GROUP_S * recipe.plan.ranks_per_core * len(recipe.deduplication.looked_up_groups())
         if self.links is not None and self.ranks > 1:
             seconds += predict_all_reduce(self.links, 4 * self._dense_numbers)
         for one in savings:

