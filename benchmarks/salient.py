@@ -24,7 +24,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -295,6 +295,7 @@ def work(task: Mapping[str, Any]) -> object:
             "rows": {
                 name: {"rows": total(world, run.rows), "bytes": total(world, run.bytes)} for name, run in runs.items()
             },
+            "busiest": total(world, runs[FIRST].bytes + ID_BYTES * runs[FIRST].rows, op="max"),
             "sum_bytes": 2 * (world.size - 1) / world.size * weight_bytes * trainer.steps_per_epoch,
             "losses": {name: run.loss for name, run in runs.items()},
             "processor_seconds": {name: total(world, run.processor_seconds) for name, run in runs.items()},
@@ -304,9 +305,9 @@ def work(task: Mapping[str, Any]) -> object:
     return found
 
 
-def total(world: World, value: float) -> float:
-    """The sum over all hosts."""
-    return float(world.all_reduce(torch.tensor(value, dtype=torch.float64), stage="figures"))
+def total(world: World, value: float, *, op: Literal["sum", "max"] = "sum") -> float:
+    """The sum over all hosts, or the largest."""
+    return float(world.all_reduce(torch.tensor(value, dtype=torch.float64), stage="figures", op=op))
 
 
 def matching_rate(full_seconds: float, row_bytes: float, sum_bytes: float) -> str:
@@ -317,7 +318,7 @@ def matching_rate(full_seconds: float, row_bytes: float, sum_bytes: float) -> st
 
     Args:
         full_seconds: of an epoch with full replication, on a network that is hardly felt.
-        row_bytes: that a host receives in an epoch of the first variant, ids included.
+        row_bytes: that the host which receives most does in an epoch of the first variant, ids included.
         sum_bytes: that a host receives in an epoch for the sums of gradients.
     """
     more = row_bytes + sum_bytes - PUBLISHED_SHARE * sum_bytes / 2
@@ -383,9 +384,7 @@ def measure_part(program: Program, part: str) -> Findings:
                 seconds = {variant: measured.median_s for variant, measured in compared.variants.items()}
                 rows += table_rows(rates[name], seconds, found)
                 if name == FASTEST:
-                    received = found["rows"][FIRST]
-                    row_bytes = (received["bytes"] + ID_BYTES * received["rows"]) / scale.hosts
-                    rates[MATCHING] = matching_rate(seconds[FULL], row_bytes, found["sum_bytes"])
+                    rates[MATCHING] = matching_rate(seconds[FULL], found["busiest"], found["sum_bytes"])
                 if name == MATCHING and PIPELINE in seconds:
                     rates[MATCHING_PIPELINED] = pipelined_rate(rates[MATCHING], seconds)
                 figures |= {
