@@ -279,19 +279,19 @@ def _receive_edges(
             keys.sort()
         cuts = np.searchsorted(keys, np.array(ranges) * num_vertices)
         for of_range, cut in zip(arrived, map(slice, cuts, cuts[1:]), strict=True):
-            of_range[:] = _grown(of_range, [some[cut] for some in (keys, *rows)])
+            _extend(of_range, [some[cut] for some in (keys, *rows)])
     return arrived
 
 
-def _grown(arrays: list[npt.NDArray[Any]], more: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-    """Arrays with some rows added to each, in place: the system moves pages, and nothing is in memory twice."""
+def _extend(arrays: list[npt.NDArray[Any]], more: Sequence[npt.NDArray[Any]]) -> None:
+    """Add rows to each of some arrays, or begin them: the system moves their pages, so none is in memory twice."""
     if not arrays:
-        return [some.copy() for some in more]
+        arrays += [some.copy() for some in more]
+        return
     for array, some in zip(arrays, more, strict=True):
         before = len(array)
         array.resize((before + len(some), *some.shape[1:]), refcheck=False)
         array[before:] = some
-    return arrays
 
 
 def _edge_text(

@@ -94,9 +94,8 @@ def move_with_hill_climbing(state: State, limits: Longs, move_limits: Longs, key
     The vertex of highest gain moves first, also when the gain is negative; each vertex moves once at most; the
     moves after the best prefix are undone. The pair (total excess, cut) never gets worse in lexicographic order.
 
-    The result is judged by `limits`; single moves keep `move_limits`: the same, or a little above,
-    so that exchanges can happen.
-    `key` breaks ties between equal gains. After `patience` moves without a new best prefix the pass ends.
+    The result is judged by `limits`; single moves keep `move_limits`: the same, or a little above, so that exchanges
+    can happen. `key` breaks ties between equal gains. After `patience` moves without a new best prefix the pass ends.
 
     Returns:
         By how much the cut fell (negative where the cut paid for balance).
