@@ -13,7 +13,7 @@ seeds'.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Unpack, cast
 
 import torch
 from torch import Tensor
@@ -25,12 +25,11 @@ from windrow.comm.meter import Traffic
 from windrow.comm.wire import Wire, make_codec
 from windrow.gnn.evaluation import EvaluationOptions, check_splits
 from windrow.gnn.full_graph import FullGraphOptions, WholeGraphTask
-from windrow.gnn.links import LinkObjective, Links, LinkSeeds, Negatives
+from windrow.gnn.links import LinkObjective, LinkOptions, Links, LinkSeeds
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import LoadedMinibatch, PipelineOptions, SeedTask
 from windrow.gnn.task import GraphTask
 from windrow.training.embedding import EmbeddingModule
-from windrow.training.task import Loss
 
 __all__ = ["FullGraphLinkTask", "LinkTask"]
 
@@ -41,8 +40,8 @@ class _LearnsLinks:
     metric = "mrr"
     shown_figures: Mapping[str, str]
 
-    def _use_links(self, graph: PartitionedGraph, links: Links, **options: Any) -> None:
-        """Learn these; `options` are those of a `LinkObjective`."""
+    def _use_links(self, graph: PartitionedGraph, links: Links, options: LinkOptions) -> None:
+        """Learn these."""
         self._objective = LinkObjective(graph, links, **options)
         self.fingerprint = self._objective.fingerprint
         self.samples_per_epoch = self._objective.num_links
@@ -64,21 +63,12 @@ class LinkTask(_LearnsLinks, GraphTask):
         graph: this rank's view, of the graph without the links that are measured on.
         links: what to learn; must agree.
         fanouts: neighbours sampled per vertex at each hop, from the seeds outwards; -1 takes all.
-        negatives: what they are, see `windrow.gnn.links.Negatives`. Those of "in-batch" depend on the number of ranks.
-        num_negatives: K, for each training edge; those that are "shared" are the same for all of a step. None: 4, or
-            1,024 shared. "in-batch" has as many as the rank has other edges in the minibatch.
-        hardest_negatives: H, how many of these count, those with the largest scores in each step; None: all.
-        loss: ``loss(scores, labels)`` of the edges of a rank, their mean or one value for each; scores are [n, 1 + K],
-            labels int64 [n] say which of them is that of the edge. Those of negatives that edges share are less log q,
-            and -inf for pairs that are left out: a softmax is meant. With `hardest_negatives` scores are [n, 1 + H].
-            None: cross entropy.
-        k: of hits@k.
-        evaluation_negatives: uniform negatives that each measured edge is ranked among, the same at every evaluation.
         evaluation: how vectors are computed for that; see `windrow.gnn.task.NodeTask` for this and the next four.
         cache: which rows of other ranks each rank keeps.
         cached_ids: those of this rank, for who chose them already.
         pipeline: how far ahead minibatches are sampled and fetched.
         embedding: rows of vertices that are learnt, in x.
+        options: negatives, loss and what is measured: keywords of `windrow.gnn.links.LinkOptions`.
 
     Raises:
         RecipeError: an option is out of range.
@@ -91,17 +81,12 @@ class LinkTask(_LearnsLinks, GraphTask):
         links: Links,
         fanouts: Sequence[int] = (15, 10),
         *,
-        negatives: Negatives = "uniform",
-        num_negatives: int | None = None,
-        hardest_negatives: int | None = None,
-        loss: Loss | None = None,
-        k: int = 10,
-        evaluation_negatives: int = 100,
         evaluation: EvaluationOptions | None = None,
         cache: CacheOptions | str | None = None,
         cached_ids: Tensor | None = None,
         pipeline: PipelineOptions | None = None,
         embedding: EmbeddingModule | None = None,
+        **options: Unpack[LinkOptions],
     ) -> None:
         super().__init__(
             graph,
@@ -112,16 +97,7 @@ class LinkTask(_LearnsLinks, GraphTask):
             pipeline=pipeline,
             embedding=embedding,
         )
-        self._use_links(
-            graph,
-            links,
-            negatives=negatives,
-            num_negatives=num_negatives,
-            hardest_negatives=hardest_negatives,
-            loss=loss,
-            k=k,
-            evaluation_negatives=evaluation_negatives,
-        )
+        self._use_links(graph, links, options)
 
     def start(self) -> None:
         """Choose what is cached, and start the threads that sample. Collective."""
@@ -157,17 +133,12 @@ class FullGraphLinkTask(_LearnsLinks, WholeGraphTask[LinkSeeds]):
     step has training.batch_size edges, of all ranks, and costs a pass over the whole graph each way: take many.
 
     Args:
-        graph: see `LinkTask`, as for all but the next two.
-        links: what to learn.
-        options: how rows travel; must agree. Only what is exact; wire.vectors and wire.gradients in at least 16 bits.
+        graph: see `LinkTask`.
+        links: what to learn; must agree.
+        exchange: how rows travel; must agree. Only what is exact; wire.vectors and wire.gradients in at least 16 bits.
         num_layers: blocks that the model takes; None: those of a `GNN`, or its own ``num_layers``.
-        negatives: what they are.
-        num_negatives: K.
-        hardest_negatives: H.
-        loss: of scores and labels.
-        k: of hits@k.
-        evaluation_negatives: that each measured edge is ranked among.
         embedding: rows of vertices that are learnt, in x.
+        options: as of `LinkTask`.
 
     Raises:
         RecipeError: an option is out of range, or has rows of an earlier epoch or few bits.
@@ -178,18 +149,13 @@ class FullGraphLinkTask(_LearnsLinks, WholeGraphTask[LinkSeeds]):
         self,
         graph: PartitionedGraph,
         links: Links,
-        options: FullGraphOptions | None = None,
+        exchange: FullGraphOptions | None = None,
         *,
         num_layers: int | None = None,
-        negatives: Negatives = "uniform",
-        num_negatives: int | None = None,
-        hardest_negatives: int | None = None,
-        loss: Loss | None = None,
-        k: int = 10,
-        evaluation_negatives: int = 100,
         embedding: EmbeddingModule | None = None,
+        **options: Unpack[LinkOptions],
     ) -> None:
-        super().__init__(graph, options, num_layers=num_layers, embedding=embedding)
+        super().__init__(graph, exchange, num_layers=num_layers, embedding=embedding)
         for name, value, only in (
             ("method", self._options.method, "exact"),
             ("messages", self._options.messages, "wire"),
@@ -199,16 +165,7 @@ class FullGraphLinkTask(_LearnsLinks, WholeGraphTask[LinkSeeds]):
                     f'full_graph.{name} = "{value}": links are learnt in several steps an epoch, from exact rows: '
                     f'leave it out ("{only}")'
                 )
-        self._use_links(
-            graph,
-            links,
-            negatives=negatives,
-            num_negatives=num_negatives,
-            hardest_negatives=hardest_negatives,
-            loss=loss,
-            k=k,
-            evaluation_negatives=evaluation_negatives,
-        )
+        self._use_links(graph, links, options)
 
     def start(self) -> None:
         """Agree on who sends what. Collective."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal, TypedDict, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -28,14 +28,15 @@ from windrow.gnn.seed_order import count_steps
 from windrow.gnn.types import EDGE_ARRAYS, EdgeType
 from windrow.training.task import Loss, summed_loss
 
-__all__ = ["LinkObjective", "LinkSeeds", "Links", "Negatives", "split_links"]
+__all__ = ["LinkObjective", "LinkOptions", "LinkSeeds", "Links", "Negatives", "split_links"]
 
 Negatives = Literal["uniform", "degree", "shared", "in-batch"]
 """Vertices that u is taken not to be joined to. Where vertices have types, those of the type of v.
 
 uniform, degree: drawn for each edge, from all or from the ends of training edges, so by degree.
 
-shared: drawn from all, the same for all edges of a step, so that many cost little; without those that u is joined to.
+shared: drawn from all, the same for all edges of a step, so that many cost little; without those that u is joined to,
+but for `LinkOptions.keep_joined`.
 log(K / N) is taken from their scores, K of N vertices: their softmax then estimates that of all, and is it where K
 reaches N (sampled softmax; Wu et al., On the Effectiveness of Sampled Softmax Loss for Item Recommendation, TOIS 2024).
 
@@ -49,6 +50,30 @@ OWN_NEGATIVES, SHARED_NEGATIVES = 4, 1024
 
 PAIRS_PER_CHUNK = 1024
 """Edges that are scored at a time in evaluation."""
+
+
+class LinkOptions(TypedDict, total=False):
+    """Keywords of tasks whose samples are links."""
+
+    negatives: Negatives
+    """What they are: "uniform" where nothing is said. Those of "in-batch" depend on the number of ranks."""
+    num_negatives: int | None
+    """K, for each training edge; those that are "shared" are the same for all of a step. None: 4, or 1,024 shared.
+    "in-batch" has as many as the rank has other edges in the minibatch."""
+    hardest_negatives: int | None
+    """H, how many of these count, those with the largest scores in each step; None: all."""
+    keep_joined: bool
+    """Whether shared and in-batch negatives that u is joined to count, all but v itself, as in a softmax over all
+    vertices; False leaves them out. Others are drawn whatever u is joined to."""
+    loss: Loss | None
+    """``loss(scores, labels)`` of the edges of a rank, their mean or one value for each; scores are [n, 1 + K], or with
+    hardest_negatives [n, 1 + H], labels int64 [n] say which of them is that of the edge. Those of negatives that edges
+    share are less log q, and -inf for pairs that are left out: a softmax is meant. None: cross entropy."""
+    k: int
+    """Of hits@k: 10 where nothing is said."""
+    evaluation_negatives: int
+    """Uniform negatives that each measured edge is ranked among, the same at every evaluation: 100 where nothing is
+    said."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -145,8 +170,9 @@ class SharedNegatives:
     """float32 [m], how often each is drawn."""
     own_log_q: Tensor
     """float32 [n, 1], the same of each edge's v."""
-    joined: Tensor
-    """int64 [2, j], edges, and which of the negatives their u is joined to, or is itself."""
+    left_out: Tensor
+    """int64 [2, j], edges, and which of the negatives are none of theirs: their u itself, and what it is joined to, or
+    of that their v alone."""
     times: tuple[Tensor, Tensor] | None
     """int64 [n] and [m], that of each edge, and of each negative's first edge; None where edges have no times."""
 
@@ -206,10 +232,11 @@ class LinkObjective:
     Args:
         graph: this rank's view, of the graph without the links that are measured on.
         links: what to learn; must agree.
-        negatives: what they are.
-        num_negatives: K, for each training edge, or shared by all; None: 4, or 1,024 shared.
-        hardest_negatives: how many of these count, those with the largest scores; None: all.
-        loss: of scores and labels; see `windrow.gnn.link_task.LinkTask`.
+        negatives: see `LinkOptions`, as for all that follow.
+        num_negatives: K.
+        hardest_negatives: H.
+        keep_joined: whether what u is joined to counts.
+        loss: of scores and labels.
         k: of hits@k.
         evaluation_negatives: that each measured edge is ranked among.
 
@@ -223,14 +250,15 @@ class LinkObjective:
         graph: PartitionedGraph,
         links: Links,
         *,
-        negatives: Negatives,
-        num_negatives: int | None,
-        hardest_negatives: int | None,
-        loss: Loss | None,
-        k: int,
-        evaluation_negatives: int,
+        negatives: Negatives = "uniform",
+        num_negatives: int | None = None,
+        hardest_negatives: int | None = None,
+        keep_joined: bool = False,
+        loss: Loss | None = None,
+        k: int = 10,
+        evaluation_negatives: int = 100,
     ) -> None:
-        num_negatives = _number_of_negatives(negatives, num_negatives, hardest_negatives)
+        num_negatives = _number_of_negatives(negatives, num_negatives, hardest_negatives, keep_joined=keep_joined)
         for name, value in (("k", k), ("evaluation_negatives", evaluation_negatives)):
             if value < 1:
                 raise RecipeError(f"{name} = {value}: must be at least 1")
@@ -274,8 +302,9 @@ class LinkObjective:
         self._weights = None if links.weights is None else links.weights.float()
         self._pool = None if negatives == "in-batch" else self._pool_of(negatives)
         self._are_shared = negatives in ("shared", "in-batch")
+        self._keeps_joined = keep_joined
         if self._are_shared:
-            self._list_neighbours()
+            self._count_and_list()
 
     def _pool_of(self, negatives: Negatives) -> _Pool:
         """What they are drawn from; shared ones whatever their times."""
@@ -287,12 +316,14 @@ class LinkObjective:
         ends = self._links["train"] if self.graph.types is None else self._links["train"][1:]
         return _Pool(ends.T.flatten(), None if self._since is None else np.repeat(self._times, len(ends)))
 
-    def _list_neighbours(self) -> None:
-        """What each vertex of this rank is joined to by training edges; in-batch, also how often they end in each."""
+    def _count_and_list(self) -> None:
+        """How often training edges end in each vertex, if in-batch; what each own one is joined to, if left out."""
         (start, stop), train = self.graph.own_range, self._links["train"]
         if self._pool is None:
             times = torch.bincount(train[1, torch.from_numpy(self._owned)], minlength=self.graph.num_vertices)
             self._log_shares = times.div(max(1, int(self._owned.sum()))).log()
+        if self._keeps_joined:
+            return
         ends = torch.cat([train, train.flip(0)], 1)
         ends = ends[:, (ends[0] >= start) & (ends[0] < stop)]
         ends = torch.cat([ends, torch.arange(start, stop).expand(2, -1)], 1)
@@ -375,23 +406,23 @@ class LinkObjective:
             places=places,
             log_q=log_q,
             own_log_q=own_log_q.unsqueeze(1),
-            joined=self._joined(pairs[0].numpy(), negatives.numpy()),
+            left_out=self._left_out(pairs.numpy(), negatives.numpy()),
             times=times,
         )
 
-    def _joined(self, sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> Tensor:
-        """See `SharedNegatives.joined`."""
+    def _left_out(self, pairs: npt.NDArray[np.int64], negatives: npt.NDArray[np.int64]) -> Tensor:
+        """See `SharedNegatives.left_out`."""
+        if self._keeps_joined:
+            end, column = _found_in(pairs.ravel(), negatives)
+            return torch.from_numpy(np.stack([end % pairs.shape[1], column]))
         # The list of a u is looked at once, however many edges it has here.
-        distinct, which = np.unique(sources, return_inverse=True)
+        distinct, which = np.unique(pairs[0], return_inverse=True)
         lists = distinct - self.graph.own_range[0]
         of_source, places = numbers_in_ranges(self._first_neighbours[lists], self._first_neighbours[lists + 1])
-        by_target, by_source = targets.argsort(), which.argsort()
-        neighbours, in_order = self._neighbours[places], targets[by_target]
-        sides = (np.searchsorted(in_order, neighbours, side) for side in ("left", "right"))
-        neighbour, column = numbers_in_ranges(*sides)
+        neighbour, column = _found_in(self._neighbours[places], negatives)
         bounds = np.concatenate([[0], np.bincount(which, minlength=len(distinct)).cumsum()])
         hit, row = numbers_in_ranges(bounds[of_source[neighbour]], bounds[of_source[neighbour] + 1])
-        return torch.from_numpy(np.stack([by_source[row], by_target[column[hit]]]))
+        return torch.from_numpy(np.stack([which.argsort()[row], column[hit]]))
 
     def demand(self, fanouts: Sequence[int]) -> Demand:
         """How likely each vertex is among the seeds of a minibatch of this rank: as an end, or as a negative."""
@@ -422,7 +453,7 @@ class LinkObjective:
             scores = torch.cat([scores - shared.own_log_q.to(device), of_all], 1)
             # In place: with thousands of negatives a pass over scores takes as long as a tenth of the whole loss.
             scores[:, 1:] -= shared.log_q.to(device)
-            edges, columns = shared.joined.to(device)
+            edges, columns = shared.left_out.to(device)
             scores[edges, 1 + columns] = -torch.inf
             if shared.times is not None:
                 times, since = (found.to(device) for found in shared.times)
@@ -466,17 +497,30 @@ class LinkObjective:
         return {"mrr": reciprocal / pairs.shape[1], f"hits@{self.k}": hits / pairs.shape[1]}
 
 
-def _number_of_negatives(negatives: str, number: int | None, hardest: int | None) -> int:
+def _number_of_negatives(negatives: str, number: int | None, hardest: int | None, *, keep_joined: bool) -> int:
     """How many there are; RecipeError where an option is out of range."""
     if number is None:
         number = SHARED_NEGATIVES if negatives == "shared" else OWN_NEGATIVES
     if negatives not in get_args(Negatives):
         raise RecipeError(f"negatives = {negatives!r}: choose one of {', '.join(get_args(Negatives))}")
+    if keep_joined and negatives not in ("shared", "in-batch"):
+        raise RecipeError(
+            f'keep_joined with negatives = "{negatives}": these are drawn whatever u is joined to: leave it out'
+        )
     if number < 1:
         raise RecipeError(f"num_negatives = {number}: must be at least 1")
     if hardest is not None and (hardest < 1 or (negatives != "in-batch" and hardest > number)):
         raise RecipeError(f"hardest_negatives = {hardest}: must be at least 1, and at most num_negatives = {number}")
     return number
+
+
+def _found_in(
+    values: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Which of some values are among others, as often as they are there: (numbers of the values, places)."""
+    order = others.argsort()
+    which, place = numbers_in_ranges(*(np.searchsorted(others[order], values, side) for side in ("left", "right")))
+    return which, order[place]
 
 
 def _range_of_destinations(graph: PartitionedGraph, links: Links) -> tuple[int, int]:

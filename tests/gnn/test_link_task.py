@@ -168,9 +168,10 @@ def test_full_graph_links_of_a_gnn_with_negatives_of_the_minibatch() -> None:
         assert figures["test"]["mrr"] > 0.05
 
 
+@pytest.mark.parametrize("keep_joined", [False, True])
 @pytest.mark.parametrize(("negatives", "number"), [("in-batch", 1), ("shared", 40), ("shared", VERTICES)])
 def test_shared_negatives_are_not_joined_and_are_corrected_for_how_often_they_are_drawn(
-    negatives: str, number: int
+    negatives: str, number: int, keep_joined: bool
 ) -> None:
     graph, links = gnn.split_links(make_graph(), validation_fraction=0.1, test_fraction=0.1)
     both = pairs_of(links.train) | {pair[::-1] for pair in pairs_of(links.train)}
@@ -181,7 +182,7 @@ def test_shared_negatives_are_not_joined_and_are_corrected_for_how_often_they_ar
         own = part.original_ids[slice(*part.own_range)]
         of_rank = links.train[1, torch.isin(links.train[0], own)]
         shares = torch.bincount(of_rank, minlength=VERTICES) / len(of_rank)
-        objective = objective_of(part, links, negatives=negatives, num_negatives=number)
+        objective = objective_of(part, links, negatives=negatives, num_negatives=number, keep_joined=keep_joined)
         steps, left_out = objective.start(batch_size=150, seed=2), 0
         for step in range(steps):
             seeds = objective.seeds(0, step)
@@ -193,9 +194,14 @@ def test_shared_negatives_are_not_joined_and_are_corrected_for_how_often_they_ar
                 torch.testing.assert_close(others, v)
             else:
                 assert len(others) == number
-            wanted = {(i, j) for i, a in enumerate(u.tolist()) for j, b in enumerate(others.tolist()) if (a, b) in both}
-            assert pairs_of(seeds.shared.joined) == wanted
-            left_out += len(wanted) - len(u)
+            wanted = {
+                (i, j)
+                for i, ends in enumerate(zip(u.tolist(), v.tolist(), strict=True))
+                for j, other in enumerate(others.tolist())
+                if (other in ends if keep_joined else (ends[0], other) in both)
+            }
+            assert pairs_of(seeds.shared.left_out) == wanted
+            left_out += len(wanted) - len(u) * (not keep_joined)
             vectors = torch.randn(len(original), 4, generator=torch.Generator().manual_seed(step))
             own = (vectors[seeds.sources] * vectors[seeds.candidates[:, 0]]).sum(1, keepdim=True)
             scores = vectors[seeds.sources] @ vectors[seeds.shared.places].T
@@ -259,7 +265,7 @@ def test_negatives_are_there_before_their_link(negatives: str) -> None:
                     }
                     objective.loss(nn.Identity(), torch.ones(len(original), 2), seeds)
                     left_out = (scores[-1][:, 1:] == -torch.inf).nonzero().T
-                    assert pairs_of(left_out) == pairs | pairs_of(seeds.shared.joined)
+                    assert pairs_of(left_out) == pairs | pairs_of(seeds.shared.left_out)
                     later += len(pairs)
                     if negatives == "shared":
                         drawn[epoch, step] = of_all
@@ -564,6 +570,7 @@ def test_a_score_of_ones_own_is_used() -> None:
         ({"k": 0}, "k = 0"),
         ({"hardest_negatives": 5}, "hardest_negatives = 5: must be at least 1, and at most num_negatives = 4"),
         ({"hardest_negatives": 0, "negatives": "in-batch"}, "hardest_negatives = 0"),
+        ({"keep_joined": True}, 'keep_joined with negatives = "uniform": these are drawn whatever u is joined to'),
     ],
     ids=str,
 )
