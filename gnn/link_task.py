@@ -25,7 +25,7 @@ from windrow.comm.meter import Traffic
 from windrow.comm.wire import Wire, make_codec
 from windrow.gnn.evaluation import EvaluationOptions, check_splits
 from windrow.gnn.full_graph import FullGraphOptions, WholeGraphTask
-from windrow.gnn.links import LinkObjective, LinkOptions, Links, LinkSeeds
+from windrow.gnn.links import LinkKeywords, LinkObjective, Links, LinkSeeds
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import LoadedMinibatch, PipelineOptions, SeedTask
 from windrow.gnn.task import GraphTask
@@ -40,7 +40,7 @@ class _LearnsLinks:
     metric = "mrr"
     shown_figures: Mapping[str, str]
 
-    def _use_links(self, graph: PartitionedGraph, links: Links, options: LinkOptions) -> None:
+    def _use_links(self, graph: PartitionedGraph, links: Links, options: LinkKeywords) -> None:
         """Learn these."""
         self._objective = LinkObjective(graph, links, **options)
         self.fingerprint = self._objective.fingerprint
@@ -68,7 +68,7 @@ class LinkTask(_LearnsLinks, GraphTask):
         cached_ids: those of this rank, for who chose them already.
         pipeline: how far ahead minibatches are sampled and fetched.
         embedding: rows of vertices that are learnt, in x.
-        options: negatives, loss and what is measured: keywords of `windrow.gnn.links.LinkOptions`.
+        options: negatives, loss and what is measured: keywords of `windrow.gnn.links.LinkKeywords`.
 
     Raises:
         RecipeError: an option is out of range.
@@ -86,7 +86,7 @@ class LinkTask(_LearnsLinks, GraphTask):
         cached_ids: Tensor | None = None,
         pipeline: PipelineOptions | None = None,
         embedding: EmbeddingModule | None = None,
-        **options: Unpack[LinkOptions],
+        **options: Unpack[LinkKeywords],
     ) -> None:
         super().__init__(
             graph,
@@ -153,7 +153,7 @@ class FullGraphLinkTask(_LearnsLinks, WholeGraphTask[LinkSeeds]):
         *,
         num_layers: int | None = None,
         embedding: EmbeddingModule | None = None,
-        **options: Unpack[LinkOptions],
+        **options: Unpack[LinkKeywords],
     ) -> None:
         super().__init__(graph, exchange, num_layers=num_layers, embedding=embedding)
         for name, value, only in (

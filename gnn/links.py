@@ -28,7 +28,7 @@ from windrow.gnn.seed_order import count_steps
 from windrow.gnn.types import EDGE_ARRAYS, EdgeType
 from windrow.training.task import Loss, summed_loss
 
-__all__ = ["LinkObjective", "LinkOptions", "LinkSeeds", "Links", "Negatives", "split_links"]
+__all__ = ["LinkKeywords", "LinkObjective", "LinkSeeds", "Links", "Negatives", "split_links"]
 
 Negatives = Literal["uniform", "degree", "shared", "in-batch"]
 """Vertices that u is taken not to be joined to. Where vertices have types, those of the type of v.
@@ -36,7 +36,7 @@ Negatives = Literal["uniform", "degree", "shared", "in-batch"]
 uniform, degree: drawn for each edge, from all or from the ends of training edges, so by degree.
 
 shared: drawn from all, the same for all edges of a step, so that many cost little; without those that u is joined to,
-but for `LinkOptions.keep_joined`.
+but for `LinkKeywords.keep_joined`.
 log(K / N) is taken from their scores, K of N vertices: their softmax then estimates that of all, and is it where K
 reaches N (sampled softmax; Wu et al., On the Effectiveness of Sampled Softmax Loss for Item Recommendation, TOIS 2024).
 
@@ -52,7 +52,7 @@ PAIRS_PER_CHUNK = 1024
 """Edges that are scored at a time in evaluation."""
 
 
-class LinkOptions(TypedDict, total=False):
+class LinkKeywords(TypedDict, total=False):
     """Keywords of tasks whose samples are links."""
 
     negatives: Negatives
@@ -232,7 +232,7 @@ class LinkObjective:
     Args:
         graph: this rank's view, of the graph without the links that are measured on.
         links: what to learn; must agree.
-        negatives: see `LinkOptions`, as for all that follow.
+        negatives: see `LinkKeywords`, as for all that follow.
         num_negatives: K.
         hardest_negatives: H.
         keep_joined: whether what u is joined to counts.
