@@ -5,12 +5,11 @@ Test items are searched among all items that a user has not been trained with, a
     lightgcn     29,858 users and 40,981 items, joined by 810,128 training check-ins; a row of 64 numbers a vertex,
                  owned by the rank whose vertex it is, and three layers of LightGCN over the whole graph in every step,
                  on 2 ranks (`windrow.gnn.FullGraphLinkTask`). Each pair of a step is to score higher than the user with
-                 8,192 items, drawn for the step: a sampled softmax of dot products (Wu et al., On the Effectiveness of
-                 Sampled Softmax Loss for Item Recommendation, TOIS 2024), which learns in far fewer steps than the
-                 paper's pairwise loss. Pairs are weighted by the fourth root of one over how many the user has: the
-                 paper's code draws users, not pairs. Settings were chosen by recall and ndcg of a tenth of the training
-                 pairs, by a plain loop that had not seen them, but for what the user has been to, which is among the
-                 negatives: by that tenth it should not be.
+                 8,192 items, drawn for the step, that the user has not been to: a sampled softmax of dot products (Wu
+                 et al., On the Effectiveness of Sampled Softmax Loss for Item Recommendation, TOIS 2024), which learns
+                 in far fewer steps than the paper's pairwise loss. Pairs are weighted by the fourth root of one over
+                 how many the user has: the paper's code draws users, not pairs. Settings were chosen by recall and ndcg
+                 of a tenth of the training pairs, by a plain loop that had not seen them.
                  Published: recall@20 0.1830, ndcg@20 0.1554 (He et al., LightGCN, SIGIR 2020).
     compressed   Coauthor Physics without its features: GraphSAGE tells classes from learnt rows of 64 numbers, dense
                  ones and some in 12 % of the memory, codes of clusters counted: blocks of an array (ROBE), hashed rows,
@@ -141,9 +140,7 @@ def train_lightgcn(task: Mapping[str, Any]) -> dict[str, Any]:
         # Users count more alike than by how often they check in, as each counts once in what is measured.
         weights = torch.bincount(pairs[0])[pairs[0]].float() ** USER_WEIGHT
         links = gnn.Links(train=pairs, validation=none, test=none, weights=weights / weights.mean())
-        learnt = gnn.FullGraphLinkTask(
-            part, links, negatives="shared", num_negatives=NEGATIVES, keep_joined=True, embedding=rows
-        )
+        learnt = gnn.FullGraphLinkTask(part, links, negatives="shared", num_negatives=NEGATIVES, embedding=rows)
         model = gnn.LightGCN(LAYERS)
         options = {"epochs": task["epochs"], "batch_size": BATCH_SIZE, "seed": task["seed"]}
         epochs = []
