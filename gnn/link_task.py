@@ -63,7 +63,7 @@ class LinkTask(_LearnsLinks, GraphTask):
         graph: this rank's view, of the graph without the links that are measured on.
         links: what to learn; must agree.
         fanouts: neighbours sampled per vertex at each hop, from the seeds outwards; -1 takes all.
-        evaluation: how vectors are computed for that; see `windrow.gnn.task.NodeTask` for this and the next four.
+        evaluation: how vectors are computed for evaluation; see `windrow.gnn.task.NodeTask` for this and the next four.
         cache: which rows of other ranks each rank keeps.
         cached_ids: those of this rank, for who chose them already.
         pipeline: how far ahead minibatches are sampled and fetched.

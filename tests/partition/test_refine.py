@@ -54,6 +54,7 @@ def test_finds_good_cuts_of_a_ring_of_cliques(ring_of_cliques):
     # The best is 2, and the starts cut 230.
     assert min(cuts) <= 6
     assert max(cuts) <= 10
+    assert sum(cuts) <= 40
 
 
 def test_combining_is_better_than_both(ring_of_cliques):

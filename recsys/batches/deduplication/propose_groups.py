@@ -70,7 +70,7 @@ def propose_groups(
         For each of at most F^2 pairs of features that repeat about as often n / 64 words, of n samples of the survey.
     """
     steps = found.num_samples - found.num_sessions
-    inverse = INVERSE_BYTES * found.batch_size + group_bytes
+    group_cost = INVERSE_BYTES * found.batch_size + group_bytes
     # Rows that a batch has less for each sample in which nothing of a group changes, by the formula.
     rows_saved = found.batch_size * (1 - 1 / found.samples_per_session_in_batch) / max(1, steps)
     names = list(costs)
@@ -78,7 +78,7 @@ def propose_groups(
     pairs: list[tuple[float, tuple[int, ...], tuple[int, ...]]] = []
 
     def gain(one: _Joined, other: _Joined, both: int) -> float:
-        return inverse - rows_saved * ((one.repeats - both) * one.cost + (other.repeats - both) * other.cost)
+        return group_cost - rows_saved * ((one.repeats - both) * one.cost + (other.repeats - both) * other.cost)
 
     def add(places: tuple[int, ...], marks: Words) -> None:
         new = _Joined(sum(costs[names[place]] for place in places), int(np.bitwise_count(marks).sum()), marks)
@@ -96,5 +96,5 @@ def propose_groups(
         _, one, other = heappop(pairs)
         if one in groups and other in groups:
             add(one + other, groups.pop(one).marks & groups.pop(other).marks)
-    kept = sorted(sorted(places) for places, of in groups.items() if rows_saved * of.repeats * of.cost > inverse)
+    kept = sorted(sorted(places) for places, of in groups.items() if rows_saved * of.repeats * of.cost > group_cost)
     return tuple(tuple(names[place] for place in places) for places in kept)
