@@ -52,7 +52,6 @@ from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph, open_store
 from windrow.gnn.partitioning import graph_to_store
 from windrow.gnn.readers import GraphOptions, read_graph
-from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition import PartitionOptions
 from windrow.training.trainer import Trainer
 
@@ -128,9 +127,6 @@ def generated_graph() -> Graph:
 def work(task: Mapping[str, Any]) -> dict[str, Any]:
     """Train in every mode in turn, on these ranks: seconds of epochs, and what they send and wait for."""
     torch.set_num_threads(1)
-    # As `windrow train` does.
-    keep_freed_memory()
-    keep_shapes(GRAPH_SHAPES)
     with connect("mpi", deadline_s=600) as world:
         graph = open_store(task["store"], world)
         links = described_links(NetworkDescription(nodes=world.size, rate=task["rate"]))

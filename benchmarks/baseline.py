@@ -67,7 +67,7 @@ JOBS = (
 
 def work(task: Mapping[str, Any]) -> object:
     """Be one rank of a job, as ``windrow train`` is."""
-    from windrow.launch.rank_process import keep_freed_memory
+    from windrow.comm.process import keep_freed_memory
     from windrow.launch.recipe import load_any_recipe
     from windrow.launch.training import train
 

@@ -24,9 +24,9 @@ import torch
 from benchmarks.harness.compare import Variant, compare, waited_for
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
+from windrow.comm.process import keep_freed_memory
 from windrow.comm.quantize import dequantize, packed_offsets, quantize
 from windrow.comm.rows import move_rows
-from windrow.launch.rank_process import keep_freed_memory
 
 COPY, PICK, ENCODE, DECODE = "copy", "pick", "quantise and pack", "unpack and dequantise"
 COLUMNS = (256, 602)

@@ -42,13 +42,13 @@ from benchmarks.harness.power_law import power_law_communities
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Comparison, Findings, Measurement, Table
 from windrow.comm.connect import connect
+from windrow.comm.process import keep_freed_memory
 from windrow.comm.world import World
 from windrow.gnn.graph import Graph
 from windrow.gnn.models import ModelOptions
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import graph_to_store
 from windrow.gnn.synthetic import typed_community_graph
-from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.launch.recipe import make_recipe
 from windrow.launch.training import make_trainer
 from windrow.partition.options import PartitionOptions
@@ -251,7 +251,6 @@ def work(task: Mapping[str, Any]) -> object:
     """Be what runs on one host: a rank of ours, or a trainer of DGL with its servers."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    keep_shapes(GRAPH_SHAPES)
     if task["peer"] is None:
         return train_windrow(task)
     return train_beside_servers(Path(__file__), task)

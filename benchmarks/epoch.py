@@ -33,12 +33,12 @@ from benchmarks.harness.layers import give_our_layers
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.comm.loopback import Loopback
+from windrow.comm.process import keep_freed_memory
 from windrow.comm.random import hash_ids, stream_key
 from windrow.gnn.graph import Graph
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.task import NodeTask
-from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.book import PartitionBook
 from windrow.training.trainer import Trainer
 
@@ -127,7 +127,6 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
     torch.set_num_threads(threads)
     keep_freed_memory()
-    keep_shapes(GRAPH_SHAPES)
     warnings.filterwarnings("ignore")
     graph = load_graph(Path(task["path"]), short=short)
     named = {str(variant): variant for variant in dgl_variants(threads, short=short)}

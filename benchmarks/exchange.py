@@ -27,7 +27,6 @@ from windrow.comm.fetch import fetch_rows
 from windrow.comm.shared_memory import SharedRows
 from windrow.comm.wire import Wire
 from windrow.comm.world import World
-from windrow.launch.rank_process import keep_freed_memory
 
 RANKS = 2
 FETCHED_BYTES = 32 << 20
@@ -124,8 +123,6 @@ def work(task: Mapping[str, Any]) -> object:
     if task["what"] == "windows":
         with connect("mpi", deadline_s=120) as world:
             return {size: compare_windows(world, size, task["repeats"]) for size in MESSAGE_BYTES}
-    # As in `windrow train`.
-    keep_freed_memory()
     with connect("mpi", deadline_s=120) as world:
         return {
             row_bytes: comparison_to_json(

@@ -26,7 +26,7 @@ from torch import Tensor
 from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings
-from windrow.launch.rank_process import keep_freed_memory
+from windrow.comm.process import keep_freed_memory
 from windrow.recsys.batches.deduplication.ikjt import deduplicate
 from windrow.recsys.batches.jagged import Jagged, jagged_of, pack_windows, select_by_pytorch
 

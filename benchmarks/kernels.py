@@ -42,10 +42,10 @@ from benchmarks.harness.power_law import power_law_graph
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
 from benchmarks.harness.row_kernels import read_rows
+from windrow.comm.process import keep_freed_memory
 from windrow.comm.rows import join_runs, move_columns, move_rows
 from windrow.gnn.message_passing import Block, aggregate, divide_by_degrees, edge_softmax
 from windrow.gnn.sampler import NeighborSampler
-from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.training.dense import linear
 from windrow.training.dropout import DropoutContext
 
@@ -423,7 +423,6 @@ def work(task: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Time all kernels on one thread, and those that use more on all."""
     # As in `windrow train`.
     keep_freed_memory()
-    keep_shapes(RECOMMENDATION_SHAPES)
     chance = torch.Generator().manual_seed(SEED)
     groups = (
         gathers,

@@ -26,7 +26,7 @@ from benchmarks.harness.zipf import zipf_ids
 from benchmarks.torchrec_peer import MLPERF_MULTI_HOT, MLPERF_ROWS
 from windrow import recsys
 from windrow.comm.loopback import Loopback
-from windrow.launch.rank_process import keep_freed_memory
+from windrow.comm.process import keep_freed_memory
 from windrow.recsys.models.options import ModelOptions
 from windrow.training.trainer import Trainer
 

@@ -27,7 +27,6 @@ from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.link_probe import measure_links
 from windrow.comm.links import links_to_json, seconds_per_byte
 from windrow.comm.world import World
-from windrow.launch.rank_process import keep_freed_memory
 from windrow.training.terminal import byte_size
 
 if TYPE_CHECKING:
@@ -98,8 +97,6 @@ def reduction_variant(world: World, num_bytes: int) -> Variant:
 def work(task: Mapping[str, Any]) -> object:
     """Be one rank: measure the links, then the collectives."""
     torch.set_num_threads(1)
-    # As in `windrow train`.
-    keep_freed_memory()
     found = []
     with connect("mpi", deadline_s=300) as world:
         links = measure_links(world)

@@ -38,8 +38,8 @@ from windrow import recsys
 from windrow.comm.connect import connect
 from windrow.comm.errors import PlanError
 from windrow.comm.links import Links, NetworkDescription, described_links
+from windrow.comm.process import keep_freed_memory
 from windrow.comm.world import World
-from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.tables.access import draw_rows
 from windrow.partition.tables.cost_model import ComputeModel
 from windrow.partition.tables.costs import TableCosts, Workload
@@ -301,7 +301,6 @@ def work(task: Mapping[str, Any]) -> object:
     if task["what"] != "measured":
         return {"exact": try_all, "simulated": simulate}[task["what"]](task)
     keep_freed_memory()
-    keep_shapes(RECOMMENDATION_SHAPES)
     tasks = draw_tasks(
         draw_tables(856, 0, most_rows=MEASURED_ROWS),
         sizes=MEASURED_TABLES,

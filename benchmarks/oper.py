@@ -57,7 +57,6 @@ from windrow.comm.errors import PlanError
 from windrow.comm.links import NetworkDescription, described_links
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
-from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.tables.access import draw_rows, most_hot, octave_shares, steps_of, zipf_shares
 from windrow.partition.tables.cost_model import ComputeModel
 from windrow.partition.tables.costs import TableCosts, Workload
@@ -393,8 +392,6 @@ def work(task: Mapping[str, Any]) -> object:
     torch.set_num_threads(1)
     if task["what"] == "exact":
         return try_all(task["instances"])
-    keep_freed_memory()
-    keep_shapes(RECOMMENDATION_SHAPES)
     with connect("mpi", deadline_s=300) as world, gloo(world, task["rendezvous"]):
         if task["what"] == LOOKAHEAD:
             return measure_ahead(world, task["part"], task["data"], task["rate"], task["repeats"])

@@ -33,7 +33,6 @@ from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import graph_to_store
-from windrow.launch.rank_process import GRAPH_SHAPES, RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.recsys.recommendation import recommendation
 from windrow.training.trainer import Trainer
 
@@ -93,7 +92,6 @@ class Epochs:
 
 def on_graph(world: World, task: Mapping[str, Any]) -> dict[str, Trainer]:
     """A trainer for each variant."""
-    keep_shapes(GRAPH_SHAPES)
     scale = salient.Scale(**task["scale"])
     graph = PartitionedGraph.open(Path(task["folder"]) / "store", rank=world.rank, size=world.size)
     return salient.make_trainers(world, graph, scale, ON_GRAPH)
@@ -101,7 +99,6 @@ def on_graph(world: World, task: Mapping[str, Any]) -> dict[str, Trainer]:
 
 def on_log(world: World, task: Mapping[str, Any]) -> dict[str, Trainer]:
     """A trainer for each variant."""
-    keep_shapes(RECOMMENDATION_SHAPES)
     scale, links = recd_train.Scale(**task["scale"]), described_links(NetworkDescription(nodes=HOSTS, rate=RATE))
     found = {}
     for name, (switches, sections) in ON_LOG.items():
@@ -120,7 +117,6 @@ TRAINERS: dict[str, Callable[[World, Mapping[str, Any]], dict[str, Trainer]]] = 
 def work(task: Mapping[str, Any]) -> object:
     """Be one of the hosts: train all variants in turn."""
     torch.set_num_threads(1)
-    keep_freed_memory()
     with connect("mpi", deadline_s=300) as world:
         runs = {name: Epochs(world, trainer) for name, trainer in TRAINERS[task["what"]](world, task).items()}
         compared = compare(

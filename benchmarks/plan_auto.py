@@ -35,7 +35,6 @@ from windrow.gnn.partitioning import graph_to_store, partition_to_store
 from windrow.launch.auto_plan import AutoPlan, plan_graph, plan_log
 from windrow.launch.commands.arguments import step_work
 from windrow.launch.known_links import cache_folder, known_links
-from windrow.launch.rank_process import keep_freed_memory
 from windrow.launch.recipe import AnyRecipe, Recipe, make_any_recipe
 from windrow.launch.sweep import AS_IT_IS, changed, near_recipes, sweep
 from windrow.partition.options import PartitionOptions
@@ -128,7 +127,6 @@ def work(task: Mapping[str, Any]) -> object:
         with connect("mpi", deadline_s=300) as world:
             links, _ = known_links(world, hosts=gather_hosts(world), folder=cache_folder())
         return links_to_json(links)
-    keep_freed_memory()
     settings = json.loads(Path(task["recipes"]).read_text("utf-8"))
     recipes = {name: make_any_recipe(values, source=name, base=Path("/")) for name, values in settings.items()}
     found = sweep(recipes, steps=task["steps"], rounds=task["rounds"], say=lambda _: None)

@@ -65,12 +65,11 @@ def recipe_of(folder: Path, variant: str, seed: int) -> RecommendationRecipe:
 
 def work(task: Mapping[str, Any]) -> object:
     """Train one variant from one seed; the test AUC after each epoch."""
-    from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+    from windrow.comm.process import keep_freed_memory
     from windrow.recsys.recommendation import recommendation
     from windrow.training.trainer import Trainer
 
     keep_freed_memory()
-    keep_shapes(RECOMMENDATION_SHAPES)
     world = Loopback.single()
     recipe = recipe_of(Path(task["folder"]), task["variant"], task["seed"])
     trainer = Trainer(

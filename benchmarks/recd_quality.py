@@ -118,10 +118,9 @@ def read_data(folder: Path, *, short: bool) -> tuple[Sessions, dict[str, NextIte
 
 def work(task: Mapping[str, Any], first_rows: Path | None = None) -> dict[str, Any]:
     """Train once, with early stopping; the table starts from the rows of a file, where there is one."""
-    from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+    from windrow.comm.process import keep_freed_memory
 
     keep_freed_memory()
-    keep_shapes(RECOMMENDATION_SHAPES)
     short, seed, variant = task["short"], task["seed"], task["variant"]
     deduplicated = variant in DEDUPLICATED
     batch_size = BATCH_SIZE // 2 if variant in HALVED else BATCH_SIZE

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Literal
 from benchmarks.harness.compare import Variant, compare
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings
+from windrow.comm.process import keep_freed_memory
 from windrow.gnn.readers.table_files import release_freed_memory
-from windrow.launch.rank_process import keep_freed_memory
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.batches.row_groups import ColumnChoice, RowGroups
 from windrow.recsys.batches.transforms import TransformOptions, Transforms

@@ -25,7 +25,6 @@ from benchmarks.harness.result import Aim, Findings, Table, comparison_from_json
 from windrow.comm.connect import connect
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
-from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.partition.tables.plan import Cost
 from windrow.recsys.batches.deduplication.survey import survey_log
@@ -156,8 +155,6 @@ class Epochs:
 def work(task: Mapping[str, Any]) -> object:
     """Time the variants in turn, in one process or as one of the hosts."""
     torch.set_num_threads(1)
-    keep_freed_memory()
-    keep_shapes(RECOMMENDATION_SHAPES)
     scale, folder = Scale(**task["scale"]), Path(task["folder"])
     with connect("mpi", deadline_s=300) as world:
         runs = {

@@ -50,7 +50,6 @@ from windrow.gnn.partitioning import graph_to_store
 from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.seed_order import count_steps
 from windrow.gnn.task import NodeTask
-from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.options import PartitionOptions
 from windrow.training.trainer import Trainer
 
@@ -269,8 +268,6 @@ class Epochs:
 def work(task: Mapping[str, Any]) -> object:
     """Be one of the hosts: time the variants in turn."""
     torch.set_num_threads(1)
-    keep_freed_memory()
-    keep_shapes(GRAPH_SHAPES)
     scale = Scale(**task["scale"])
     with connect("mpi", deadline_s=300) as world:
         # In fp16, as theirs.

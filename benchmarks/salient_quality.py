@@ -57,11 +57,10 @@ def work(task: Mapping[str, Any]) -> object:
     """Be a rank of ours, or the one process of DGL's."""
     if "splits" in task:
         return {str(split): dgl_test_value(split, task["settings"]) for split in task["splits"]}
-    from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
+    from windrow.comm.process import keep_freed_memory
     from windrow.launch.training import train
 
     keep_freed_memory()
-    keep_shapes(GRAPH_SHAPES)
     result = train(load_recipe(RECIPE, task["settings"]), run_folder=Path(task["folder"]))
     return {"validation": result.validation, "test": result.test}
 

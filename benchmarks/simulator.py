@@ -29,6 +29,7 @@ from windrow.caching.selection import CacheOptions
 from windrow.comm.connect import connect
 from windrow.comm.link_probe import measure_links
 from windrow.comm.links import Links, NetworkDescription, described_links, links_from_json, links_to_json
+from windrow.comm.process import usable_cores
 from windrow.comm.wire import WireOptions
 from windrow.gnn.cache_choice import Sampling
 from windrow.gnn.epoch_estimate import StepWork, measure_step_work
@@ -38,8 +39,6 @@ from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.partitioning import graph_to_store
 from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.simulation import ScaleEstimate, simulate
-from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
-from windrow.training.environment import usable_cores
 
 PARTS = ("checked", "scaled")
 HOSTS = {False: (1, 2, 4, 8), True: (2, 4)}
@@ -62,8 +61,6 @@ def scale_of(hosts: int) -> Scale:
 def work(task: Mapping[str, Any]) -> object:
     """Be one of the hosts: time the variants in turn."""
     torch.set_num_threads(1)
-    keep_freed_memory()
-    keep_shapes(GRAPH_SHAPES)
     with connect("mpi", deadline_s=300) as world:
         links = measure_links(world) if world.size > 1 else described_links(NetworkDescription(nodes=1))
         graph = PartitionedGraph.open(Path(task["store"]), rank=world.rank, size=world.size).stored_as("fp16")

@@ -29,7 +29,7 @@ from benchmarks.harness.dlrm import ModelOnTables
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Comparison, Findings, Table, comparison_from_json, comparison_to_json
 from benchmarks.harness.zipf import zipf_ids
-from windrow.launch.rank_process import keep_freed_memory
+from windrow.comm.process import keep_freed_memory
 from windrow.recsys.batches.jagged import keyed
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection

@@ -34,9 +34,9 @@ from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.result import Aim, Findings, comparison_from_json, comparison_to_json
 from benchmarks.harness.torchrec_runtime import bags_of, gloo, sharded, sharding_plan
 from windrow.comm.connect import connect
+from windrow.comm.process import keep_freed_memory
 from windrow.comm.random import hash_ids, stream_key
 from windrow.comm.world import World
-from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.tables.plan import Plan, TableSpec
 from windrow.partition.tables.planners import PlanOptions, make_plan
 from windrow.recsys.batches.batch import Batch
@@ -362,7 +362,6 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     # As `windrow train` does; TorchRec gains as well.
     keep_freed_memory()
-    keep_shapes(RECOMMENDATION_SHAPES)
     found: dict[str, Any] = {}
     with (
         connect("mpi", deadline_s=300) as world,

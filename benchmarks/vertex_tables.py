@@ -5,17 +5,17 @@ Test items are searched among all items that a user has not been trained with, a
     lightgcn     29,858 users and 40,981 items, joined by 810,128 training check-ins; a row of 64 numbers a vertex,
                  owned by the rank whose vertex it is, and three layers of LightGCN over the whole graph in every step,
                  on 2 ranks (`windrow.gnn.FullGraphLinkTask`). Each pair of a step is to score higher than the user with
-                 8,192 items, drawn for the step, that the user has not been to: a sampled softmax of dot products (Wu
-                 et al., On the Effectiveness of Sampled Softmax Loss for Item Recommendation, TOIS 2024), which learns
-                 in far fewer steps than the paper's pairwise loss. Pairs are weighted by the fourth root of one over
+                 8,192 items, drawn for the step: a sampled softmax of dot products (Wu et al., On the Effectiveness of
+                 Sampled Softmax Loss for Item Recommendation, TOIS 2024), which learns in far fewer steps than the
+                 paper's pairwise loss. Pairs are weighted by the fourth root of one over
                  how many the user has: the paper's code draws users, not pairs. Settings were chosen by recall and ndcg
                  of a tenth of the training pairs, by a plain loop that had not seen them.
                  Published: recall@20 0.1830, ndcg@20 0.1554 (He et al., LightGCN, SIGIR 2020).
     compressed   Coauthor Physics without its features: GraphSAGE tells classes from learnt rows of 64 numbers, dense
-                 ones and some in 12 % of the memory, codes of clusters counted: blocks of an array (ROBE), hashed rows,
-                 tensor trains, and what vertices of a cluster have in common beside hashed parts (PosHashEmb; Kalantzi
-                 and Karypis 2021, who save 88 to 97 % at no loss). Of three learning rates of rows the best on the
-                 validation split counts, of all epochs likewise.
+                 ones and some in 12 % of the memory, codes of clusters counted: what vertices of a cluster have in
+                 common beside hashed parts (PosHashEmb; Kalantzi and Karypis 2021, who save 88 to 97 % at no loss),
+                 fewer columns and a matrix that widens them, blocks of an array (ROBE), hashed rows, tensor trains. Of
+                 three learning rates of rows the best on the validation split counts, of all epochs likewise.
 
     python benchmarks/vertex_tables.py [--short] [--only lightgcn | compressed] [--data FOLDER]
 """
@@ -41,9 +41,9 @@ from windrow import gnn, recsys
 from windrow.comm.connect import connect
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
+from windrow.comm.process import keep_freed_memory
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.vertex_data import SplitOptions
-from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition import PartitionOptions, partition_graph
 from windrow.training.schedule import ScheduleOptions
 
@@ -65,12 +65,13 @@ EPOCHS = {False: 8, True: 1}
 SEEDS = {"lightgcn": {False: 2, True: 2}, "compressed": {False: 3, True: 2}}
 """By whether in short."""
 
-CLUSTERS, CODE_PARTS = 100, 4
+CLUSTERS, CODE_PARTS = 100, 32
 SAVED = 0.88
 DENSE, BY_CLUSTER = "dense", "clusters and hashes"
 FORMS: dict[str, dict[str, Any]] = {
     DENSE: {},
     BY_CLUSTER: {"form": "codes", "code_parts": CODE_PARTS},
+    "narrow": {"form": "narrow"},
     "robe": {"form": "robe", "robe_block": 16},
     "hashed": {"form": "hashed"},
     "tensor_train": {"form": "tensor_train"},
@@ -140,7 +141,9 @@ def train_lightgcn(task: Mapping[str, Any]) -> dict[str, Any]:
         # Users count more alike than by how often they check in, as each counts once in what is measured.
         weights = torch.bincount(pairs[0])[pairs[0]].float() ** USER_WEIGHT
         links = gnn.Links(train=pairs, validation=none, test=none, weights=weights / weights.mean())
-        learnt = gnn.FullGraphLinkTask(part, links, negatives="shared", num_negatives=NEGATIVES, embedding=rows)
+        learnt = gnn.FullGraphLinkTask(
+            part, links, negatives="shared", num_negatives=NEGATIVES, keep_joined=True, embedding=rows
+        )
         model = gnn.LightGCN(LAYERS)
         options = {"epochs": task["epochs"], "batch_size": BATCH_SIZE, "seed": task["seed"]}
         epochs = []
@@ -266,7 +269,6 @@ def work(task: Mapping[str, Any]) -> object:
     """Train."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    keep_shapes(GRAPH_SHAPES)
     return train_lightgcn(task) if task["what"] == "lightgcn" else train_rows(task)
 
 

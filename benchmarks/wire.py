@@ -31,7 +31,6 @@ from benchmarks.harness.result import Aim, Findings, Table, comparison_from_json
 from windrow.comm.connect import connect
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
-from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.synthetic.generate import generate_log, session_log_recipe
@@ -162,8 +161,6 @@ def read_early(task: "RecommendationTask") -> None:
 def work(task: Mapping[str, Any]) -> object:
     """Be one of the hosts: train all forms from one seed, in turn."""
     torch.set_num_threads(1)
-    keep_freed_memory()
-    keep_shapes(RECOMMENDATION_SHAPES)
     with connect("mpi", deadline_s=300) as world:
         runs = {
             name: Run(

@@ -22,6 +22,7 @@ from windrow.comm.hosts import gather_hosts, ranks_on_this_machine
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.link_probe import ProbeOptions, measure_links
 from windrow.comm.meter import Tracer
+from windrow.comm.process import usable_cores
 from windrow.comm.world import World
 from windrow.gnn.full_graph import FullGraphTask
 from windrow.gnn.task import GraphTask
@@ -31,7 +32,6 @@ from windrow.launch.recipe import AnyRecipe, Recipe
 from windrow.launch.training import make_trainer
 from windrow.recsys.recommender import collections_of
 from windrow.training.dense import linear, product_flops
-from windrow.training.environment import usable_cores
 from windrow.training.epoch_cost import RankCost, own_traffic, with_time
 from windrow.training.trainer import Trainer
 

@@ -6,7 +6,9 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["PACKAGES", "describe", "git_commit", "hardware", "package_versions", "usable_cores"]
+from windrow.comm.process import usable_cores
+
+__all__ = ["PACKAGES", "describe", "git_commit", "hardware", "package_versions"]
 
 PACKAGES = (
     "windrow",
@@ -53,13 +55,6 @@ def hardware() -> dict[str, str | int | list[str]]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
     }
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on: fewer than the machine's where the launcher binds to cores."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def git_commit(folder: Path | None = None) -> str:

@@ -9,6 +9,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Stopwatch
+from windrow.comm.process import usable_cores
 from windrow.comm.world import World
 from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.build import build_model
@@ -16,7 +17,6 @@ from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.recommender import Lookups, pipelined
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
-from windrow.training.environment import usable_cores
 
 __all__ = ["ModelOnTables", "ranks_per_core", "steps_in_flight", "steps_of_tables"]
 

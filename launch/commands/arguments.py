@@ -173,14 +173,12 @@ def load_log_recipe(arguments: argparse.Namespace) -> "RecommendationRecipe":
 
 
 def recipe_to_compute(path: Path, overrides: Sequence[str]) -> "AnyRecipe":
-    """Load a recipe, and let this process reuse memory as its kind of model does best; before anything is computed."""
-    from windrow.launch.rank_process import GRAPH_SHAPES, RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
-    from windrow.launch.recipe import Recipe, load_any_recipe
+    """Load a recipe, and let this process reuse memory; before anything is computed."""
+    from windrow.comm.process import keep_freed_memory
+    from windrow.launch.recipe import load_any_recipe
 
     keep_freed_memory()
-    recipe = load_any_recipe(path, overrides)
-    keep_shapes(GRAPH_SHAPES if isinstance(recipe, Recipe) else RECOMMENDATION_SHAPES)
-    return recipe
+    return load_any_recipe(path, overrides)
 
 
 def write_json(path: Path | None, value: object) -> None:
@@ -252,9 +250,8 @@ def step_work(
     """
     import torch
 
+    from windrow.comm.process import threads_of_rank, usable_cores
     from windrow.gnn.epoch_estimate import measure_step_work
-    from windrow.launch.rank_process import threads_of_rank
-    from windrow.training.environment import usable_cores
 
     recipe.pipeline.check_types(graph.types)
     sharing = max(Counter(links.hosts).values()) if ranks_per_machine is None else ranks_per_machine
@@ -263,7 +260,7 @@ def step_work(
     wanted = torch.device(recipe.run.device)
     device = wanted if wanted.type == "cpu" or torch.cuda.is_available() else torch.device("cpu")
     cores = usable_cores()
-    threads = threads_of_rank(recipe.run, sharing)
+    threads = threads_of_rank(recipe.run.threads, sharing)
     slower = max(1.0, sharing * threads / cores)
     together = recipe.pipeline.topology == "partitioned"
     work = measure_step_work(

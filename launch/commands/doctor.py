@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
-from windrow.training.environment import usable_cores
+from windrow.comm.process import usable_cores
 
 __all__ = ["CHECKS", "Check", "add_arguments", "examine", "look_at_mpi", "run"]
 
@@ -87,7 +87,7 @@ def examine(checks: Sequence[Check]) -> tuple[str, bool]:
 RANK = """
 import json, os
 from mpi4py import MPI
-from windrow.training.environment import usable_cores
+from windrow.comm.process import usable_cores
 cores = MPI.COMM_WORLD.allgather(usable_cores())
 if MPI.COMM_WORLD.rank == 0:
     os.write(1, json.dumps([MPI.Get_library_version().partition("\\n")[0], cores]).encode())

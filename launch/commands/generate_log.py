@@ -70,10 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
+    from windrow.comm.process import usable_cores
     from windrow.launch.settings import write_toml
     from windrow.recsys.log.synthetic.generate import generate_log, session_log_recipe
     from windrow.recsys.log.synthetic.options import recd
-    from windrow.training.environment import usable_cores
     from windrow.training.terminal import byte_size, duration, make_progress
 
     output: Path = arguments.output

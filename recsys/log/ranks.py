@@ -57,7 +57,7 @@ class Ranks:
         self.threads: int | None = None
         if world is not None and world.size > 1:
             from windrow.comm.hosts import ranks_on_this_machine
-            from windrow.training.environment import usable_cores
+            from windrow.comm.process import usable_cores
 
             self.threads = max(1, usable_cores() // ranks_on_this_machine(world))
 

@@ -7,10 +7,12 @@ import sys
 import time
 
 import pytest
+import torch
 
 from windrow.comm.connect import connect
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.launcher import free_port, launched_by_torchrun, launched_local_rank, launched_rank, launched_size
+from windrow.comm.process import usable_cores
 
 FAILING_JOB = """
 import time
@@ -59,6 +61,38 @@ def test_an_exit_that_was_asked_for_keeps_its_status_and_words(error, status, sa
     assert done.returncode == status
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+SETTINGS = """
+import os, sys
+import torch
+from windrow.comm.connect import connect
+os.environ.pop("OMP_NUM_THREADS", None)
+def says(**options):
+    with connect("mpi", deadline_s=60, **options) as world:
+        print("threads", torch.get_num_threads(), "shapes", os.environ.get("LRU_CACHE_CAPACITY"))
+says(keep_memory=False, threads=3)
+says()
+"""
+
+
+def test_ranks_share_the_cores_and_keep_freed_memory_unless_told_otherwise(monkeypatch):
+    monkeypatch.delenv("LRU_CACHE_CAPACITY", raising=False)
+    done, _ = run_job(2, SETTINGS)
+    share = max(1, usable_cores() // 2)
+    assert done.stderr == ""
+    assert sorted(done.stdout.splitlines()) == sorted(2 * ["threads 3 shapes None", f"threads {share} shapes 64"])
+
+
+def test_a_process_alone_computes_with_as_many_threads_as_before():
+    before = torch.get_num_threads()
+    try:
+        with connect("loopback", threads=before + 1, keep_memory=False):
+            assert torch.get_num_threads() == before + 1
+        with connect("loopback", keep_memory=False):
+            assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_rank_that_cannot_join_ends_all():

@@ -1,16 +1,10 @@
-"""windrow.launch.rank_process: options of a run, joining a job, what the process keeps in memory."""
-
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""windrow.launch.rank_process: options of a run, joining a job."""
 
 import pytest
 import torch
 
 from windrow.comm.errors import RecipeError
-from windrow.launch import rank_process
-from windrow.launch.rank_process import RunOptions, joined_job, threads_of_rank
+from windrow.launch.rank_process import RunOptions, joined_job
 
 
 def test_a_process_alone_is_a_job_of_one_rank() -> None:
@@ -24,119 +18,7 @@ def test_a_process_alone_is_a_job_of_one_rank() -> None:
         torch.set_num_threads(before)
 
 
-def test_threads_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_process, "usable_cores", lambda: 8)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert [threads_of_rank(RunOptions(), ranks) for ranks in (1, 3, 9)] == [8, 2, 1]
-    for given, threads in (("5", 5), ("6,2", 6), ("", 4), ("many", 4), ("0", 4)):
-        monkeypatch.setenv("OMP_NUM_THREADS", given)
-        assert threads_of_rank(RunOptions(), 2) == threads
-        assert threads_of_rank(RunOptions(threads=7), 2) == 7
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there() -> None:
     with pytest.raises(RecipeError, match="finds no GPU"), joined_job(RunOptions(device="cuda")):
         pass
-
-
-SCRIPT = """
-import resource, sys
-import torch
-from windrow.launch.rank_process import keep_freed_memory
-if sys.argv[1] == "keep":
-    assert keep_freed_memory()
-def faults():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-def take(times):
-    for _ in range(times):
-        torch.ones(9 << 20)
-# Aligned memory comes out of a larger free piece, and it takes a few of them, side by side, to make one.
-take(20)
-before = faults()
-take(6)
-print(faults() - before)
-"""
-
-
-def printed(script: str, argument: str) -> int:
-    """The number that a process of its own prints."""
-    # Another test may have trained in this process, which sets them.
-    settings = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
-    environment = {name: value for name, value in os.environ.items() if name not in settings}
-    command = [sys.executable, "-P", "-c", script, argument]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
-
-
-@pytest.mark.skipif(rank_process.platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
-def test_large_memory_is_taken_again_without_page_faults() -> None:
-    assert printed(SCRIPT, "keep") < printed(SCRIPT, "leave") / 2
-
-
-HUGE = """
-import sys
-from windrow.launch.rank_process import keep_freed_memory
-import torch
-if sys.argv[1] == "keep":
-    keep_freed_memory()
-rows = torch.zeros(64 << 20, dtype=torch.uint8)
-with open("/proc/self/smaps") as file:
-    print(sum(int(line.split()[1]) for line in file if line.startswith("AnonHugePages")))
-"""
-HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-
-
-@pytest.mark.skipif(
-    not HUGE_PAGES.is_file() or "[madvise]" not in HUGE_PAGES.read_text(),
-    reason="the system has no huge pages for those that ask",
-)
-@pytest.mark.skipif(rank_process.platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
-def test_large_memory_is_in_huge_pages() -> None:
-    assert printed(HUGE, "keep") > printed(HUGE, "leave") + (32 << 10)
-
-
-def test_says_so_where_the_library_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_process.platform, "libc_ver", lambda: ("", ""))
-    assert not rank_process.keep_freed_memory()
-
-
-SHAPES = """
-import ctypes, sys
-import torch
-from windrow.launch.rank_process import keep_freed_memory, keep_shapes
-from windrow.training import dense
-from windrow.training.dense import linear
-dense.onednn_is_faster = lambda: True
-class Counts(ctypes.Structure):
-    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
-    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
-library = ctypes.CDLL(None)
-library.mallinfo2.restype = Counts
-keep_freed_memory()
-if sys.argv[1] != "all":
-    keep_shapes(int(sys.argv[1]))
-weight = torch.randn(64, 64, requires_grad=True)
-def step(rows):
-    linear(torch.randn(rows, 64, requires_grad=True), weight, None).sum().backward()
-step(4000)
-before = library.mallinfo2().uordblks
-for number in range(100):
-    step(4001 + number)
-print(library.mallinfo2().uordblks - before)
-"""
-
-
-@pytest.mark.skipif(rank_process.platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
-def test_nothing_is_kept_of_shapes_that_do_not_come_again() -> None:
-    kept = printed(SHAPES, "all")
-    if kept < 1 << 20:
-        pytest.skip("multiplications on this processor keep nothing of their shapes")
-    assert printed(SHAPES, str(rank_process.GRAPH_SHAPES)) < kept / 4
-    assert printed(SHAPES, "10") < kept / 2
-
-
-def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = {"LRU_CACHE_CAPACITY": "77"}
-    monkeypatch.setattr(rank_process.os, "environ", environment)
-    rank_process.keep_shapes(0)
-    assert environment == {"LRU_CACHE_CAPACITY": "77", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "0"}
