@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from windrow.gnn.cache_choice import Sampling
     from windrow.gnn.epoch_estimate import StepWork
     from windrow.gnn.partitioned import PartitionedGraph
-    from windrow.launch.recipe import AnyRecipe, Recipe
+    from windrow.launch.recipe import Recipe
     from windrow.launch.recommendation_recipe import RecommendationRecipe
     from windrow.recsys.log.store import LogStore
     from windrow.recsys.tables.choose import ChosenForm
@@ -38,7 +38,6 @@ __all__ = [
     "fit_tables",
     "load_log_recipe",
     "network_of",
-    "recipe_to_compute",
     "refuse_form_alone",
     "step_work",
     "write_json",
@@ -170,15 +169,6 @@ def load_log_recipe(arguments: argparse.Namespace) -> "RecommendationRecipe":
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
 
     return load_recommendation_recipe(arguments.recipe, arguments.overrides)
-
-
-def recipe_to_compute(path: Path, overrides: Sequence[str]) -> "AnyRecipe":
-    """Load a recipe, and let this process reuse memory; before anything is computed."""
-    from windrow.comm.process import keep_freed_memory
-    from windrow.launch.recipe import load_any_recipe
-
-    keep_freed_memory()
-    return load_any_recipe(path, overrides)
 
 
 def write_json(path: Path | None, value: object) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_log, add_overrides, add_run, recipe_to_compute, write_json
+from windrow.launch.commands.arguments import add_log, add_overrides, add_run, write_json
 from windrow.training.run_folder import open_run_folder
 
 __all__ = ["add_arguments", "run"]
@@ -34,9 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
     with ending_all_ranks():
         folder = open_run_folder(arguments.run_folder)
         from windrow.launch.log_prediction import evaluate
+        from windrow.launch.recipe import load_any_recipe
         from windrow.training.terminal import table
 
-        recipe = recipe_to_compute(folder.recipe_file, arguments.overrides)
+        recipe = load_any_recipe(folder.recipe_file, arguments.overrides)
     figures = evaluate(recipe, folder, checkpoint=arguments.checkpoint, files=arguments.files)
     if launched_rank() == 0:
         measured = [

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_log, add_overrides, add_run, recipe_to_compute
+from windrow.launch.commands.arguments import add_log, add_overrides, add_run
 from windrow.launch.recipe_file import read_recipe
 from windrow.training.run_folder import RunFolder, open_run_folder
 
@@ -94,9 +94,9 @@ def run(arguments: argparse.Namespace) -> int:
         is_graph = "graph" in read_recipe(folder.recipe_file, arguments.overrides)
         _check(arguments, folder, splits, is_graph=is_graph)
         from windrow.launch import log_prediction, prediction
-        from windrow.launch.recipe import Recipe
+        from windrow.launch.recipe import Recipe, load_any_recipe
 
-        recipe = recipe_to_compute(folder.recipe_file, [*arguments.overrides, *_evaluation(arguments)])
+        recipe = load_any_recipe(folder.recipe_file, [*arguments.overrides, *_evaluation(arguments)])
         out = arguments.out or (folder.hidden_file if arguments.hidden else folder.predictions_file)
     if isinstance(recipe, Recipe):
         result = prediction.predict(

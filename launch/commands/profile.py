@@ -11,7 +11,7 @@ from pathlib import Path
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_recipe, recipe_to_compute, write_json
+from windrow.launch.commands.arguments import add_recipe, write_json
 from windrow.launch.recipe_file import read_recipe
 
 __all__ = ["add_arguments", "run"]
@@ -41,9 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
             raise RecipeError(f"--steps {arguments.steps}: expected at least 1")
         read_recipe(arguments.recipe, arguments.overrides)
         from windrow.launch.profiling import profile
+        from windrow.launch.recipe import load_any_recipe
         from windrow.training.terminal import table
 
-        recipe = recipe_to_compute(arguments.recipe, arguments.overrides)
+        recipe = load_any_recipe(arguments.recipe, arguments.overrides)
     found = profile(recipe, steps=arguments.steps)
     if launched_rank() == 0:
         print(found["about"], table(found["stages"]), "\n".join(found["advice"]), sep="\n\n", flush=True)

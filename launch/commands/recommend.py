@@ -11,7 +11,7 @@ from typing import Any
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_overrides, add_run, recipe_to_compute
+from windrow.launch.commands.arguments import add_overrides, add_run
 from windrow.training.run_folder import open_run_folder
 
 __all__ = ["add_arguments", "run"]
@@ -41,9 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
     with ending_all_ranks():
         folder = open_run_folder(arguments.run_folder)
         from windrow.launch.log_prediction import recommend
+        from windrow.launch.recipe import load_any_recipe
         from windrow.launch.recommendation_recipe import RecommendationRecipe
 
-        recipe = recipe_to_compute(folder.recipe_file, arguments.overrides)
+        recipe = load_any_recipe(folder.recipe_file, arguments.overrides)
         if not isinstance(recipe, RecommendationRecipe):
             raise RecipeError(f"{folder.path} is the run of a graph: see windrow predict")
         users = None if arguments.users is None else _users(arguments.users, recipe.interactions.user_column)

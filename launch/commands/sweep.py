@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_recipe, add_shortest, recipe_to_compute, write_json, writing
+from windrow.launch.commands.arguments import add_recipe, add_shortest, write_json, writing
 from windrow.launch.recipe_file import read_recipe
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _recipes(arguments: argparse.Namespace) -> "dict[str, AnyRecipe]":
     path, overrides = arguments.recipe, arguments.overrides
     if arguments.tries and arguments.shortest != "fp32":
         raise RecipeError("--shortest chooses what is tried, and --try names it: give one of the two")
-    recipe = recipe_to_compute(path, overrides)
+    recipe = load_any_recipe(path, overrides)
     found = {AS_IT_IS: recipe}
     for text in arguments.tries:
         found[text] = load_any_recipe(path, [*overrides, *filter(None, map(str.strip, text.split(";")))])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_overrides, recipe_to_compute
+from windrow.launch.commands.arguments import add_overrides
 from windrow.launch.recipe_file import read_recipe
 from windrow.training.run_folder import open_run_folder
 
@@ -67,9 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
     with ending_all_ranks():
         path = _recipe_path(arguments)
         read_recipe(path, arguments.overrides)
+        from windrow.launch.recipe import load_any_recipe
         from windrow.launch.training import train
 
-        recipe = recipe_to_compute(path, arguments.overrides)
+        recipe = load_any_recipe(path, arguments.overrides)
     result = train(recipe, resume=arguments.resume, run_folder=arguments.run_folder, trace=arguments.trace)
     if launched_rank() == 0:
         print("\n".join(summary_lines(result)), flush=True)
