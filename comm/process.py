@@ -8,8 +8,6 @@ import ctypes
 import os
 import platform
 
-import numpy as np
-
 __all__ = ["keep_freed_memory", "threads_of_rank", "usable_cores"]
 
 
@@ -69,6 +67,8 @@ def keep_freed_memory() -> bool:
     # No memory maps of its own for a large piece, no return of the heap's end, and a heap that grows in large steps.
     settings = ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1), (M_TOP_PAD, _GROWTH_BYTES))
     taken = all(mallopt(name, value) == 1 for name, value in settings)
+    import numpy as np  # Here, since the command line refuses what is wrong before heavy libraries are loaded.
+
     # NumPy asks for huge pages, where rows at random places are found faster, for an array that nobody writes. The heap
     # has its addresses from now on, and what comes there keeps the pages.
     with contextlib.suppress(MemoryError):
