@@ -69,8 +69,8 @@ def connect(
         threads: that PyTorch computes with on this rank. 0: what OMP_NUM_THREADS says, else an equal share of the cores
             that the ranks of this machine may use; a process alone stays as it is.
         keep_memory: keep large memory that is freed for the next step, until this process ends, which spares nearly
-            half of the time of full-graph training on CPUs. Settings of the C library (glibc alone has them) and, in the
-            environment, of oneDNN, which reads them at its first multiplication.
+            half of the time of full-graph training on CPUs. It is a setting of the C library (glibc alone has it) and,
+            in the environment, of oneDNN, which reads it at its first multiplication.
 
     Yields:
         The world. It is closed when the block ends. When the block raises, in a job of more than one rank, the
