@@ -67,11 +67,9 @@ JOBS = (
 
 def work(task: Mapping[str, Any]) -> object:
     """Be one rank of a job, as ``windrow train`` is."""
-    from windrow.comm.process import keep_freed_memory
     from windrow.launch.recipe import load_any_recipe
     from windrow.launch.training import train
 
-    keep_freed_memory()
     recipe = load_any_recipe(Path(task["recipe"]), task["settings"])
     return str(train(recipe, run_folder=Path(task["folder"])).run_folder)
 

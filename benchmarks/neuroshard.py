@@ -38,7 +38,6 @@ from windrow import recsys
 from windrow.comm.connect import connect
 from windrow.comm.errors import PlanError
 from windrow.comm.links import Links, NetworkDescription, described_links
-from windrow.comm.process import keep_freed_memory
 from windrow.comm.world import World
 from windrow.partition.tables.access import draw_rows
 from windrow.partition.tables.cost_model import ComputeModel
@@ -300,7 +299,6 @@ def work(task: Mapping[str, Any]) -> object:
     torch.set_num_threads(1)
     if task["what"] != "measured":
         return {"exact": try_all, "simulated": simulate}[task["what"]](task)
-    keep_freed_memory()
     tasks = draw_tasks(
         draw_tables(856, 0, most_rows=MEASURED_ROWS),
         sizes=MEASURED_TABLES,

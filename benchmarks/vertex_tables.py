@@ -7,10 +7,10 @@ Test items are searched among all items that a user has not been trained with, a
                  on 2 ranks (`windrow.gnn.FullGraphLinkTask`). Each pair of a step is to score higher than the user with
                  8,192 items, drawn for the step: a sampled softmax of dot products (Wu et al., On the Effectiveness of
                  Sampled Softmax Loss for Item Recommendation, TOIS 2024), which learns in far fewer steps than the
-                 paper's pairwise loss. Pairs are weighted by the fourth root of one over
-                 how many the user has: the paper's code draws users, not pairs. Settings were chosen by recall and ndcg
-                 of a tenth of the training pairs, by a plain loop that had not seen them; but that drawn items may be
-                 some that the user has been to, by the test items.
+                 paper's pairwise loss. Pairs are weighted by the fourth root of one over how many the user has: the
+                 paper's code draws users, not pairs. Settings were chosen by recall and ndcg of a tenth of the training
+                 pairs, by a plain loop that had not seen them; but that drawn items may be some that the user has been
+                 to, by the test items.
                  Published: recall@20 0.1830, ndcg@20 0.1554 (He et al., LightGCN, SIGIR 2020).
     compressed   Coauthor Physics without its features: GraphSAGE tells classes from learnt rows of 64 numbers, dense
                  ones and some in 12 % of the memory, codes of clusters counted: what vertices of a cluster have in

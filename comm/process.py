@@ -8,7 +8,7 @@ import ctypes
 import os
 import platform
 
-__all__ = ["keep_freed_memory", "threads_of_rank", "usable_cores"]
+__all__ = ["core_share", "keep_freed_memory", "threads_of_rank", "usable_cores"]
 
 
 def usable_cores() -> int:
@@ -16,6 +16,11 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def core_share(ranks_here: int) -> int:
+    """Cores for each of the ranks that share this machine, at least one."""
+    return max(1, usable_cores() // ranks_here)
 
 
 def threads_of_rank(asked: int, ranks_here: int) -> int:
@@ -29,7 +34,7 @@ def threads_of_rank(asked: int, ranks_here: int) -> int:
     """
     of_openmp = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     asked = asked or (int(of_openmp) if of_openmp.isdecimal() else 0)
-    return asked or max(1, usable_cores() // ranks_here)
+    return asked or core_share(ranks_here)
 
 
 # Numbers of glibc's <malloc.h>.

@@ -22,7 +22,7 @@ from windrow.comm.hosts import gather_hosts, ranks_on_this_machine
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.link_probe import ProbeOptions, measure_links
 from windrow.comm.meter import Tracer
-from windrow.comm.process import usable_cores
+from windrow.comm.process import core_share
 from windrow.comm.world import World
 from windrow.gnn.full_graph import FullGraphTask
 from windrow.gnn.task import GraphTask
@@ -109,12 +109,12 @@ def profile(recipe: AnyRecipe, *, steps: int = 20) -> dict[str, Any]:
             network_s=network_s,
             beside={"sample"} if isinstance(recipe, Recipe) and recipe.pipeline.depth else set(),
         )
-        cores = max(1, usable_cores() // ranks_on_this_machine(world))
+        cores = core_share(ranks_on_this_machine(world))
         work_s = [one.seconds - sum(one.waiting_seconds.values()) for one in costs]
         advice = advise(rows, recipe, threads=torch.get_num_threads(), cores=cores)
-        core_share = processor_s / work_s[world.rank]
-        if core_share < UNDISTURBED:
-            advice.insert(0, f"other programs took {1 - core_share:.0%} of a core: measure on an idle machine")
+        computing_share = processor_s / work_s[world.rank]
+        if computing_share < UNDISTURBED:
+            advice.insert(0, f"other programs took {1 - computing_share:.0%} of a core: measure on an idle machine")
         rank = int(np.argmax(work_s))
         work = ", ".join(f"{1e3 * seconds / steps:.3g}" for seconds in work_s)
         shown = f" on rank {rank}, which others wait for (ms of work by rank: {work})" if world.size > 1 else ""

@@ -57,9 +57,9 @@ class Ranks:
         self.threads: int | None = None
         if world is not None and world.size > 1:
             from windrow.comm.hosts import ranks_on_this_machine
-            from windrow.comm.process import usable_cores
+            from windrow.comm.process import core_share
 
-            self.threads = max(1, usable_cores() // ranks_on_this_machine(world))
+            self.threads = core_share(ranks_on_this_machine(world))
 
     def everyone(self, value: Value) -> list[Value]:
         """What each rank has for all, in rank order."""

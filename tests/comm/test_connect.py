@@ -64,7 +64,7 @@ def test_an_exit_that_was_asked_for_keeps_its_status_and_words(error, status, sa
 
 
 SETTINGS = """
-import os, sys
+import os
 import torch
 from windrow.comm.connect import connect
 os.environ.pop("OMP_NUM_THREADS", None)
