@@ -12,7 +12,7 @@ matching rate, with the largest cache: one that knows the next minibatches (``ca
 bits and sums in bf16. Kaler et al. (MLSys 2023) measured
 11.58, 5.80, 3.15 (alpha .32) and 3.06 s on 8 hosts. Processors compute far slower than their GPUs, so the same share of
 communication is met at a lower rate of links: the one at which the first variant takes about 3.8 times as long as full
-replication is found from the bytes of an epoch and its time at 10 Gbit/s. In their first variant more than links is
+replication is found from the bytes of an epoch and its time at 2.5 Gbit/s. In their first variant more than links is
 waited for (slicing, copies to the GPU), which a pipeline hides even where nothing is cached; here nothing else is. So
 waits are also measured at the rate at which the pipeline alone takes as long as theirs: 1.9 times full replication.
 
@@ -88,7 +88,7 @@ SECOND = (FIRST, FINAL, WINDOWED, *FEW_BITS.values(), FULL)
 JOBS = (tuple(name for name in SETTINGS if name not in {WINDOWED, *FEW_BITS.values()}), SECOND)
 """Variants of a job: all of them together take more than 24 GiB. The second one trains at the matching rates alone."""
 SLOWEST_MBIT = 10
-FASTEST, MATCHING, MATCHING_PIPELINED, MIDDLE = "10gbit", "matching", "matching_pipelined", "1gbit"
+FASTEST, MATCHING, MATCHING_PIPELINED, MIDDLE = "2.5gbit", "matching", "matching_pipelined", "1gbit"
 AT_PUBLISHED = {
     MATCHING: f"the first takes {PUBLISHED_SHARE} of full replication",
     MATCHING_PIPELINED: f"the pipeline takes {PUBLISHED_PIPELINED} of full replication",
@@ -361,7 +361,7 @@ def measure(program: Program) -> Findings:
 
 
 def measure_part(program: Program, part: str) -> Findings:
-    """Time everything at 10 Gbit/s, at the rate that matches the published share, and at that of the part."""
+    """Time everything at 2.5 Gbit/s, at the rate that matches the published share, and at that of the part."""
     scale = SCALES[part, program.short]
     figures: dict[str, float] = {}
     aims: dict[str, Aim] = {}
