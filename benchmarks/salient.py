@@ -320,7 +320,7 @@ def matching_rate(full_seconds: float, row_bytes: float, sum_bytes: float) -> st
     """
     more = row_bytes + sum_bytes - PUBLISHED_SHARE * sum_bytes / 2
     megabits = 8e-6 * FRAMES * more / ((PUBLISHED_SHARE - 1) * full_seconds)
-    return f"{max(SLOWEST_MBIT, round(megabits))}mbit"
+    return rate_of(megabits)
 
 
 def pipelined_rate(rate: str, seconds: Mapping[str, float]) -> str:
@@ -330,7 +330,12 @@ def pipelined_rate(rate: str, seconds: Mapping[str, float]) -> str:
     proportion to the rate.
     """
     more = seconds[PIPELINE] / seconds[FULL] / PUBLISHED_PIPELINED
-    return f"{max(SLOWEST_MBIT, round(more * int(rate.removesuffix('mbit'))))}mbit"
+    return rate_of(more * int(rate.removesuffix("mbit")))
+
+
+def rate_of(megabits: float) -> str:
+    """As links take it: whole megabits a second, and no fewer than a run has time for."""
+    return f"{max(SLOWEST_MBIT, round(megabits))}mbit"
 
 
 def key(variant: str) -> str:
