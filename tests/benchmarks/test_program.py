@@ -65,9 +65,10 @@ def measure(program):
         tasks = [{"pid": str(program.script.with_name("pid"))}, {"stops": str(program.script.with_name("stopped"))}]
         program.in_processes(tasks, threads=1)
     # Some runs do without ranks, whose start takes seconds.
-    compared = {"2 ranks": comparison_from_json(program.on_ranks(2, {}))} if program.options.number >= 4 else {}
-    task = {"stops": str(program.script.with_name("stopped"))} if program.options.number == 98 else {}
-    threads = program.in_process({"thread": True, **task}, threads=3)
+    compared = {"2 ranks": comparison_from_json(program.on_ranks(2, {}))} if program.options.number == 5 else {}
+    threads = program.in_process({"thread": True}, threads=3)
+    if program.options.number == 98:
+        program.in_process({"stops": str(program.script.with_name("stopped")), "thread": True}, threads=3)
     figures = {"number_count": program.options.number, "threads_count": int(threads)}
     aims = {"large": Aim("number >= 4", program.options.number >= 4)}
     rows = [{"short": program.short, "part": part} for part in program.chosen(["many", "few"], short=1)]

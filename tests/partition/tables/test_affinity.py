@@ -5,7 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from windrow.comm.links import NetworkDescription, described_links
@@ -58,8 +58,10 @@ def test_the_best_exchange_is_found(seed):
         counted_local(Plan(tuple(replace(s, rank=order[s.rank]) for s in shards)), lookups)
         for order in permutations(range(RANKS))
     )
-    enough = best - counted_local(plan, lookups) > 0.01 * sum(weight for *_, weight in lookups.values())
-    assert counted_local(found, lookups) == pytest.approx(best if enough else counted_local(plan, lookups))
+    planned = counted_local(plan, lookups)
+    beyond = best - planned - 0.01 * sum(weight for *_, weight in lookups.values())
+    assume(abs(beyond) > 1e-9)  # Of a gain that is just enough rounding decides.
+    assert counted_local(found, lookups) == pytest.approx(best if beyond > 0 else planned)
     bundles = {frozenset((s.table, s.rows) for s in plan.shards_on(rank)) for rank in range(RANKS)}
     assert {frozenset((s.table, s.rows) for s in found.shards_on(rank)) for rank in range(RANKS)} == bundles
 
