@@ -65,7 +65,7 @@ TYPED_MODEL = ModelOptions(kind="rgcn", hidden=128, num_layers=len(TYPED_FANOUTS
 LEARNING_RATE = 0.003
 SEED = 7
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-RATE, OTHER_RATES = "1gbit", ("100mbit", "2.5gbit")
+RATE, OTHER_RATES = "1gbit", ("100mbit", salient.FASTEST)
 RATE_OF_WAITS = "30mbit"
 """At which `salient.py --only waits`, in short, takes about as long as published without pipeline and cache."""
 WINDROW, PARTED, PLAIN = "windrow", "windrow, topology partitioned", "windrow, no cache, no pipeline"

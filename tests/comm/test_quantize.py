@@ -237,12 +237,12 @@ def special_messages():
     """Rows of many sizes and kinds, in all bits, with refused ones at the end."""
     random = torch.Generator().manual_seed(5)
     found = []
-    count = 8
-    for width in (1, 3, 8, 13, 64, 602, 5124):
-        rows = torch.randn(count, width, generator=random) * torch.logspace(-40, 37, count)[:, None]
+    for width in (1, 3, 8, 13, 40, 64, 98, 602, 5124):
+        rows = torch.randn(12, width, generator=random) * torch.logspace(-40, 37, 12)[:, None]
         rows[2], rows[3], rows[4], rows[5, ::2] = 0.1, -0.0, -LARGEST, 0
+        count = 16
         bits = torch.tensor(WIDTHS_IN_BITS, dtype=torch.uint8)[torch.randint(4, (count,), generator=random)]
-        positions = torch.randint(count, (count,), generator=random)
+        positions = torch.randint(12, (count,), generator=random)
         row_ids = torch.randint(-(2**63), 2**63 - 1, (count,), generator=random)
         found.append((rows, positions, bits, row_ids, torch.randperm(count, generator=random)))
     for value in (math.nan, -math.inf, 3e38):

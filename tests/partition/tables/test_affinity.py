@@ -5,7 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from windrow.comm.links import NetworkDescription, described_links
@@ -45,6 +45,7 @@ def counted_local(plan, lookups):
 
 
 @given(seed=st.integers(0, 10_000))
+@example(seed=2359)
 def test_the_best_exchange_is_found(seed):
     specs, lookups, shards = [], {}, []
     for number, (name, dim) in enumerate((("user", 8), ("item", 4))):
@@ -60,8 +61,9 @@ def test_the_best_exchange_is_found(seed):
     )
     planned = counted_local(plan, lookups)
     beyond = best - planned - 0.01 * sum(weight for *_, weight in lookups.values())
-    assume(abs(beyond) > 1e-9)  # Of a gain that is just enough rounding decides.
-    assert counted_local(found, lookups) == pytest.approx(best if beyond > 0 else planned)
+    # Of a gain that is just enough rounding decides.
+    allowed = [best] * (beyond > -1e-9) + [planned] * (beyond < 1e-9)
+    assert counted_local(found, lookups) in [pytest.approx(one) for one in allowed]
     bundles = {frozenset((s.table, s.rows) for s in plan.shards_on(rank)) for rank in range(RANKS)}
     assert {frozenset((s.table, s.rows) for s in found.shards_on(rank)) for rank in range(RANKS)} == bundles
 
