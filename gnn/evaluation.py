@@ -20,7 +20,7 @@ from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import Fanout
 from windrow.gnn.types import GraphTypes, edge_type_text
 from windrow.training.embedding import EmbeddingModule
-from windrow.training.task import Metric, Metrics
+from windrow.training.task import Metric, Metrics, measured
 
 __all__ = [
     "EvaluationOptions",
@@ -236,7 +236,7 @@ def measure_split(
     all_ids = torch.cat(world.all_gather(own_ids, stage="evaluation ids"))
     all_outputs = torch.cat(world.all_gather(own_outputs, stage="evaluation logits"))
     labels = graph.labels_of(all_ids)
-    values = {name: float(metric(all_outputs, labels)) for name, metric in metrics.items()}
+    values = measured(metrics, all_outputs, labels)
     # Machines may differ in the last bit, and ranks must agree on when to stop.
     return world.broadcast_object(values, root=0, stage="evaluation")
 

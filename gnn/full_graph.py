@@ -463,6 +463,7 @@ class FullGraphTask(WholeGraphTask[None]):
     ) -> None:
         super().__init__(graph, options, num_layers=num_layers, links=links, embedding=embedding)
         self.samples_per_epoch = len(graph.train_ids)
+        self.has_validation = len(graph.validation_ids) > 0
         graph.labels_of(graph.train_ids[:0])  # Refuses a graph that has none.
         self._loss = loss
         self._metrics = metrics

@@ -38,6 +38,7 @@ class _LearnsLinks:
     """What tasks share whose samples are links."""
 
     metric = "mrr"
+    has_validation: bool
     shown_figures: Mapping[str, str]
 
     def _use_links(self, graph: PartitionedGraph, links: Links, options: LinkKeywords) -> None:
@@ -45,6 +46,7 @@ class _LearnsLinks:
         self._objective = LinkObjective(graph, links, **options)
         self.fingerprint = self._objective.fingerprint
         self.samples_per_epoch = self._objective.num_links
+        self.has_validation = links.validation.numel() > 0
         self.shown_figures = {f"test hits@{self._objective.k}": f"test hits@{self._objective.k}"}
 
     def global_batch_size(self, epoch: int, step: int) -> int:

@@ -410,6 +410,7 @@ class NodeTask(GraphTask):
         )
         graph.labels_of(graph.train_ids[:0])  # Refuses a graph that has none.
         self.samples_per_epoch = len(graph.train_ids)
+        self.has_validation = len(graph.validation_ids) > 0
         self._loss = loss
         self._metrics = metrics
 

@@ -28,7 +28,7 @@ from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.comm.world import World
 from windrow.recsys.log.options import LabelKind
 from windrow.recsys.recommender import BatchSource, PrefetchedModel, pipelined
-from windrow.training.task import Metrics
+from windrow.training.task import Metrics, measured
 
 __all__ = [
     "METRICS_OF",
@@ -104,7 +104,7 @@ class ClickEvaluator:
         if metric not in ("auto", *known):
             raise RecipeError(f"metric = {metric!r} is none of {label_kind} labels: choose from {', '.join(known)}")
         self.metric: str = next(iter(metrics)) if metrics else known[0] if metric == "auto" else metric
-        self.higher_is_better = metrics is not None or self.metric in HIGHER_IS_BETTER
+        self.higher_is_better = bool(metrics) or self.metric in HIGHER_IS_BETTER
         self._labels = tuple(labels)
         self._measure_label = measure_clicks if label_kind == "binary" else measure_real
         self._world = world
@@ -137,9 +137,9 @@ class ClickEvaluator:
         # The first is empty, of a shape that goes with any other.
         own = [torch.cat(parts) for parts in (outputs, labels)]
         del outputs, labels
-        if self._metrics is not None:
+        if self._metrics:
             everyone = [torch.cat(self._world.all_gather(part, stage="evaluation")) for part in own]
-            return {name: float(metric(*everyone)) for name, metric in self._metrics.items()}
+            return measured(self._metrics, *everyone)
         count = len(self._labels)
         columns = zip(self._labels, *(part.reshape(-1, count).unbind(1) for part in own), strict=True)
         found = {

@@ -676,23 +676,21 @@ class ServedModel:
     def _batch(self, rows: Any) -> Batch:
         import pyarrow as pa
 
-        if isinstance(rows, Mapping):
-            rows = pa.table(dict(rows))
-        elif not isinstance(rows, pa.Table):
-            rows = pa.Table.from_pandas(rows, preserve_index=False)
+        try:
+            if isinstance(rows, Mapping):
+                rows = pa.table(dict(rows))
+            elif not isinstance(rows, pa.Table):
+                rows = pa.Table.from_pandas(rows, preserve_index=False)
+        except (AttributeError, TypeError, pa.ArrowException) as error:
+            raise DataError(f"the request is no table ({error}): give lists of one value a sample by column") from error
         if not rows.num_rows:
             raise DataError("no samples to predict")
         (batch,) = rows.combine_chunks().to_batches()
-        block = RawBlock(
-            batch=batch,
-            file=Path("request"),
-            columns_in_file=tuple(rows.schema.names),
-            unit="row",
-            first=0,
-            file_share=1.0,
+        names = tuple(rows.schema.names)
+        block = RawBlock(batch=batch, file=Path("request"), columns_in_file=names, unit="row", first=0, file_share=1.0)
+        staged = pa.RecordBatch.from_pydict(
+            {use.name: conformed(block, use, "", self._rules)[1] for use in self._columns}
         )
-        columns = {use.name: conformed(block, use, "", self._rules)[1] for use in self._columns}
-        staged = pa.RecordBatch.from_pydict(columns)
         # Of its own, since it counts what it maps.
         mapper = SampleMapper(self._rules, self._vocabularies, self._log.manifest.moments)
         group = decoded(pa.Table.from_batches([mapper.map(staged, "served")]), self._choice)

@@ -129,6 +129,7 @@ class RecommendationTask(Task[Lookups]):
         self.evaluator = evaluator
         self.metric = "" if evaluator is None else evaluator.metric
         self.higher_is_better = evaluator is None or evaluator.higher_is_better
+        self.has_validation = evaluator is not None
 
     def start(self) -> None:
         """Find the tables of the model.
@@ -261,6 +262,7 @@ class ClickTask(RecommendationTask):
             memory_bytes=options.reader_memory_bytes,
         )
         self._use(source, self._evaluator_of(self._log))
+        self.has_validation = "validation" in self._log.splits and self._log.split("validation").rows > 0
         super().start()
 
     def evaluate(
@@ -361,7 +363,7 @@ class ClickTask(RecommendationTask):
         if not log.labels:
             raise DataError(f"{log.path} has no labels: the files that it was prepared from lack their columns")
         for split in ("validation", "test"):
-            if split in log.splits and self._metrics is None:
+            if split in log.splits and not self._metrics:
                 entry = log.split(split)
                 for positives in entry.positives:
                     check_split_can_be_scored(split, entry.rows, positives)

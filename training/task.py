@@ -21,7 +21,7 @@ from windrow.training.embedding import EmbeddingModule
 from windrow.training.schedule import ScheduleOptions
 from windrow.training.shard_files import StoredTables
 
-__all__ = ["Loss", "Metric", "Metrics", "Setup", "Task", "TrainingOptions", "device_of", "summed_loss"]
+__all__ = ["Loss", "Metric", "Metrics", "Setup", "Task", "TrainingOptions", "device_of", "measured", "summed_loss"]
 
 Loss: TypeAlias = Callable[..., Tensor]
 """``loss(output, labels)`` of the rows of one rank: their mean, a scalar, or one value for each row, [n]."""
@@ -104,6 +104,8 @@ class Task(ABC, Generic[Minibatch]):
     """What chooses the best epoch: a key of the values that `evaluate` gives for a split."""
     higher_is_better: bool = True
     """Whether that metric should rise."""
+    has_validation: bool = True
+    """Whether `evaluate` gives values of validation, which choose the best epoch; known after `start`."""
     shown_figures: Mapping[str, str] = {}
     """Values of an epoch that get a column of the printed table, beside the metric, with its header."""
     fingerprint: str
@@ -290,7 +292,8 @@ def summed_loss(loss: Loss, output: Any, labels: Tensor, weights: Tensor | None 
     """The sum over rows of a user's loss, each row's multiplied by its weight, where there are weights [n].
 
     Raises:
-        RecipeError: it returns neither a scalar nor a value for each row; or a scalar, where rows have weights.
+        RecipeError: it returns neither a scalar nor a value for each row; or a scalar, where rows have weights; or
+            what has no gradient.
     """
     found: Any = loss(output, labels)
     if not isinstance(found, Tensor) or found.dim() > 1 or (found.dim() == 1 and len(found) != len(labels)):
@@ -298,8 +301,25 @@ def summed_loss(loss: Loss, output: Any, labels: Tensor, weights: Tensor | None 
         raise RecipeError(
             f"the loss has {shape} for {len(labels)} rows: return their mean (a scalar tensor), or one value for each"
         )
+    if not found.requires_grad and getattr(output, "requires_grad", False):
+        raise RecipeError("the loss has no gradient: compute it from the output without detach, item or no_grad")
     if weights is None:
         return found * len(labels) if found.dim() == 0 else found.sum()
     if found.dim() == 0:
         raise RecipeError("the loss is a mean over rows, but rows have weights: return one value for each row")
     return found @ weights
+
+
+def measured(metrics: Metrics, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+    """What metrics give for rows: RecipeError where it is no single number."""
+    values = dict[str, float]()
+    for name, metric in metrics.items():
+        found: Any = metric(outputs, labels)
+        try:
+            values[name] = float(found)
+        except (TypeError, ValueError, RuntimeError):
+            what = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else repr(found)
+            raise RecipeError(
+                f"metric {name!r} gives {what} for {len(labels)} rows: return one number for all of them"
+            ) from None
+    return values

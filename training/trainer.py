@@ -468,6 +468,10 @@ class _Run:
                 f"checkpoint_every_steps = {options.checkpoint_every_steps}: must be a multiple of training.accumulate "
                 f"= {accumulate}, or gradients that wait would be lost"
             )
+        if options.patience and not self._task.has_validation:
+            raise RecipeError(
+                f"patience = {options.patience} without a validation split: give it samples, or set patience to 0"
+            )
         self._stopping = EarlyStopping(patience=options.patience, higher_is_better=self._task.higher_is_better)
         # Of the epoch that is under way: what was done of it before this process began.
         self._first_step = 0

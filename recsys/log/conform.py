@@ -3,7 +3,7 @@
 label     number or truth value     -> float32, 0 or 1
 real      number, or text of one    -> float32, finite
 weight    number, or text of one    -> float32, finite, 0 or more
-number    number, or text of one    -> float32; nothing or NaN: null
+number    number, or text of one    -> float64, no larger than float32 can hold; nothing or NaN: null
 id        whole number or text      -> int64 or string; nothing or empty text: null
 ids       list, or text with marks  -> list of int64 or string; nothing: null
 weights   list of numbers, or text  -> list of float32
@@ -116,10 +116,13 @@ def _number(column: Column) -> Any:
     is_number = types.is_integer, types.is_floating, types.is_decimal, types.is_null
     if not any(is_kind(values.type) for is_kind in is_number):
         raise column.refuse_type("numbers")
-    numbers = values.cast("float32", safe=False)
-    column.refuse_first(compute.is_inf(numbers), "is {}: expected a number that float32 can hold")
+    column.refuse_first(
+        compute.is_inf(values.cast("float32", safe=False)), "is {}: expected a number that float32 can hold"
+    )
+    # Times and amounts differ in digits that float32 has not; what is to be standard is rounded after that.
+    numbers = values.cast("float64" if column.use.kind == "number" else "float32", safe=False)
     # NaN is how many tools write a missing number.
-    numbers = compute.if_else(compute.is_nan(numbers), pa.scalar(None, pa.float32()), numbers)
+    numbers = compute.if_else(compute.is_nan(numbers), pa.scalar(None, numbers.type), numbers)
     if column.use.kind == "number":
         return numbers
     expected = "0 or 1" if column.use.kind == "label" else "a number"

@@ -248,8 +248,8 @@ def prepare(
     store: Path | str | None = None,
     *,
     label: str | Sequence[str] = "label",
-    dense: Sequence[str] = (),
-    features: Sequence[str] | Mapping[str, FeatureOptions],
+    dense: str | Sequence[str] = (),
+    features: str | Sequence[str] | Mapping[str, FeatureOptions],
     split: LogSplitOptions | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -262,9 +262,9 @@ def prepare(
         paths: files, or patterns with * and ?.
         store: folder to write; None: ``stores/NAME`` after the first file.
         label: column, or several.
-        dense: columns of dense values.
-        features: columns of ids, single or lists (in Parquet), each with a vocabulary of its own; or the options of
-            each feature by name.
+        dense: column of dense values, or several.
+        features: column of ids, or several, single or lists (in Parquet), each with a vocabulary of its own; or the
+            options of each feature by name.
         split: which samples train, validate and test; None: 80, 10 and 10 percent at random.
         overwrite: replace an existing store.
         progress: told how far it is.
@@ -288,13 +288,14 @@ def prepare(
     files = resolve_files(tuple(Path(path).absolute() for path in given))
     log_format = options.pop("format", "parquet" if files[0].suffix in (".parquet", ".pq") else "csv")
     if not isinstance(features, Mapping):
+        features = (features,) if isinstance(features, str) else features
         lists = _list_columns(files[0]) if log_format == "parquet" else frozenset()
         features = {column: FeatureOptions(multi_hot=column in lists) for column in features}
     log = LogOptions(
         paths=tuple(files),
         format=log_format,
         label=label if isinstance(label, str) else tuple(label),
-        dense=tuple(dense),
+        dense=(dense,) if isinstance(dense, str) else tuple(dense),
         features=features,
         **options,
     )

@@ -282,6 +282,9 @@ def _read_parquet(files: Sequence[Path], columns: Mapping[str, TextType]) -> Ite
         with open_parquet(file) as opened:
             if opened.metadata.num_rows == 0:
                 raise DataError(f"{file} has no rows: write it again, or leave it out of paths")
+            names = opened.schema_arrow.names
+            if repeated := sorted({name for name in names if name in columns and names.count(name) > 1}):
+                raise DataError(f"{file} has columns {repeated} twice: rename one of each, and write it again")
     for file in files:
         with open_parquet(file) as opened:
             names = tuple(opened.schema_arrow.names)

@@ -111,7 +111,7 @@ class SampleMapper:
         matrix = np.empty((num_rows, len(self._log.dense)), np.float32)
         for place, name in enumerate(self._log.dense):
             column = staged[f"dense.{name}"]
-            values = column.fill_null(0).to_numpy().astype(np.float64)
+            values = column.fill_null(0).to_numpy()
             if self._log.dense_transform == "log1p":
                 values = np.log1p(np.maximum(values, 0))
             elif self._log.dense_transform == "standard":

@@ -3,7 +3,7 @@
     split                      code of the split, where that is known already
     label.NAME, weight         float32
     time, session              int64
-    dense.NAME                 float32, null where missing
+    dense.NAME                 float64, null where missing
     id.NAME, weights.NAME      int64 or string, or lists of these; lists of float32
 
 What follows (counting, sorting, mapping) then reads columns, in any order and more than once, at the disk's speed,
@@ -396,16 +396,14 @@ class StagedLog:
         return int(self._database.execute(query).fetchall()[0][0])
 
     def moments(self, columns: Sequence[str], chosen: str) -> dict[str, tuple[int, float, float]]:
-        """Count, mean and variance of float32 columns, over values that are not missing, of chosen rows (SQL).
+        """Count, mean and variance of columns of numbers, over values that are not missing, of chosen rows (SQL).
 
         By column; mean and variance 0 without values.
         """
         if not columns:
             return {}
         # Single-threaded sums: the last digits must not depend on how threads shared the rows.
-        terms = ", ".join(
-            f"count({column}), avg({column}::DOUBLE), var_pop({column}::DOUBLE)" for column in map(sql_name, columns)
-        )
+        terms = ", ".join(f"count({column}), avg({column}), var_pop({column})" for column in map(sql_name, columns))
         self._database.execute("SET threads = 1")
         row = self._database.execute(f"SELECT {terms} FROM {_scan(self.file)} WHERE {chosen}").fetchone()
         self._database.execute("RESET threads" if self._threads is None else f"SET threads = {self._threads}")

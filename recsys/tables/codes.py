@@ -102,9 +102,8 @@ class Codes(Form):
         refuse_unless_smaller(table, stored, "codes")
         # Helpers are zero at first, so that what is clustered is as a row without them would be.
         super().__init__([table], stored, [scale_of(options, table), 0.0][:books])
-        self.codes = torch.empty(table.num_rows, self.parts, dtype=torch.int32)
-        """[rows, parts] entries, or [rows, 1] of all parts, once they are no hashes; memory that is not written takes
-        no room before."""
+        self.codes: Tensor
+        """[rows, parts] entries, or [rows, 1] of all parts, once they are no hashes; else [0, parts]."""
         self._sketch = options.code_sketch
         self._of_robe = replace(options, robe_block=self.width, robe_published_code=False)
         self._begin()
@@ -112,7 +111,7 @@ class Codes(Form):
     def rows(self, table: int, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
         """See `Form.rows`."""
         del table
-        if self._is_learnt:
+        if len(self.codes):
             chosen = self.codes[ids.cpu()].to(ids.device).long()
             vectors = self._entries(stored[0], chosen.expand(-1, self.parts))
         else:
@@ -129,9 +128,8 @@ class Codes(Form):
         self._begin()
 
     def _begin(self) -> None:
-        self._is_learnt, self._steps = self._given is not None, 0
-        if self._given is not None:
-            self.codes = self._given
+        self._steps = 0
+        self.codes = torch.empty(0, self.parts, dtype=torch.int32) if self._given is None else self._given
         self._hash_helpers(0)
 
     def _hash_helpers(self, clusterings: int) -> None:
@@ -157,12 +155,13 @@ class Codes(Form):
 
     def index_bytes(self) -> int:
         """See `Form.index_bytes`: of codes that are no hashes."""
-        return self.codes.nbytes if self._every or self._is_learnt else 0
+        to_come = self.tables[0].num_rows * self.parts * self.codes.itemsize if self._every else 0
+        return self.codes.nbytes or to_come
 
     def state(self, *, replicated: bool) -> list[StateTensor]:
         """See `Form.state`: the codes, where they are no hashes, and the steps."""
         contents = {
-            "codes": self.codes if self._is_learnt else self.codes[:0],
+            "codes": self.codes,
             "clusterings": torch.tensor(self._clusterings),
             "steps": torch.tensor(self._steps),
         }
@@ -180,15 +179,14 @@ class Codes(Form):
         elif part.name == "clusterings":
             self._hash_helpers(int(part.tensor))
         else:
-            self._is_learnt = len(part.tensor) > 0
-            if self._is_learnt:
-                # As the file has them, or chosen since.
-                if part.tensor.shape not in {self.codes.shape, (len(self.codes), self.parts)}:
-                    raise RecipeError(
-                        f"codes of table {self.tables[0].name!r} are {list(part.tensor.shape)}: expected "
-                        f"{list(self.codes.shape)}, as they were chosen for this table"
-                    )
-                self.codes = part.tensor.to(self.codes, copy=True)
+            # As the file of codes has them, chosen since, or hashes.
+            given = None if self._given is None else self._given.shape
+            if part.tensor.shape not in {given, (self.tables[0].num_rows, self.parts), (0, self.parts)}:
+                raise RecipeError(
+                    f"codes of table {self.tables[0].name!r} are {list(part.tensor.shape)}: expected "
+                    f"{[self.tables[0].num_rows, self.parts]}, as they were chosen for this table"
+                )
+            self.codes = part.tensor.to(self.codes, copy=True)
         return True
 
     def _hash(self, number: int, book: LocalTable) -> Callable[[Tensor, Tensor], Tensor]:
@@ -217,9 +215,8 @@ class Codes(Form):
         def of_part(part: int, ids: Tensor) -> Tensor:
             return vectors(ids)[:, part * self.width : (part + 1) * self.width]
 
-        self.codes = self.codes.expand(-1, self.parts).clone()
+        self.codes = torch.empty(self.tables[0].num_rows, self.parts, dtype=torch.int32)
         books = [self._cluster(part, partial(of_part, part)) for part in range(self.parts)]
-        self._is_learnt = True
         return [torch.cat(books), *(torch.zeros(found.num_rows, found.dim) for found in self.stored[1:])]
 
     def _cluster(self, part: int, vectors: Callable[[Tensor], Tensor]) -> Tensor:

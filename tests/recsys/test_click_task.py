@@ -165,3 +165,16 @@ def test_what_would_not_be_honoured_is_refused(log: recsys.LogStore) -> None:
             trainer.evaluate("train")
         with pytest.raises(RecipeError, match="there is no split 'tset'"):
             trainer.predict("tset")
+    with wr.Trainer(world, OwnNet(world), recsys.ClickTask(log, metrics={})) as trainer:
+        assert "auc" in trainer.evaluate()["validation"]
+
+
+def test_patience_needs_validation_samples(log: recsys.LogStore, tmp_path: Path) -> None:
+    world, source = Loopback.single(), log.path.parent / "log.csv"
+    split = recsys.LogSplitOptions(fractions=(0.9, 0.0, 0.1))
+    without = recsys.prepare(
+        source, tmp_path / "store", label="click", dense="age", features=("item", "user"), split=split
+    )
+    trainer = wr.Trainer(world, OwnNet(world), recsys.ClickTask(without), epochs=2)
+    with trainer, pytest.raises(RecipeError, match="patience = 1 without a validation split"):
+        trainer.fit(run_folder=tmp_path / "run", patience=1)

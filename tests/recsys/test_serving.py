@@ -311,6 +311,9 @@ def test_rows_that_do_not_fit(served: ServedModel) -> None:
         served.predict({"item": ["item 1"], "past": [[1]], "weights": [[1.0]]})
     with pytest.raises(DataError, match="no samples"):
         served.predict({"item": []})
+    for wrong in ({"item": [1, 2], "x": [0.0]}, {"item": 3}, [{"item": 1}]):
+        with pytest.raises(DataError, match="the request is no table"):
+            served.predict(wrong)
     unseen = served.predict({"x": [0.0], "item": ["never seen"], "past": [[]], "weights": [[]]})
     assert unseen.shape == (1, 2)
 

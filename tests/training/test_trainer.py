@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from windrow.training.callbacks import Callback, MLflow, TensorBoard, WeightsAnd
 from windrow.training.dense import make_linear
 from windrow.training.dropout import DropoutContext
 from windrow.training.journal import EpochRecord, TrainingResult, read_records
-from windrow.training.task import summed_loss
+from windrow.training.task import measured, summed_loss
 from windrow.training.trainer import Trainer
 
 FEATURES, CLASSES = 6, 3
@@ -102,9 +103,9 @@ def test_a_model_and_a_loss_of_ones_own_do_not_depend_on_the_world(spmd: Any, lo
     assert expected[-1] < 0.9 * expected[0]
     assert set(figures) == {"validation", "test"}
     assert scores.shape == (240, CLASSES)
-    for losses, measured, predicted in spmd(body):
+    for losses, values, predicted in spmd(body):
         assert losses == pytest.approx(expected, rel=1e-4)
-        assert measured["test"]["mine"] == pytest.approx(figures["test"]["mine"], abs=0.03)
+        assert values["test"]["mine"] == pytest.approx(figures["test"]["mine"], abs=0.03)
         torch.testing.assert_close(predicted, scores, rtol=1e-2, atol=1e-2)
 
 
@@ -258,6 +259,11 @@ def test_callbacks_are_called_in_order_and_may_stop_the_run(tmp_path: Path) -> N
 def test_a_run_that_does_not_improve_ends_early(tmp_path: Path) -> None:
     trainer = make_trainer(Loopback.single(), metrics={"constant": lambda output, labels: 0.5}, epochs=9)
     assert trainer.fit(run_folder=tmp_path / "run", patience=2).epochs == 3
+    part = part_of(Loopback.single())
+    part = replace(part, validation_ids=part.validation_ids[:0])
+    without = Trainer(Loopback.single(), Net(), NodeTask(part, (4, 3)))
+    with pytest.raises(RecipeError, match="patience = 2 without a validation split: give it samples"):
+        without.fit(run_folder=tmp_path / "without", patience=2)
 
 
 def test_tensorboard_gets_the_same_figures(tmp_path: Path) -> None:
@@ -371,3 +377,17 @@ def test_a_split_that_is_not_there_is_refused() -> None:
 def test_a_loss_of_another_shape_is_refused(found: Any) -> None:
     with pytest.raises(RecipeError, match="for 3 rows: return their mean"):
         summed_loss(lambda output, labels: found, None, torch.zeros(3))
+
+
+def test_a_loss_without_gradient_is_refused() -> None:
+    output = torch.zeros(3, requires_grad=True)
+    with pytest.raises(RecipeError, match="the loss has no gradient"):
+        summed_loss(lambda output, labels: (output - labels).square().detach(), output, torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("found", "what"), [(torch.zeros(3), r"a tensor of shape \[3\]"), ("good", "'good'"), (None, "None")], ids=str
+)
+def test_a_metric_that_is_no_number_is_refused(found: Any, what: str) -> None:
+    with pytest.raises(RecipeError, match=f"metric 'mine' gives {what} for 3 rows: return one number"):
+        measured({"mine": lambda output, labels: found}, torch.zeros(3, 2), torch.zeros(3))

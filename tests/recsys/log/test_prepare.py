@@ -19,7 +19,7 @@ from windrow.comm.random import hash_ids
 from windrow.recsys.batches.arrow_columns import filled_in
 from windrow.recsys.log import staging
 from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
-from windrow.recsys.log.prepare import prepare_log
+from windrow.recsys.log.prepare import prepare, prepare_log
 from windrow.recsys.log.store import LogStore
 
 ROW = st.tuples(st.integers(0, 1), st.integers(0, 30), st.sampled_from(["", "a", "b", "c", "d"]))
@@ -239,6 +239,17 @@ def test_features_that_share_a_table_share_its_rows(tmp_path: Path) -> None:
     parquet.write_table(table.append_column("names", [["a", "b"]]), tmp_path / "log.parquet")
     with pytest.raises(DataError, match="share table 'item', but hold int64 and string"):
         prepare_log(tmp_path / "mixed", log, WHOLE)
+
+
+def test_dense_values_are_rounded_after_they_are_made_standard(tmp_path: Path) -> None:
+    """Seconds since 1970 differ in digits that float32 has not."""
+    seconds = [1_700_000_000 + row % 50 for row in range(200)]
+    table = pa.table({"label": [row % 2 for row in range(200)], "second": seconds, "item": [0] * 200})
+    parquet.write_table(table, tmp_path / "log.parquet")
+    store = prepare(tmp_path / "log.parquet", tmp_path / "store", dense="second", features="item",
+                    split=WHOLE, dense_transform="standard")  # fmt: skip
+    found = np.array([row["dense"] for row in samples(store, "train")]).flatten()
+    np.testing.assert_allclose(found, (np.array(seconds) - np.mean(seconds)) / np.std(seconds), rtol=1e-6)
 
 
 def test_repeats_that_are_left_out_are_those_of_the_sample_before(tmp_path: Path) -> None:

@@ -238,6 +238,8 @@ def test_damaged_and_empty_parquet_files_are_named(tmp_path: Path) -> None:
     refused("text.parquet", r"text\.parquet: no readable Parquet file")
     parquet.write_table(pa.table({"a": pa.array([], pa.int64())}), tmp_path / "none.parquet")
     refused("none.parquet", r"none\.parquet has no rows")
+    parquet.write_table(pa.Table.from_arrays([pa.array([1])] * 2, names=["a", "a"]), tmp_path / "twice.parquet")
+    refused("twice.parquet", r"twice\.parquet has columns \['a'\] twice")
     parquet.write_table(pa.table({"a": range(25)}), tmp_path / "bits.parquet", row_group_size=7)
     whole = (tmp_path / "bits.parquet").read_bytes()
     # The first page; the footer is at the end.

@@ -101,8 +101,8 @@ def staged(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
         {
             "label.label": pa.array(labels, pa.float32()),
             "time": pa.array([7] * len(rows)),
-            "dense.x": pa.array([pair[0] for pair in dense], pa.float32()),
-            "dense.y": pa.array([pair[1] for pair in dense], pa.float32()),
+            "dense.x": pa.array([pair[0] for pair in dense], pa.float64()),
+            "dense.y": pa.array([pair[1] for pair in dense], pa.float64()),
             "id.word": pa.array(words, pa.string()),
             "id.hashed": pa.array(hashed, pa.string()),
             "id.row": pa.array(numbers_, pa.int64()),
@@ -116,7 +116,7 @@ def staged(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 def test_other_transforms(transform: Any, expected: list[float]) -> None:
     log = LogOptions(paths=(Path("a"),), format="csv", dense=("x",), dense_transform=transform)
     columns = {"label.label": [0.0] * 4, "dense.x": [-2.0, 0.0, 3.0, None]}
-    rows = pa.RecordBatch.from_pydict({name: pa.array(column, pa.float32()) for name, column in columns.items()})
+    rows = pa.RecordBatch.from_pydict({name: pa.array(column, pa.float64()) for name, column in columns.items()})
     found = SampleMapper(log, {}, {"x": (1.0, 2.0)}).map(rows, "train")["dense"]
     assert found.to_pylist() == [[value] for value in [*expected, 0.0]]
     assert found.type == pa.list_(pa.float32(), 1)

@@ -32,6 +32,7 @@ def test_vectors_are_parts_of_codebooks():
         closest = torch.cdist(table[:, part], entries).argmin(1)
         assert torch.equal(table[:, part], entries[closest])
         assert len(closest.unique()) == form.entries
+    assert form.index_bytes() == form.codes.nbytes == 0
     # Rows share an entry by chance, but hardly one in both parts.
     assert len(table.flatten(1).unique(dim=0)) > 300
 
