@@ -43,7 +43,7 @@ from windrow.gnn.task import VertexTask, loss_sum
 from windrow.training.dropout import DropoutContext, takes_dropout
 from windrow.training.embedding import EmbeddingModule
 from windrow.training.shard_files import StoredTables
-from windrow.training.task import Loss, Metrics, Minibatch, summed_loss
+from windrow.training.task import Loss, Metrics, Minibatch, options_set, summed_loss
 
 __all__ = ["FullGraphOptions", "FullGraphTask", "first_layer_options"]
 
@@ -147,6 +147,10 @@ class WholeGraphTask(VertexTask[Minibatch]):
         self._options = options or FullGraphOptions()
         self._num_layers = num_layers
         self._links = links
+
+    def settings(self) -> dict[str, Any]:
+        """See `Task.settings`."""
+        return options_set(self._options)
 
     def start_exchanges(self) -> None:
         """Agree on who sends what. Collective.

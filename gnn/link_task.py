@@ -13,7 +13,7 @@ seeds'.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Unpack, cast
+from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -101,6 +101,10 @@ class LinkTask(_LearnsLinks, GraphTask):
         )
         self._use_links(graph, links, options)
 
+    def settings(self) -> dict[str, Any]:
+        """See `Task.settings`."""
+        return {**super().settings(), "links": self._objective.settings}
+
     def start(self) -> None:
         """Choose what is cached, and start the threads that sample. Collective."""
         setup = self.setup
@@ -168,6 +172,10 @@ class FullGraphLinkTask(_LearnsLinks, WholeGraphTask[LinkSeeds]):
                     f'leave it out ("{only}")'
                 )
         self._use_links(graph, links, options)
+
+    def settings(self) -> dict[str, Any]:
+        """See `Task.settings`."""
+        return {**super().settings(), "links": self._objective.settings}
 
     def start(self) -> None:
         """Agree on who sends what. Collective."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -268,11 +268,7 @@ class LinkObjective:
         digest = hashlib.sha256(graph.fingerprint.encode())
         for split in ("train", "validation", "test"):
             pairs: Tensor = getattr(links, split)
-            if pairs.numel() and not 0 <= int(pairs.min()) <= int(pairs.max()) < graph.num_vertices:
-                raise DataError(
-                    f"{split} links name vertices {int(pairs.min())} to {int(pairs.max())}, but there are 0 to "
-                    f"{graph.num_vertices - 1}: split the links of this graph"
-                )
+            _check_pairs(split, pairs, graph.num_vertices)
             digest.update(pairs.contiguous().numpy().tobytes())
             self._links[split] = new[pairs]
         if not links.train.numel():
@@ -291,6 +287,15 @@ class LinkObjective:
         """Training edges, over all ranks."""
         self.k = k
         self._num_negatives, self._hardest = num_negatives, hardest_negatives
+        self.settings: dict[str, Any] = {
+            "negatives": negatives,
+            "num_negatives": num_negatives,
+            "hardest_negatives": hardest_negatives or 0,
+            "keep_joined": keep_joined,
+            "k": k,
+            "evaluation_negatives": evaluation_negatives,
+        }
+        """For recipe.toml."""
         self._loss = loss or partial(F.cross_entropy, reduction="none")
         self._evaluation_negatives = evaluation_negatives
         self._others = new[slice(*_range_of_destinations(graph, links))]
@@ -495,6 +500,18 @@ class LinkObjective:
             sums += torch.stack([(1 / ranks).sum(), (ranks <= self.k).sum()]).cpu()
         reciprocal, hits = world.all_reduce(sums, stage="evaluation").tolist()
         return {"mrr": reciprocal / pairs.shape[1], f"hits@{self.k}": hits / pairs.shape[1]}
+
+
+def _check_pairs(split: str, pairs: Tensor, num_vertices: int) -> None:
+    if pairs.dim() != 2 or pairs.shape[0] != 2 or pairs.is_floating_point():
+        raise DataError(
+            f"{split} links are {pairs.dtype} {list(pairs.shape)}: give whole numbers [2, n], sources and destinations"
+        )
+    if pairs.numel() and not 0 <= int(pairs.min()) <= int(pairs.max()) < num_vertices:
+        raise DataError(
+            f"{split} links name vertices {int(pairs.min())} to {int(pairs.max())}, but there are 0 to "
+            f"{num_vertices - 1}: split the links of this graph"
+        )
 
 
 def _number_of_negatives(negatives: str, number: int | None, hardest: int | None, *, keep_joined: bool) -> int:

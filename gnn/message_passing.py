@@ -228,6 +228,7 @@ class TypedBlock:
                 'graph.format = "typed"'
             )
         types, device, dtype = block.types, block.device, block.indices.dtype
+        self._edge_types = types.edges
         self._names = list(types.vertices)
         self.order, self._sizes = _grouped(block.source_types, len(self._names))
         """Places of the sources in the block, one type after another, int64 [num_src]."""
@@ -272,8 +273,13 @@ class TypedBlock:
 
     @property
     def edge_index(self) -> dict[EdgeType, Tensor]:
-        """int64 [2, edges] by type, source and destination of each edge, as `HeteroData` has them."""
-        return {edge: block.edge_index for edge, block in self.edges.items()}
+        """int64 [2, edges] by type, source and destination of each edge, as `HeteroData` has them.
+
+        Of all types, also those without an edge here: `HeteroConv` leaves out layers, with their own weights for
+        destinations, of types that are not there, and what a vertex gets must not depend on others in its minibatch.
+        """
+        none = self.order.new_empty(2, 0)
+        return {edge: self.edges[edge].edge_index if edge in self.edges else none for edge in self._edge_types}
 
     def split(self, x: Tensor) -> dict[str, Tensor]:
         """Rows of the sources of each type: of x [num_src, ...], differentiable."""

@@ -266,6 +266,10 @@ class GraphTask(VertexTask[LoadedMinibatch]):
         self._stop()
         self._pipeline.settle()
 
+    def settings(self) -> dict[str, Any]:
+        """See `Task.settings`."""
+        return {"fanouts": self._fanouts, "order": self._sampler_options.order}
+
     def forward(self, minibatch: LoadedMinibatch) -> Any:
         """Run the model on a minibatch."""
         setup, task = self.setup, minibatch.task
@@ -275,7 +279,14 @@ class GraphTask(VertexTask[LoadedMinibatch]):
             move_rows(self.graph.original_ids, minibatch.input_ids, row_ids, None)
             row_ids = row_ids.to(setup.device)
             arguments.append(DropoutContext(seed=setup.seed, epoch=task.epoch, step=task.step, row_ids=row_ids))
-        return setup.model(*arguments)
+        output = setup.model(*arguments)
+        seeds = minibatch.minibatch.blocks[-1].num_dst
+        if isinstance(output, Tensor) and len(output) != seeds:
+            raise RecipeError(
+                f"the model gives {len(output)} rows for {seeds} vertices: it has to walk all {len(self._fanouts)} "
+                f"blocks, as many as fanouts = {self._fanouts}, and return a row for each destination of the last one"
+            )
+        return output
 
     def predict(
         self, split: str | None = None, *, graph: PartitionedGraph | None = None, hidden: bool = False

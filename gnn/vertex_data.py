@@ -46,7 +46,9 @@ def float_features(values: Tensor | npt.NDArray[np.generic], name: str = "featur
         if values.dtype in (np.uint16, np.uint32, np.uint64):
             values = values.astype(np.float32)
         values = torch.from_numpy(np.ascontiguousarray(values))
-    values = values.detach().to(torch.float32)
+    if values.is_complex():
+        raise DataError(f"{name} have dtype {values.dtype}; convert them to numbers.")
+    values = values.detach().to_dense().to(torch.float32)
     return values.unsqueeze(1) if values.dim() == 1 else values.contiguous()
 
 

@@ -265,6 +265,10 @@ class ClickTask(RecommendationTask):
         self.has_validation = "validation" in self._log.splits and self._log.split("validation").rows > 0
         super().start()
 
+    def settings(self) -> dict[str, Any]:
+        """See `Task.settings`."""
+        return {"transforms": {name: training.options_set(options) for name, options in self._transforms.items()}}
+
     def evaluate(
         self, splits: Sequence[str] = ("validation", "test"), *, log: "LogStore | None" = None
     ) -> dict[str, dict[str, float]]:

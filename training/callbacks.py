@@ -18,7 +18,7 @@ __all__ = ["Callback", "MLflow", "TensorBoard", "WeightsAndBiases"]
 class Callback:
     """Called on every rank, in the same order, so that collectives may be called; each method here does nothing.
 
-    To stop training after the epoch that is under way, set ``trainer.should_stop = True`` on all ranks.
+    To stop training after the epoch that is under way, set ``trainer.should_stop = True``, on one rank or more.
     """
 
     def on_start(self, trainer: "Trainer") -> None:

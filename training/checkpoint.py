@@ -294,7 +294,7 @@ def load_checkpoint(
         else:
             return Checkpoint(path=path, header=header, state=state, damaged=tuple(damaged))
     reasons = "".join(f"\n  {message}" for message in damaged)
-    raise StoreError(f"no intact checkpoint in {folder}: start again without --resume.{reasons}")
+    raise StoreError(f"no intact checkpoint in {folder}: remove the folder, and start again without --resume.{reasons}")
 
 
 def check_fits(header: CheckpointHeader, *, recipe: Mapping[str, Any], data_fingerprint: str, data: str) -> None:
@@ -329,7 +329,8 @@ def _flat(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping):
             flat |= _flat(value, f"{prefix}{key}.")
         elif value is not None:
-            flat[f"{prefix}{key}"] = value
+            # A file has lists for both.
+            flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
     return flat
 
 

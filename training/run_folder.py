@@ -20,6 +20,7 @@ Nothing here communicates: rank 0 makes and fills the folder, the others only re
 
 import itertools
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,21 @@ class RunFolder:
         self.summary_file = path / "summary.json"
         self.plot_file = path / "plot.png"
 
+    def can_go_on(self) -> bool:
+        """Whether a run left an epoch or a checkpoint here; what it wrote before these is removed. Rank 0 calls it."""
+        if not self.recipe_file.is_file():
+            return False
+        has_epoch = self.metrics_file.is_file() and self.metrics_file.stat().st_size > 0
+        if has_epoch or any(self.checkpoint_folder.glob("*")):
+            return True
+        for file in (self.recipe_file, self.environment_file, self.placement_file, self.trace_file):
+            file.unlink(missing_ok=True)
+        for file in (self.metrics_file, self.ranks_file):
+            file.unlink(missing_ok=True)
+        for folder in (self.tensorboard_folder, self.checkpoint_folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        return False
+
     def record_environment(self) -> None:
         """Add an entry for this start of the run to environment.json. Rank 0 alone calls it."""
         starts = json.loads(self.environment_file.read_text()) if self.environment_file.exists() else []
@@ -69,7 +85,7 @@ def create_run_folder(path: Path, recipe: Mapping[str, Any]) -> RunFolder:
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise StoreError(
-            f"{path} is already in use. Go on with its run by --resume {path}, or give another --run-folder."
+            f"{path} is already in use. Go on with its run by --resume {path}, give another --run-folder, or remove it."
         )
     import tomli_w
 

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
@@ -21,7 +21,18 @@ from windrow.training.embedding import EmbeddingModule
 from windrow.training.schedule import ScheduleOptions
 from windrow.training.shard_files import StoredTables
 
-__all__ = ["Loss", "Metric", "Metrics", "Setup", "Task", "TrainingOptions", "device_of", "measured", "summed_loss"]
+__all__ = [
+    "Loss",
+    "Metric",
+    "Metrics",
+    "Setup",
+    "Task",
+    "TrainingOptions",
+    "device_of",
+    "measured",
+    "options_set",
+    "summed_loss",
+]
 
 Loss: TypeAlias = Callable[..., Tensor]
 """``loss(output, labels)`` of the rows of one rank: their mean, a scalar, or one value for each row, [n]."""
@@ -187,6 +198,23 @@ class Task(ABC, Generic[Minibatch]):
     def placement(self) -> dict[str, Any]:
         """What each rank holds, for placement.json: not collective."""
 
+    def settings(self) -> dict[str, Any]:
+        """What the outcome depends on beside data, model, loss, metrics and the trainer's options, for recipe.toml.
+
+        A run is resumed under the same only.
+        """
+        return {}
+
+    def run_settings(self) -> dict[str, Any]:
+        """Those, and the trainer's: of a run that has no recipe."""
+        setup, own = self.setup, {"kind": type(self).__name__, **self.settings()}
+        return {
+            "seed": setup.seed,
+            "training": options_set(setup.options),
+            "wire": options_set(setup.wire),
+            "task": own,
+        }
+
     def dense_parameters(self) -> list[nn.Parameter]:
         """What the trainer's optimiser updates: the model's, without those of embedding tables."""
         inside = {parameter for embedding in self.embeddings for parameter in embedding.parameters()}
@@ -288,12 +316,16 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu") if found is None else found.device
 
 
+def options_set(options: Any) -> dict[str, Any]:
+    """Fields of options that are not None, as recipe.toml can hold them."""
+    return {name: value for name, value in asdict(options).items() if value is not None}
+
+
 def summed_loss(loss: Loss, output: Any, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """The sum over rows of a user's loss, each row's multiplied by its weight, where there are weights [n].
 
     Raises:
-        RecipeError: it returns neither a scalar nor a value for each row; or a scalar, where rows have weights; or
-            what has no gradient.
+        RecipeError: it returns neither a scalar nor a value for each row; or a scalar, where rows have weights.
     """
     found: Any = loss(output, labels)
     if not isinstance(found, Tensor) or found.dim() > 1 or (found.dim() == 1 and len(found) != len(labels)):
@@ -301,8 +333,6 @@ def summed_loss(loss: Loss, output: Any, labels: Tensor, weights: Tensor | None 
         raise RecipeError(
             f"the loss has {shape} for {len(labels)} rows: return their mean (a scalar tensor), or one value for each"
         )
-    if not found.requires_grad and getattr(output, "requires_grad", False):
-        raise RecipeError("the loss has no gradient: compute it from the output without detach, item or no_grad")
     if weights is None:
         return found * len(labels) if found.dim() == 0 else found.sum()
     if found.dim() == 0:

@@ -51,6 +51,7 @@ from windrow.training.epoch_cost import (
 )
 from windrow.training.journal import EpochRecord, Journal, TrainingResult
 from windrow.training.optimizers import make_optimizer
+from windrow.training.replicas import check_buffers, check_model, copy_from_rank_0
 from windrow.training.run_folder import RunFolder, open_run_folder
 from windrow.training.schedule import EarlyStopping, learning_rate_factor
 from windrow.training.task import Setup, Task, TrainingOptions, device_of
@@ -58,8 +59,6 @@ from windrow.training.terminal import Progress, make_progress
 from windrow.training.timeline import Timeline
 
 __all__ = ["FitOptions", "Trainer"]
-
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @checked_dataclass
@@ -104,7 +103,7 @@ class Trainer:
         WindrowError: what the task refuses.
 
     Attributes:
-        should_stop: whether `fit` ends after this epoch.
+        should_stop: whether `fit` ends after this epoch; one rank's callback may say so for all.
         run_folder: of `fit`.
         finished_epochs: how many.
     """
@@ -137,17 +136,16 @@ class Trainer:
             wire = WireOptions.of_name(wire or "fp32", tables=task.data == "log")
         if world.meter is None:
             world.meter = Meter()
-        _refuse_batch_norm(model)
-        device = device_of(model)
-        self._device = device
+        check_model(model)
+        self._device = device = device_of(model)
         self._draws = not takes_dropout(model)
         watch = self.stopwatch
         task.attach(
             Setup(world=world, model=model, device=device, options=self.options, seed=seed, wire=wire, stopwatch=watch)
         )
-        _copy_from_rank_0(world, task.dense_state())
+        copy_from_rank_0(world, task.dense_state())
         task.start()
-        # Its checks need the number of steps, which only the data tell.
+        # Needs the number of steps.
         learning_rate_factor(self.options.schedule, 0, self.options.epochs * task.steps_per_epoch)
         if wire.sums == "fp8" and sums_world not in (None, world):
             raise RecipeError(
@@ -157,8 +155,8 @@ class Trainer:
         self._make_reducer = functools.partial(
             GradientReducer, sums_world or world, codec=wire.sums_codec(), bucket_bytes=task.bucket_bytes
         )
-        self._reducer, self._moves = self._make_reducer(task.reduced_parameters()), task.moves
         self._dense = task.dense_parameters()
+        self._reducer, self._reduced = self._make_reducer(task.reduced_parameters()), self._to_reduce()
         self._optimizer = make_optimizer(self._dense, self.options)
         self._loss = 0.0
 
@@ -199,6 +197,7 @@ class Trainer:
         """
         self._loss = loss_before if self.world.rank == 0 else 0.0
         self.train_steps(epoch, range(first_step, self.steps_per_epoch), after_step)
+        check_buffers(self.world, self.model, self.task.dense_state())
         return self.loss_so_far() / self.task.samples_per_epoch
 
     def train_step(self, epoch: int, step: int) -> float:
@@ -246,11 +245,11 @@ class Trainer:
         self.task.load_dense_state(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.task.load_state(state.get("task", {}))
-        self._follow_moves()
+        self._follow_changes()
 
     def gather_residuals(self) -> list[list[Tensor]]:
         """On rank 0 what each rank's sums of gradients have left out (`windrow.comm.error_feedback`). Collective."""
-        self._follow_moves()
+        self._follow_changes()
         return self.world.gather_object(self._reducer.residuals(), root=0, stage="checkpoint")
 
     def load_residuals(self, residuals: Sequence[Sequence[Tensor]]) -> None:
@@ -285,17 +284,22 @@ class Trainer:
         group = self._group_of(step)
         is_last = step + 1 == group.stop
         if step == group.start:
-            self._follow_moves()
+            self._follow_changes()
             self._reducer.start()
-        elif self._moves != self.task.moves:
+        elif self._reduced != self._to_reduce():
             raise RecipeError(
-                f"tables moved after step {step}, but gradients of accumulate = {self.options.accumulate} steps are "
-                "added up: move them after a multiple of it"
+                f"tables moved, or weights were frozen or freed, after step {step}, but gradients of accumulate = "
+                f"{self.options.accumulate} steps are added up: do it after a multiple of it"
             )
         with self._forward_mode(epoch, step):
             loss = self.task.loss(minibatch, epoch, step)
         value = 0.0
         if loss is not None:
+            if not loss.requires_grad:
+                raise RecipeError(
+                    "the loss has no gradient: compute it from the output, without detach, item or no_grad; where the "
+                    "model has no weights, call trainer.evaluate or trainer.predict alone"
+                )
             samples = sum(self.task.global_batch_size(epoch, member) for member in group)
             with self.stopwatch.measure("backward"), self._reducer.holding(not is_last):
                 (loss / samples).backward()
@@ -311,11 +315,17 @@ class Trainer:
             self.task.update()
         return value
 
-    def _follow_moves(self) -> None:
-        """Sum the gradients of what every rank holds now; what sums have left out is dropped where that is new."""
-        if self._moves != self.task.moves:
+    def _to_reduce(self) -> tuple[int, list[bool]]:
+        """What says which gradients are summed: moves of tables, and which weights are learnt."""
+        return self.task.moves, [parameter.requires_grad for parameter in self._dense]
+
+    def _follow_changes(self) -> None:
+        """Sum the gradients of what every rank learns now; what sums have left out is dropped where that is new."""
+        if self._reduced != (now := self._to_reduce()):
             self._reducer.close()
-            self._reducer, self._moves = self._make_reducer(self.task.reduced_parameters()), self.task.moves
+            # Of frozen ones the optimiser would go on with the last gradient.
+            self._optimizer.zero_grad()
+            self._reducer, self._reduced = self._make_reducer(self.task.reduced_parameters()), now
 
     @contextlib.contextmanager
     def _forward_mode(self, epoch: int, step: int) -> Iterator[None]:
@@ -375,9 +385,9 @@ class Trainer:
         Args:
             run_folder: where; None for the next free ``runs/<name>-<n>``.
             resume: whether to go on with the run in that folder, from its latest intact checkpoint; "auto": where there
-                is one.
+                is one. What a run left that had none yet is removed then.
             name: of the run, for its folder and its plot.
-            settings: all of the run, nested dictionaries for recipe.toml; None: the trainer's options.
+            settings: all of the run, nested dictionaries for recipe.toml; None: those of trainer and task.
             decisive: those that the outcome depends on: a run is resumed under the same only. None: `settings`.
             trace: whether to write a timeline of the first epochs (`windrow.training.timeline`).
             options: fields of `FitOptions`: when to measure, stop and save.
@@ -387,15 +397,16 @@ class Trainer:
 
         Raises:
             StoreError: the folder is in use or cannot be written; the checkpoint is damaged, or of another run.
+            RecipeError: an option is out of range; all epochs are done.
             DataError: the loss became NaN or infinite.
         """
-        described = {"seed": self.seed, "training": dataclasses.asdict(self.options)} if settings is None else settings
+        described = self.task.run_settings() if settings is None else settings
         run = _Run(self, FitOptions(**options), described if decisive is None else decisive)
         folder = None if run_folder is None else Path(run_folder)
         if resume and folder is None:
             raise RecipeError("resume needs the folder of the run: give run_folder")
         if resume == "auto":
-            there = RunFolder(folder).recipe_file.is_file() if self.world.rank == 0 and folder is not None else False
+            there = self.world.rank == 0 and folder is not None and RunFolder(folder).can_go_on()
             resume = self.world.broadcast_object(there, root=0, stage="run folder")
         if resume:
             assert folder is not None
@@ -501,6 +512,8 @@ class _Run:
 
     def begin(self) -> None:
         """Start from the weights of another run, where that is asked for. Collective."""
+        if self._finished >= self._trainer.options.epochs:
+            raise RecipeError(f"all {self._finished} epochs of this trainer are done: make another one")
         source = self._options.init_from
         if source is None:
             return
@@ -541,12 +554,14 @@ class _Run:
                 timeline = Timeline(self._world, trainer.stopwatch, task.data, file, say=progress.write)
                 until_the_end.enter_context(timeline)
             trainer.call("on_start")
+            self._agree_to_stop()
             while not self._is_over():
                 record, ranks, improved = self._one_epoch(progress)
                 if journal is not None:
                     for line in journal.append(record, ranks):
                         progress.write(line)
                 trainer.call("on_epoch", record)
+                self._agree_to_stop()
                 if journal is not None and task.moves:
                     journal.write_placement(task.placement())
                 if self._is_due(self._options.checkpoint_every_epochs) or improved:
@@ -562,6 +577,12 @@ class _Run:
     @property
     def _finished(self) -> int:
         return self._trainer.finished_epochs
+
+    def _agree_to_stop(self) -> None:
+        """Callbacks of one rank may ask all to. Collective."""
+        asked = torch.tensor(int(self._trainer.should_stop))
+        self._world.all_reduce(asked, op="max", stage="whether to stop")
+        self._trainer.should_stop = bool(asked)
 
     def _is_over(self) -> bool:
         stopped = self._stopping.should_stop or self._trainer.should_stop
@@ -589,6 +610,7 @@ class _Run:
             self._finished, first_step=self._first_step, loss_before=self._loss_before, after_step=after_step
         )
         progress.finish()
+        self._agree_to_stop()
         training_seconds = (
             time.perf_counter() - started + max((cost.seconds for cost in self._costs_before), default=0.0)
         )
@@ -676,25 +698,3 @@ class _Run:
     def _check(self, header: CheckpointHeader) -> None:
         check_fits(header, recipe=self._decisive, data_fingerprint=self._task.fingerprint, data=self._task.data)
         self._task.check_world_size(header.world_size)
-
-
-def _refuse_batch_norm(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, BATCH_NORMS):
-            raise RecipeError(
-                f"{name or 'the model'} is {type(module).__name__}: its statistics, and with them the answer, would "
-                "differ between ranks. Use nn.LayerNorm"
-            )
-
-
-def _copy_from_rank_0(world: World, state: Mapping[str, Tensor]) -> None:
-    """Make weights and buffers equal on all ranks, in place. Collective."""
-    if world.size == 1:
-        return
-    found = {name: value.cpu() for name, value in state.items()} if world.rank == 0 else None
-    wanted = world.broadcast_object(found, root=0, stage="weights")
-    if {name: value.shape for name, value in wanted.items()} != {name: value.shape for name, value in state.items()}:
-        raise RecipeError(f"rank {world.rank} has a model of another shape than rank 0: make the same on all ranks")
-    with torch.no_grad():
-        for name, value in state.items():
-            value.copy_(wanted[name])

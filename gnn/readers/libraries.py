@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -202,7 +203,11 @@ def _number(data: Any) -> int:
 
 def _tensor(data: Any, name: str) -> Tensor | None:
     value = getattr(data, name, None)
-    return value.cpu() if isinstance(value, Tensor) else None
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value)
+    if value is None or isinstance(value, Tensor):
+        return None if value is None else value.cpu()
+    raise DataError(f"{name} is {type(value).__name__}: give a tensor")
 
 
 def _split_of(data: Any, split: int) -> VertexSplit | None:
@@ -211,6 +216,13 @@ def _split_of(data: Any, split: int) -> VertexSplit | None:
     if masks and len(masks) < len(MASKS):
         raise DataError(f"of the masks {MASKS} the graph has only {list(masks)}; give all three or none.")
     for name, mask in masks.items():
+        number = _number(data)
+        is_mask = mask.dtype == torch.bool or bool(((mask == 0) | (mask == 1)).all())
+        if mask.shape[:1] != (number,) or not is_mask:
+            raise DataError(
+                f"{name} is {mask.dtype} {list(mask.shape)}: give truth values, one for each of {number} vertices; of "
+                "ids make a mask by torch.zeros(n, dtype=torch.bool).index_fill(0, ids, True)"
+            )
         if mask.dim() > 1:
             if split >= mask.shape[1]:
                 raise DataError(

@@ -585,6 +585,9 @@ def test_links_of_another_graph_and_fractions_that_leave_nothing_are_refused() -
     far = gnn.Links(train=links.train + VERTICES, validation=links.validation, test=links.test)
     with pytest.raises(DataError, match=r"train links name vertices .*, but there are 0 to 149"):
         gnn.LinkTask(part, far)
+    for wrong in (links.train.T, links.train.float()):
+        with pytest.raises(DataError, match=r"train links are torch.* \[.*\]: give whole numbers \[2, n\]"):
+            gnn.LinkTask(part, replace(links, train=wrong))
     none = gnn.Links(train=links.train[:, :0], validation=links.validation, test=links.test)
     with pytest.raises(DataError, match="no links to train on"):
         gnn.LinkTask(part, none)

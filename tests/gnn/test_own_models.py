@@ -16,6 +16,7 @@ from windrow.comm.world import World
 from windrow.gnn.message_passing import Block
 from windrow.gnn.partitioning import graph_to_store
 from windrow.gnn.synthetic import community_graph, typed_community_graph
+from windrow.gnn.vertex_data import VertexSplit
 from windrow.partition import PartitionOptions
 
 FEATURES, CLASSES, HIDDEN = 6, 3, 8
@@ -271,6 +272,36 @@ class HeteroNet(nn.Module):
             zeros = {name: each.new_zeros(len(each), width) for name, each in rows.items()}
             x = block.typed.join(zeros | found)
         return x
+
+
+def test_outputs_of_hetero_data_do_not_depend_on_who_shares_a_minibatch() -> None:
+    """Few papers cite, and five are alone: blocks without an edge of a type, or without any."""
+    pytest.importorskip("torch_geometric")
+    chance = torch.Generator().manual_seed(1)
+    papers = torch.arange(40)
+    split = VertexSplit(*papers.split((20, 10, 10)))
+    graph = gnn.assemble_typed_graph(
+        {
+            "author": gnn.VertexRows(30, torch.rand(30, FEATURES, generator=chance)),
+            "paper": gnn.VertexRows(40, torch.rand(40, FEATURES, generator=chance), papers % CLASSES, split),
+        },
+        {
+            ("author", "writes", "paper"): (torch.arange(80) % 30, torch.arange(80) % 35),
+            ("paper", "cites", "paper"): (torch.arange(10), torch.arange(10) + 1),
+        },
+        symmetrise=True,
+    )
+    assert graph.types is not None
+    world = Loopback.single()
+    part = gnn.partition(graph, world)
+    with torch.random.fork_rng():
+        model = weights_of(HeteroNet(graph.types.edges, part.num_features))
+    found = []
+    for size in (100, 7, 1):
+        task = gnn.NodeTask(part, (-1, -1), evaluation=gnn.EvaluationOptions(method="sampled", batch_size=size))
+        with wr.Trainer(world, model, task, batch_size=size) as trainer:
+            found.append(trainer.predict())
+    torch.testing.assert_close(found[1:], [found[0]] * 2)
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.parallel(2))])

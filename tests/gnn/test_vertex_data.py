@@ -33,6 +33,10 @@ def test_one_number_per_vertex_is_one_column_and_text_is_none():
     assert float_features(torch.tensor([1, 2, 3])).shape == (3, 1)
     with pytest.raises(DataError, match="features have dtype <U1; convert them to numbers"):
         float_features(np.array([["a"]]))
+    with pytest.raises(DataError, match=r"features have dtype torch\.complex64"):
+        float_features(torch.zeros(2, 2, dtype=torch.complex64))
+    sparse = torch.eye(3).to_sparse()
+    assert torch.equal(float_features(sparse), torch.eye(3))
 
 
 def test_sparse_equals_scipy():

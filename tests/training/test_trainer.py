@@ -380,9 +380,97 @@ def test_a_loss_of_another_shape_is_refused(found: Any) -> None:
 
 
 def test_a_loss_without_gradient_is_refused() -> None:
-    output = torch.zeros(3, requires_grad=True)
+    trainer = make_trainer(Loopback.single(), loss=lambda *pair: nn.functional.cross_entropy(*pair).detach())
     with pytest.raises(RecipeError, match="the loss has no gradient"):
-        summed_loss(lambda output, labels: (output - labels).square().detach(), output, torch.zeros(3))
+        trainer.train_epoch(0)
+
+
+def test_models_that_are_not_whole_are_refused() -> None:
+    task = NodeTask(part_of(Loopback.single()), (4, 3))
+    with pytest.raises(RecipeError, match=r"^0 is LazyLinear without sizes yet: give it its number of inputs"):
+        Trainer(Loopback.single(), nn.Sequential(nn.LazyLinear(3)), task)
+    trainer = make_trainer(Loopback.single(), fanouts=(4, 3, 2), net=Shallow())
+    with pytest.raises(RecipeError, match=r"rows for 20 vertices: it has to walk all 3 blocks"):
+        trainer.train_epoch(0)
+
+
+class Shallow(Net):
+    """Walks two blocks, whatever it gets."""
+
+    def forward(self, blocks: Sequence[Block], x: Tensor, dropout: DropoutContext | None = None) -> Tensor:
+        return super().forward(blocks[:2], x, dropout)
+
+
+def test_weights_may_be_frozen_and_freed(spmd: Any) -> None:
+    def body(world: World) -> list[Tensor]:
+        with make_trainer(world, learning_rate=0.1) as trainer:
+            weight = trainer.model.own[0].weight
+            found = []
+            for epoch, learns in enumerate((False, True, False)):
+                weight.requires_grad_(learns)
+                trainer.train_epoch(epoch)
+                found.append(weight.detach().clone())
+        return found
+
+    expected = body(Loopback.single())
+    assert torch.equal(expected[1], expected[2])
+    assert not torch.equal(expected[0], expected[1])
+    for found in spmd(body):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+class Counting(Net):
+    """Remembers a mean of what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, blocks: Sequence[Block], x: Tensor, dropout: DropoutContext | None = None) -> Tensor:
+        self.seen += x.mean()
+        return super().forward(blocks, x, dropout)
+
+
+def test_buffers_that_part_are_refused() -> None:
+    make_trainer(Loopback.single(), net=Counting()).train_epoch(0)
+    with pytest.raises(RecipeError, match="the buffer 'seen' of the model is not the same on all ranks"):
+        Loopback.run(2, lambda world: make_trainer(world, net=Counting()).train_epoch(0))
+
+
+def test_one_rank_may_stop_all(spmd: Any, shared_tmp_path: Path) -> None:
+    class Stop(Callback):
+        def on_epoch(self, trainer: Trainer, record: EpochRecord) -> None:
+            trainer.should_stop = trainer.world.rank == trainer.world.size - 1
+
+    def body(world: World) -> int:
+        with make_trainer(world, callbacks=[Stop()]) as trainer:
+            return trainer.fit(run_folder=shared_tmp_path / "run").epochs
+
+    assert set(spmd(body)) == {1}
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
+    class KilledError(Exception):
+        pass
+
+    class Kill(Callback):
+        def on_step(self, trainer: Trainer, done: int) -> None:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        make_trainer(Loopback.single(), callbacks=[Kill()]).fit(run_folder=tmp_path / "run", resume="auto")
+    with pytest.raises(StoreError, match="is already in use"):
+        make_trainer(Loopback.single()).fit(run_folder=tmp_path / "run")
+    trainer = make_trainer(Loopback.single())
+    assert trainer.fit(run_folder=tmp_path / "run", resume="auto").epochs == 3
+    with pytest.raises(RecipeError, match="all 3 epochs of this trainer are done"):
+        trainer.fit(run_folder=tmp_path / "again")
+    for changed, words in (
+        ({"fanouts": (2, 2)}, r"task.fanouts was \[4, 3\] and is \[2, 2\]"),
+        ({"wire": "bf16"}, "wire.vectors was 'fp32' and is 'bf16'"),
+    ):
+        with pytest.raises(StoreError, match=words):
+            make_trainer(Loopback.single(), **changed).fit(run_folder=tmp_path / "run", resume="auto")
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,11 @@ def as_data(data_class, graph):
 @pytest.mark.parametrize("task", ["single-label", "multi-label"])
 def test_the_same_graph_comes_out_of_pyg(data_class, task):
     graph = with_data_of_edges(community_graph(40, 3, seed=1, task=task))
-    assert from_pyg(as_data(data_class, graph)).fingerprint() == graph.fingerprint()
+    data = as_data(data_class, graph)
+    assert from_pyg(data).fingerprint() == graph.fingerprint()
+    for name in ("x", "y", "edge_index", *MASKS):
+        data[name] = data[name].numpy()
+    assert from_pyg(data).fingerprint() == graph.fingerprint()
 
 
 def test_types_of_pyg(data_class):
@@ -154,6 +158,14 @@ def test_what_does_not_fit_of_pyg_is_refused(data_class):
     data = as_data(data_class, community_graph(40, 3, seed=1))
     del data.test_mask
     with pytest.raises(DataError, match=r"the graph has only .*'train_mask', 'val_mask'.*; give all three"):
+        from_pyg(data)
+    for wrong in (torch.arange(10), torch.ones(39, dtype=torch.bool), torch.full((40,), 2)):
+        data = as_data(data_class, community_graph(40, 3, seed=1))
+        data.train_mask = wrong
+        with pytest.raises(DataError, match=r"train_mask is torch.*: give truth values, one for each of 40 vertices"):
+            from_pyg(data)
+    data.train_mask = "all"
+    with pytest.raises(DataError, match="train_mask is str: give a tensor"):
         from_pyg(data)
     lookalike = SimpleNamespace(edge_index=torch.tensor([[0], [1]]))
     with pytest.raises(DataError, match=r"the number of vertices is unknown; set data\.num_nodes"):
