@@ -56,11 +56,10 @@ class RunFolder:
         if not self.recipe_file.is_file():
             return False
         has_epoch = self.metrics_file.is_file() and self.metrics_file.stat().st_size > 0
-        if has_epoch or any(self.checkpoint_folder.glob("*")):
+        if has_epoch or any(self.checkpoint_folder.glob("*.ckpt")):
             return True
-        for file in (self.recipe_file, self.environment_file, self.placement_file, self.trace_file):
-            file.unlink(missing_ok=True)
-        for file in (self.metrics_file, self.ranks_file):
+        files = self.recipe_file, self.environment_file, self.placement_file, self.trace_file
+        for file in (*files, self.metrics_file, self.ranks_file):
             file.unlink(missing_ok=True)
         for folder in (self.tensorboard_folder, self.checkpoint_folder):
             shutil.rmtree(folder, ignore_errors=True)

@@ -354,7 +354,7 @@ def test_tables_do_not_move_while_gradients_are_added_up():
     # What nobody will finish does not keep them.
     trainer.train_step(0, 0)
     trainer.model.move_to("replicated")
-    with pytest.raises(RecipeError, match="tables moved, .* after step 1, but gradients of accumulate = 2 steps"):
+    with pytest.raises(RecipeError, match=r"tables moved, .* after step 1, but gradients of accumulate = 2 steps"):
         trainer.train_step(0, 1)
     trainer.close()
 
