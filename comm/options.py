@@ -117,23 +117,24 @@ def _schema_of_section(_: type, kind: Any, handler: GetCoreSchemaHandler) -> Cor
 
 
 def _understood(kind: Any, given: object) -> object:
-    """Put "none", lists and sections of a file into the form that the fields have."""
+    """Put "none", lists and sections of a file, and numbers of NumPy, into the form that the fields have."""
     values = given.kwargs or {} if isinstance(given, ArgsKwargs) else given
     if not isinstance(values, Mapping):
         return values
     fields = kind.__pydantic_fields__
     optional = {name for name, field in fields.items() if NoneType in get_args(field.annotation)}
-    found = {
-        name: None if name in optional and value == NONE_WORD else _tuples(value) for name, value in values.items()
-    }
+    found = {name: None if name in optional and value == NONE_WORD else _plain(value) for name, value in values.items()}
     if (sections := sections_field(kind)) and sections not in found:
         named = {name: value for name, value in found.items() if name not in fields and isinstance(value, Mapping)}
         found = {name: value for name, value in found.items() if name not in named} | {sections: named}
     return found
 
 
-def _tuples(value: object) -> object:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def _plain(value: object) -> object:
+    if isinstance(value, list):
+        return tuple(map(_plain, value))
+    is_scalar = getattr(value, "shape", None) == () and hasattr(value, "item")
+    return value.item() if is_scalar else value  # type: ignore[attr-defined]  # NumPy is not imported for this
 
 
 def sections_field(kind: Any) -> str | None:

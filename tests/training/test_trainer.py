@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -364,6 +365,12 @@ def test_settings_of_a_run_without_a_recipe_are_kept(tmp_path: Path) -> None:
 def test_what_cannot_be_honoured_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         make_trainer(Loopback.single(), **options)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    trainer = make_trainer(Loopback.single(), batch_size=np.int64(20), learning_rate=np.float32(0.5))
+    assert (trainer.options.batch_size, trainer.options.learning_rate) == (20, 0.5)
+    assert isinstance(trainer.options.batch_size, int)
 
 
 def test_a_split_that_is_not_there_is_refused() -> None:
