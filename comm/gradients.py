@@ -73,6 +73,8 @@ class GradientReducer:
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         for group in _pack(list(reversed(trained)), bucket_bytes):
             self._add_bucket(group, codec)
+        self.shapes = [list(parameter.shape) for parameter in trained]
+        """Of what is reduced: residuals belong to these."""
         self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in trained]
 
     def start(self) -> None:
@@ -110,7 +112,7 @@ class GradientReducer:
         return [codec.residual.cpu() for codec in self._feedback if codec.residual is not None]
 
     def load_residuals(self, residuals: Sequence[Tensor]) -> None:
-        """Go on with what `residuals` gave on this rank of as many."""
+        """Go on with what `residuals` gave on this rank of as many, for the same `shapes`."""
         for codec, residual in zip(self._feedback, residuals, strict=False):
             codec.residual = residual
 

@@ -218,6 +218,8 @@ class _Job:
         lacking: list[PlanError] = []
         for planner in planners:
             options = replace(recipe.plan, planner=planner, replan_every_steps=0)
+            if recipe.plan.replan_every_steps and not options.asks_costs:
+                continue
             try:
                 plan = make_plan(options, specs, self.ranks, workload)
             except PlanError as error:

@@ -9,6 +9,7 @@ import gc
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias, get_args
@@ -234,7 +235,7 @@ def sweep_rows(found: Mapping[str, Measured | str]) -> list[dict[str, Any]]:
                 "in all rounds": f"{min(ratios):.2f} to {max(ratios):.2f}",
                 "kB sent a sample": one.sent_bytes / 1e3,
                 "loss": one.loss,
-                "": "" if one is first else _verdict(ratios),
+                "": "" if one is first else "diverged" if not isfinite(one.loss) else _verdict(ratios),
             }
         )
     return [*sorted(rows, key=lambda row: -float(row["times as fast"])), *refused]

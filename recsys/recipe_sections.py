@@ -63,15 +63,8 @@ class RecommendationSections:
                 f'log.format = "{self.log.format}" and model.kind = "{self.model.kind}": a two_tower model learns from '
                 'format = "interactions", dlrm and dcn learn from labelled logs of any other format'
             )
-        if has_interactions and (len(self.log.paths) > 1 or len(self.split.test_paths) > 1):
-            raise RecipeError(
-                "interactions are read from one file, and from one more for the test split: give one path in log.paths "
-                "and at most one in split.test_paths"
-            )
-        if has_interactions and (self.deduplication.groups or self.transforms):
-            raise RecipeError(
-                "deduplication.groups and transforms are for prepared logs, and interactions are none: leave them out"
-            )
+        if has_interactions:
+            self._check_interactions()
         deduplication = self.deduplication
         if deduplication.groups and deduplication.cluster and self.training.shuffle == "window":
             raise RecipeError(
@@ -80,3 +73,16 @@ class RecommendationSections:
             )
         if not has_interactions and self.store == Path():
             raise RecipeError("needs a value for 'store', the folder that windrow prepare writes the log to")
+
+    def _check_interactions(self) -> None:
+        if len(self.log.paths) > 1 or len(self.split.test_paths) > 1:
+            raise RecipeError(
+                "interactions are read from one file, and from one more for the test split: give one path in log.paths "
+                "and at most one in split.test_paths"
+            )
+        usual = TrainingOptions()
+        names = ("shuffle", "shuffle_rows", "reader_shards", "reader_memory_bytes")
+        given = [f"training.{name}" for name in names if getattr(self.training, name) != getattr(usual, name)]
+        given += ["deduplication.groups"] * bool(self.deduplication.groups) + ["transforms"] * bool(self.transforms)
+        if given:
+            raise RecipeError(f"{' and '.join(given)}: for prepared logs, and interactions are none: leave it out")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import RecipeError, WindrowError
 from windrow.comm.world import World
 from windrow.partition.tables.plan import Plan
 from windrow.partition.tables.planners import make_plan
@@ -144,8 +144,21 @@ def _two_tower(
 
 
 def _planned(world: World, make: Callable[[], Plan]) -> Plan:
-    """What one rank plans for all, since processors of several kinds may round predicted costs differently."""
-    return world.broadcast_object(make() if world.rank == 0 else None, root=0, stage="plan")
+    """What one rank plans for all, since processors of several kinds may round predicted costs differently.
+
+    What it refuses all ranks raise, so that a caller may go on with another recipe.
+    """
+    found: Plan | WindrowError | None = None
+    if world.rank == 0:
+        try:
+            found = make()
+        except WindrowError as error:
+            found = error
+    found = world.broadcast_object(found, root=0, stage="plan")
+    if isinstance(found, WindrowError):
+        raise found
+    assert found is not None
+    return found
 
 
 def _click_recommender(

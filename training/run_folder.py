@@ -52,11 +52,10 @@ class RunFolder:
         self.plot_file = path / "plot.png"
 
     def can_go_on(self) -> bool:
-        """Whether a run left an epoch or a checkpoint here; what it wrote before these is removed. Rank 0 calls it."""
+        """Whether a run left a checkpoint here, or ended; else what it wrote is removed. Rank 0 alone calls it."""
         if not self.recipe_file.is_file():
             return False
-        has_epoch = self.metrics_file.is_file() and self.metrics_file.stat().st_size > 0
-        if has_epoch or any(self.checkpoint_folder.glob("*.ckpt")):
+        if self.summary_file.is_file() or any(self.checkpoint_folder.glob("*.ckpt")):
             return True
         files = self.recipe_file, self.environment_file, self.placement_file, self.trace_file
         for file in (*files, self.metrics_file, self.ranks_file):

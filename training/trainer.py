@@ -66,7 +66,7 @@ class FitOptions(CheckpointOptions):
     """When to measure, stop and save."""
 
     evaluate_every: PositiveInt = 1
-    """Epochs between two evaluations; the last epoch is always evaluated."""
+    """Epochs between two evaluations; the last is evaluated too, unless a callback's ``on_epoch`` ends the run."""
     patience: NonNegativeInt = 0
     """Stop when validation has not improved for this many epochs; 0: never."""
 
@@ -247,15 +247,16 @@ class Trainer:
         self.task.load_state(state.get("task", {}))
         self._follow_changes()
 
-    def gather_residuals(self) -> list[list[Tensor]]:
+    def gather_residuals(self) -> dict[str, Any]:
         """On rank 0 what each rank's sums of gradients have left out (`windrow.comm.error_feedback`). Collective."""
         self._follow_changes()
-        return self.world.gather_object(self._reducer.residuals(), root=0, stage="checkpoint")
+        of_ranks = self.world.gather_object(self._reducer.residuals(), root=0, stage="checkpoint")
+        return {"shapes": self._reducer.shapes, "of_ranks": of_ranks}
 
-    def load_residuals(self, residuals: Sequence[Sequence[Tensor]]) -> None:
-        """Go on with what `gather_residuals` gave; those of another number of ranks are dropped."""
-        if len(residuals) == self.world.size:
-            self._reducer.load_residuals(residuals[self.world.rank])
+    def load_residuals(self, found: Mapping[str, Any]) -> None:
+        """Go on with what `gather_residuals` gave; those of another number of ranks, or another plan, are dropped."""
+        if len(found["of_ranks"]) == self.world.size and found["shapes"] == self._reducer.shapes:
+            self._reducer.load_residuals(found["of_ranks"][self.world.rank])
 
     def close(self) -> None:
         """Detach from the model's parameters, and end the task's threads."""
@@ -496,7 +497,7 @@ class _Run:
         checkpoint = load_together(self._world, RunFolder(folder).checkpoint_folder, self._check)
         state, header = checkpoint.state, checkpoint.header
         self._trainer.load_state_dict(state["trainer"])
-        self._trainer.load_residuals(state.get("residuals", ()))
+        self._trainer.load_residuals(state["residuals"])
         self._task.restore_tables(checkpoint)
         self._stopping.load_state_dict(state["early_stopping"])
         self._trainer.finished_epochs, self._first_step = header.position
@@ -585,8 +586,7 @@ class _Run:
         self._trainer.should_stop = bool(asked)
 
     def _is_over(self) -> bool:
-        stopped = self._stopping.should_stop or self._trainer.should_stop
-        return stopped or self._finished >= self._trainer.options.epochs
+        return self._stopping.should_stop or self._trainer.should_stop or self._finished >= self._trainer.options.epochs
 
     def _is_due(self, every_epochs: int) -> bool:
         return self._is_over() or self._finished % every_epochs == 0

@@ -191,7 +191,8 @@ def test_interactions_need_no_store() -> None:
         ({"log": INTERACTIONS["log"], "store": "s"}, 'format = "interactions" and model.kind = "dlrm"'),
         ({"log": {"paths": ["a.csv"], "format": "csv"}}, "needs a value for 'store'"),
         (INTERACTIONS | {"log": {"paths": ["a", "b"], "format": "interactions"}}, "give one path in log.paths"),
-        (INTERACTIONS | {"deduplication": {"groups": [["history"]]}}, "are for prepared logs"),
+        (INTERACTIONS | {"deduplication": {"groups": [["history"]]}}, "deduplication.groups: for prepared logs"),
+        (INTERACTIONS | {"training": {"shuffle": "none"}}, "training.shuffle: for prepared logs, and interactions are"),
         (
             {
                 "log": {"paths": ["a.csv"], "format": "csv"},

@@ -86,6 +86,8 @@ def test_the_table_has_the_fastest_first_and_what_was_refused_last():
     assert [row["times as fast"] for row in rows[:3]] == pytest.approx([1.8, 1.0, (2 / 1.9 + 0.8) / 2])
     assert [row[""] for row in rows] == ["faster", "", "no difference that shows", "refused: no room for it"]
     assert rows[0]["kB sent a sample"] == 2.0
+    lost = sweep_rows({AS_IT_IS: took(2.0), "lost": replace(took(1.0), loss=float("nan"))})
+    assert lost[0][""] == "diverged", "not what --out should write"
 
 
 def swept(recipe: Recipe | RecommendationRecipe, folder: Path, *options: str) -> dict[str, Any]:
@@ -140,6 +142,16 @@ def test_two_ranks(
     if launched_rank() == 0:
         assert {'plan.planner = "oper"', 'wire.vectors = "bf16"'} <= {*found}
         assert all(isinstance(one, str) or one["sample_s"][0] > 0 for one in found.values())
+    # One rank plans for all, and all hear why it cannot: the largest table has 2,304 bytes, all have 2,808.
+    room = ["plan.planner=row_wise", "plan.replicate_below_bytes=0", "plan.rank_memory_bytes=1800"]
+    tries = ["plan.planner=greedy", "plan.planner=neuroshard", "plan.planner=row_wise; wire.sums=bf16"]
+    sets, tried = (
+        [word for text in texts for word in (flag, text)] for flag, texts in (("--set", room), ("--try", tries))
+    )
+    found = swept(click_recipe(shared_tmp_path), shared_tmp_path, *sets, *tried, "--rounds", "1")
+    if launched_rank() == 0:
+        assert "needs" in found[tries[0]]
+        assert all(one["sample_s"][0] > 0 for name, one in found.items() if name != tries[0])
 
 
 # ------------------------------------------------------------------------------------------------------- plan --auto

@@ -464,8 +464,13 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path: Path) -
         def on_step(self, trainer: Trainer, done: int) -> None:
             raise KilledError
 
-    with pytest.raises(KilledError):
-        make_trainer(Loopback.single(), callbacks=[Kill()]).fit(run_folder=tmp_path / "run", resume="auto")
+    class KillLater(Callback):
+        def on_epoch(self, trainer: Trainer, record: EpochRecord) -> None:
+            raise KilledError
+
+    for kill in (Kill(), KillLater()):
+        with pytest.raises(KilledError):
+            make_trainer(Loopback.single(), callbacks=[kill]).fit(run_folder=tmp_path / "run", resume="auto")
     with pytest.raises(StoreError, match="is already in use"):
         make_trainer(Loopback.single()).fit(run_folder=tmp_path / "run")
     trainer = make_trainer(Loopback.single())
