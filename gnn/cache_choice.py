@@ -36,6 +36,7 @@ __all__ = [
     "CacheChoice",
     "PartRanking",
     "Sampling",
+    "all_remote",
     "choose_cache",
     "choose_inference_cache",
     "count_accesses",
@@ -280,6 +281,12 @@ def choose_cache(
     return CacheChoice(alpha=alpha, cached_ids=torch.from_numpy(ranking.kept(own)), expected_rows=expected)
 
 
+def all_remote(graph: PartitionedGraph) -> Tensor:
+    """int64 ids of all vertices of other ranks."""
+    start, stop = graph.own_range
+    return torch.cat([torch.arange(start), torch.arange(stop, graph.num_vertices)])
+
+
 def choose_inference_cache(
     world: World,
     graph: PartitionedGraph,
@@ -309,6 +316,8 @@ def choose_inference_cache(
     Cost: that of `choose_cache`.
     """
     steps = sampled_steps(graph, ids, batch_size)
+    if graph.num_features == 0:
+        return all_remote(graph)
     if options.alpha == 0 or steps == 0:
         return torch.empty(0, dtype=torch.int64)
     sampler, wire = SamplerOptions(fanouts=fanouts), WireOptions()

@@ -44,7 +44,7 @@ __all__ = ["check_job_on_ranks", "partition_to_store_on_ranks"]
 
 STAGE = "partition"
 VERTICES_AT_ONCE = 1 << 20
-"""Of a rank, that are sent to those that write their parts."""
+"""Of a rank, that are sent to those that write their parts; or whose new ids are found."""
 DIGESTED_BYTES = 64 << 20
 """Of a file, by one rank at once."""
 
@@ -166,11 +166,16 @@ class _Layout:
     @staticmethod
     def of(world: World, piece: GraphPiece, assignment: npt.NDArray[np.int32], num_parts: int) -> "_Layout":
         """By the parts of all vertices, int32 [N]. Collective."""
-        offsets = np.array(offsets_from_counts(np.bincount(assignment, minlength=num_parts).tolist()))
+        chunks = range(0, len(assignment), VERTICES_AT_ONCE)
+        of_chunks = [np.bincount(assignment[first : first + VERTICES_AT_ONCE], minlength=num_parts) for first in chunks]
+        offsets = np.array(offsets_from_counts(np.sum(of_chunks, 0).tolist()))
         dtype: type[np.integer] = np.int32 if len(assignment) < 2**31 else np.int64
-        old_to_new = np.empty(len(assignment), dtype)
-        for part in range(num_parts):
-            old_to_new[np.flatnonzero(assignment == part)] = np.arange(offsets[part], offsets[part + 1])
+        old_to_new, following = np.empty(len(assignment), dtype), offsets[:-1].copy()
+        for first, numbers in zip(chunks, of_chunks, strict=True):
+            in_order = np.argsort(assignment[first : first + VERTICES_AT_ONCE], kind="stable")
+            before = np.repeat(following - (np.cumsum(numbers) - numbers), numbers)
+            old_to_new[first + in_order] = np.arange(len(in_order)) + before
+            following += numbers
         own = assignment[slice(*piece.own_range)]
         degrees = piece.indptr.diff().numpy()
         counts = np.bincount(own, minlength=num_parts), np.bincount(own, degrees, num_parts).astype(np.int64)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from windrow.caching.selection import CacheOptions
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.fetch import fetch_learnt_rows
 from windrow.comm.meter import Traffic
 from windrow.comm.wire import Wire, make_codec
@@ -48,6 +48,15 @@ class _LearnsLinks:
         self.samples_per_epoch = self._objective.num_links
         self.has_validation = links.validation.numel() > 0
         self.shown_figures = {f"test hits@{self._objective.k}": f"test hits@{self._objective.k}"}
+
+    def check_world_size(self, written_by: int) -> None:
+        """Refuse another number of ranks where negatives depend on it: "in-batch"."""
+        size = self._objective.graph.book.num_parts
+        if self._objective.settings["negatives"] == "in-batch" and written_by != size:
+            raise StoreError(
+                f'the checkpoint was written by {written_by} ranks, and with negatives = "in-batch" negatives would be '
+                f"others on {size}: resume on {written_by} ranks, or start a new run."
+            )
 
     def global_batch_size(self, epoch: int, step: int) -> int:
         """Training edges of a step, over all ranks."""

@@ -26,7 +26,7 @@ from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import SeedTask
 from windrow.gnn.seed_order import count_steps
 from windrow.gnn.types import EDGE_ARRAYS, EdgeType
-from windrow.training.task import Loss, summed_loss
+from windrow.training.task import Loss, device_of, summed_loss
 
 __all__ = ["LinkKeywords", "LinkObjective", "LinkSeeds", "Links", "Negatives", "split_links"]
 
@@ -478,6 +478,7 @@ class LinkObjective:
         """Rank each link among its negatives, a tie counting one half. Collective.
 
         Gives for each split that has links "mrr", the mean of 1 / rank, and "hits@k", the share of ranks up to k.
+        DataError where a score is NaN or infinite.
         `vectors` [rows of this part, d] are those of this rank's vertices. Cost: a fetch of the vectors of all pairs.
         """
         return {split: self._measure(world, model, vectors, split) for split in splits if self._links[split].numel()}
@@ -487,18 +488,24 @@ class LinkObjective:
         key = stream_key(self._seed, Stream.NEGATIVE, list(self._links).index(split))
         wire = Wire(world, stage="evaluation", dtype=vectors.dtype, device=vectors.device)
         chunks = near_equal_split(pairs.shape[1], world.size * -(-pairs.shape[1] // (PAIRS_PER_CHUNK * world.size)))
-        sums = torch.zeros(2, dtype=torch.float64)
+        sums = torch.zeros(3, dtype=torch.float64)
         for start, stop in list(pairwise(chunks))[world.rank :: world.size]:
             numbers = np.arange(start, stop)
             drawn = _Pool(self._others, None).draw(numbers, numbers, self._evaluation_negatives, key)
             ids, inverse = torch.cat([pairs[:, start:stop].T, drawn], 1).unique(return_inverse=True)
-            rows = fetch_rows(wire, self.graph.offsets, vectors, ids)
+            # Vectors of sampled inference are on the CPU, and a model may score by weights of its own.
+            rows = fetch_rows(wire, self.graph.offsets, vectors, ids).to(device_of(model))
             inverse = inverse.to(rows.device)
             scores = score(model, rows[inverse[:, :1]], rows[inverse[:, 1:]]).double()
             found, others = scores[:, :1], scores[:, 1:]
             ranks = 1 + (others > found).sum(1) + 0.5 * (others == found).sum(1)
-            sums += torch.stack([(1 / ranks).sum(), (ranks <= self.k).sum()]).cpu()
-        reciprocal, hits = world.all_reduce(sums, stage="evaluation").tolist()
+            sums += torch.stack([(1 / ranks).sum(), (ranks <= self.k).sum(), (~scores.isfinite()).sum()]).cpu()
+        reciprocal, hits, lost = world.all_reduce(sums, stage="evaluation").tolist()
+        if lost:
+            raise DataError(
+                f"{lost:.0f} scores of {split} links are NaN or infinite: the training diverged; lower the learning "
+                "rate"
+            )
         return {"mrr": reciprocal / pairs.shape[1], f"hits@{self.k}": hits / pairs.shape[1]}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from windrow.caching.selection import automatic_capacities, cache_capacity
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.links import Links
 from windrow.gnn.cache_choice import Sampling, rank_part, row_sizes
 from windrow.gnn.epoch_estimate import ID_BYTES, EpochTime, StepWork, estimate_epoch
@@ -84,9 +84,12 @@ def simulate(
 
     Raises:
         RecipeError: links of another number of ranks, or more ranks than training vertices or seeds.
+        DataError: the graph has no features.
 
     Cost: cutting the graph, and for each of `RANKS_LOOKED_AT` ranks one pass over the edges for each hop.
     """
+    if graph.features is None:
+        raise DataError("the graph has no features, which are what is replayed: rows that are learnt are not in it yet")
     if links.size != ranks:
         raise RecipeError(f"{ranks} ranks on a network of {links.size}: give links of as many")
     if ranks > min(len(graph.train_ids), sampling.batch_size):

@@ -18,7 +18,7 @@ from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.meter import Traffic
 from windrow.comm.options import PositiveFloat, PositiveInt, checked_dataclass
 from windrow.comm.rows import move_rows
-from windrow.gnn.cache_choice import CacheChoice, Sampling, choose_cache, seed_order
+from windrow.gnn.cache_choice import CacheChoice, Sampling, all_remote, choose_cache, seed_order
 from windrow.gnn.evaluation import (
     EvaluationOptions,
     Evaluator,
@@ -164,8 +164,7 @@ class GraphTask(VertexTask[LoadedMinibatch]):
         graph, shared = graph.shared_with(world, codec, setup.device, self._cache)
         self.graph = graph
         if graph.num_features == 0:  # Nothing has to be asked for where everything is kept.
-            start, stop = graph.own_range
-            self._cached_ids = torch.cat([torch.arange(start), torch.arange(stop, graph.num_vertices)])
+            self._cached_ids = all_remote(graph)
         if self._cached_ids is None:
             self._choice = choose_cache(world, graph, self._sampling(), demand=demand, shared=shared)
             self._cached_ids = self._choice.cached_ids

@@ -1,7 +1,7 @@
 """A recommendation model by recipe: its tables, model, minibatches and evaluation."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -154,11 +154,10 @@ def _planned(world: World, make: Callable[[], Plan]) -> Plan:
             found = make()
         except WindrowError as error:
             found = error
-    found = world.broadcast_object(found, root=0, stage="plan")
-    if isinstance(found, WindrowError):
-        raise found
-    assert found is not None
-    return found
+    told: Any = world.broadcast_object(found, root=0, stage="plan")
+    if isinstance(told, WindrowError):
+        raise told
+    return cast("Plan", told)
 
 
 def _click_recommender(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import windrow as wr
 from windrow import gnn
 from windrow.caching.selection import CacheOptions
-from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.loopback import Loopback
 from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
@@ -354,6 +354,20 @@ def test_losses_of_links_have_weights() -> None:
     of_mean = objective_of(part, weighted, negatives="in-batch", loss=nn.functional.cross_entropy)
     with pytest.raises(RecipeError, match="return one value for each row"):
         of_mean.loss(nn.Identity(), vectors, seeds)
+
+
+def test_scores_that_are_lost_and_negatives_of_other_ranks_are_refused() -> None:
+    graph, links = gnn.split_links(make_graph())
+    single = Loopback.single()
+    part = gnn.partition(graph, single)
+    objective = objective_of(part, links)
+    objective.start(batch_size=50, seed=2)
+    lost = torch.full((graph.num_vertices, 4), torch.nan)
+    with pytest.raises(DataError, match="scores of test links are NaN or infinite: the training diverged"):
+        objective.measure(single, nn.Identity(), lost, ["test"])
+    with pytest.raises(StoreError, match='written by 2 ranks, and with negatives = "in-batch"'):
+        gnn.LinkTask(part, links, (2, 2), negatives="in-batch").check_world_size(2)
+    gnn.LinkTask(part, links, (2, 2)).check_world_size(2)
 
 
 def test_lightgcn_learns_from_sampled_neighbours_too() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from windrow.caching.selection import CacheOptions, automatic_capacities, cache_capacity
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.links import Links, NetworkDescription, described_links
 from windrow.comm.wire import WireOptions
 from windrow.gnn.cache_choice import Sampling, rank_part
@@ -100,6 +100,8 @@ def test_what_cannot_be_is_refused() -> None:
         simulate(GRAPH, SAMPLING, 3, network(2), lambda _: WORK, partition=RANDOM)
     with pytest.raises(RecipeError, match=r"90 ranks, but .* a batch_size of 80"):
         simulate(GRAPH, SAMPLING, 90, network(90), lambda _: WORK, partition=RANDOM)
+    with pytest.raises(DataError, match="the graph has no features"):
+        simulate(replace(GRAPH, features=None), SAMPLING, 2, network(2), lambda _: WORK, partition=RANDOM)
 
 
 def test_the_table() -> None:

@@ -538,6 +538,16 @@ def inference_cache(world: World, part: PartitionedGraph, ids: torch.Tensor | No
     return choose_inference_cache(world, part, ids, asked.cache, fanouts=HOPS, batch_size=asked.evaluation.batch_size)
 
 
+def test_without_features_all_is_kept_of_nothing() -> None:
+    def body(world: World) -> tuple[int, int]:
+        part = make_part(world)
+        part = dataclasses.replace(part, features=part.features[:, :0])
+        return len(inference_cache(world, part, None, cached_recipe(alpha=0.5))), part.own_range[1] - part.own_range[0]
+
+    for kept, own in Loopback.run(3, body):
+        assert kept == CACHED_VERTICES - own
+
+
 @pytest.mark.parametrize("alpha", [0.5, "auto"])
 def test_fewer_rows_travel(alpha: float | str) -> None:
     def body(world: World) -> tuple[int, int, int]:
