@@ -11,7 +11,7 @@ both directions, out of its blocks. `FullGraphLinkTask` computes those of all ve
 seeds'.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Unpack, cast
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from windrow.caching.selection import CacheOptions
-from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.errors import RecipeError
 from windrow.comm.fetch import fetch_learnt_rows
 from windrow.comm.meter import Traffic
 from windrow.comm.wire import Wire, make_codec
@@ -28,18 +28,16 @@ from windrow.gnn.full_graph import FullGraphOptions, WholeGraphTask
 from windrow.gnn.links import LinkKeywords, LinkObjective, Links, LinkSeeds
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import LoadedMinibatch, PipelineOptions, SeedTask
-from windrow.gnn.task import GraphTask
+from windrow.gnn.task import GraphTask, VertexTask
 from windrow.training.embedding import EmbeddingModule
 
 __all__ = ["FullGraphLinkTask", "LinkTask"]
 
 
-class _LearnsLinks:
+class _LearnsLinks(VertexTask[Any]):
     """What tasks share whose samples are links."""
 
     metric = "mrr"
-    has_validation: bool
-    shown_figures: Mapping[str, str]
 
     def _use_links(self, graph: PartitionedGraph, links: Links, options: LinkKeywords) -> None:
         """Learn these."""
@@ -47,16 +45,12 @@ class _LearnsLinks:
         self.fingerprint = self._objective.fingerprint
         self.samples_per_epoch = self._objective.num_links
         self.has_validation = links.validation.numel() > 0
+        self.bound_to_ranks = 'negatives = "in-batch"' if options.get("negatives") == "in-batch" else ""
         self.shown_figures = {f"test hits@{self._objective.k}": f"test hits@{self._objective.k}"}
 
-    def check_world_size(self, written_by: int) -> None:
-        """Refuse another number of ranks where negatives depend on it: "in-batch"."""
-        size = self._objective.graph.book.num_parts
-        if self._objective.settings["negatives"] == "in-batch" and written_by != size:
-            raise StoreError(
-                f'the checkpoint was written by {written_by} ranks, and with negatives = "in-batch" negatives would be '
-                f"others on {size}: resume on {written_by} ranks, or start a new run."
-            )
+    def settings(self) -> dict[str, Any]:
+        """See `Task.settings`."""
+        return {**super().settings(), "links": self._objective.settings}
 
     def global_batch_size(self, epoch: int, step: int) -> int:
         """Training edges of a step, over all ranks."""
@@ -109,10 +103,6 @@ class LinkTask(_LearnsLinks, GraphTask):
             embedding=embedding,
         )
         self._use_links(graph, links, options)
-
-    def settings(self) -> dict[str, Any]:
-        """See `Task.settings`."""
-        return {**super().settings(), "links": self._objective.settings}
 
     def start(self) -> None:
         """Choose what is cached, and start the threads that sample. Collective."""
@@ -181,10 +171,6 @@ class FullGraphLinkTask(_LearnsLinks, WholeGraphTask[LinkSeeds]):
                     f'leave it out ("{only}")'
                 )
         self._use_links(graph, links, options)
-
-    def settings(self) -> dict[str, Any]:
-        """See `Task.settings`."""
-        return {**super().settings(), "links": self._objective.settings}
 
     def start(self) -> None:
         """Agree on who sends what. Collective."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from windrow.caching.cached_store import CachedStore
 from windrow.caching.selection import CacheOptions
 from windrow.caching.vip import Demand
-from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.errors import RecipeError
 from windrow.comm.meter import Traffic
 from windrow.comm.options import PositiveFloat, PositiveInt, checked_dataclass
 from windrow.comm.rows import move_rows
@@ -421,6 +421,7 @@ class NodeTask(GraphTask):
         graph.labels_of(graph.train_ids[:0])  # Refuses a graph that has none.
         self.samples_per_epoch = len(graph.train_ids)
         self.has_validation = len(graph.validation_ids) > 0
+        self.bound_to_ranks = 'sampler.order = "local"' if order == "local" else ""
         self._loss = loss
         self._metrics = metrics
 
@@ -462,12 +463,3 @@ class NodeTask(GraphTask):
     def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
         """Measure on all vertices of each split. Collective."""
         return self.ready_evaluator().evaluate(splits)
-
-    def check_world_size(self, written_by: int) -> None:
-        """Refuse another number of ranks where minibatches depend on it: order "local"."""
-        size = self.setup.world.size
-        if self._sampler_options.order == "local" and written_by != size:
-            raise StoreError(
-                f'the checkpoint was written by {written_by} ranks, and with sampler.order = "local" minibatches '
-                f"would be others on {size}: resume on {written_by} ranks, or start a new run."
-            )

@@ -1,7 +1,7 @@
 """What every rank has a copy of, dense weights and buffers: the same at first, and refused where they part."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -44,16 +44,18 @@ def copy_from_rank_0(world: World, state: Mapping[str, Tensor]) -> None:
             value.copy_(wanted[name])
 
 
-def check_buffers(world: World, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+def check_buffers(world: World, model: nn.Module, state: Callable[[], Mapping[str, Tensor]]) -> None:
     """Refuse buffers of a model's state that are not the same on all ranks: RecipeError. Collective.
 
-    Cost: a hash of their bytes.
+    Cost: the state, and a hash of their bytes; none on one rank.
     """
+    if world.size == 1:
+        return
     weights = {name for name, _ in model.named_parameters()}
     own = {
         name: hashlib.blake2b(value.cpu().flatten().view(torch.uint8).numpy().data, digest_size=8).digest()
-        for name, value in state.items()
-        if name not in weights and world.size > 1
+        for name, value in state().items()
+        if name not in weights
     }
     if not own:
         return

@@ -51,7 +51,7 @@ class RunFolder:
         self.summary_file = path / "summary.json"
         self.plot_file = path / "plot.png"
 
-    def can_go_on(self) -> bool:
+    def goes_on_or_clears(self) -> bool:
         """Whether a run left a checkpoint here, or ended; else what it wrote is removed. Rank 0 alone calls it."""
         if not self.recipe_file.is_file():
             return False

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
-from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.meter import Stopwatch, Traffic
 from windrow.comm.options import NonNegativeFloat, PositiveFloat, PositiveInt, checked_dataclass
 from windrow.comm.wire import WireOptions
@@ -117,6 +117,8 @@ class Task(ABC, Generic[Minibatch]):
     """Whether that metric should rise."""
     has_validation: bool = True
     """Whether `evaluate` gives values of validation, which choose the best epoch; known after `start`."""
+    bound_to_ranks: str = ""
+    """The option by which minibatches depend on the number of ranks; empty where none does."""
     shown_figures: Mapping[str, str] = {}
     """Values of an epoch that get a column of the printed table, beside the metric, with its header."""
     fingerprint: str
@@ -305,6 +307,12 @@ class Task(ABC, Generic[Minibatch]):
         Raises:
             StoreError: says why.
         """
+        size = self.setup.world.size
+        if self.bound_to_ranks and written_by != size:
+            raise StoreError(
+                f"the checkpoint was written by {written_by} ranks, and with {self.bound_to_ranks} minibatches would "
+                f"be others on {size}: resume on {written_by} ranks, or start a new run."
+            )
 
     def close(self) -> None:
         """Let go of threads and files."""

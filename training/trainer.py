@@ -197,7 +197,7 @@ class Trainer:
         """
         self._loss = loss_before if self.world.rank == 0 else 0.0
         self.train_steps(epoch, range(first_step, self.steps_per_epoch), after_step)
-        check_buffers(self.world, self.model, self.task.dense_state())
+        check_buffers(self.world, self.model, self.task.dense_state)
         return self.loss_so_far() / self.task.samples_per_epoch
 
     def train_step(self, epoch: int, step: int) -> float:
@@ -407,7 +407,7 @@ class Trainer:
         if resume and folder is None:
             raise RecipeError("resume needs the folder of the run: give run_folder")
         if resume == "auto":
-            there = self.world.rank == 0 and folder is not None and RunFolder(folder).can_go_on()
+            there = self.world.rank == 0 and folder is not None and RunFolder(folder).goes_on_or_clears()
             resume = self.world.broadcast_object(there, root=0, stage="run folder")
         if resume:
             assert folder is not None

@@ -205,9 +205,11 @@ def _tensor(data: Any, name: str) -> Tensor | None:
     value = getattr(data, name, None)
     if isinstance(value, np.ndarray):
         value = torch.from_numpy(value)
-    if value is None or isinstance(value, Tensor):
-        return None if value is None else value.cpu()
-    raise DataError(f"{name} is {type(value).__name__}: give a tensor")
+    if value is None:
+        return None
+    if not isinstance(value, Tensor):
+        raise DataError(f"{name} is {type(value).__name__}: give a tensor")
+    return value.cpu()
 
 
 def _split_of(data: Any, split: int) -> VertexSplit | None:
