@@ -449,7 +449,7 @@ def _labels_of_types(
         own = known["labels"]
         if len(own) != rows.number:
             raise DataError(f"there are {len(own)} labels for {rows.number} vertices of type {labelled[0]!r}.")
-        unknown = 0 if known["task"] == "multi-label" else -1
+        unknown = {"multi-label": 0, "regression": torch.nan}.get(known["task"], -1)
         known["labels"] = own.new_full((int(types.offsets[-1]), *own.shape[1:]), unknown)
         known["labels"][first : first + rows.number] = own
     return known

@@ -10,17 +10,17 @@ from torch import Tensor, nn
 
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.errors import DataError, RecipeError
-from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
+from windrow.comm.options import PositiveInt, checked_dataclass
 from windrow.comm.world import World
 from windrow.gnn.inference import Report, gather_predictions, infer_exactly, infer_sampled, own_vertices
-from windrow.gnn.metrics import check_labels_can_be_scored, default_metric, evaluate_predictions
+from windrow.gnn.metrics import LOWER_IS_BETTER, METRICS_OF, check_labels_can_be_scored, evaluate_predictions
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, Split
 from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import Fanout
 from windrow.gnn.types import GraphTypes, edge_type_text
 from windrow.training.embedding import EmbeddingModule
-from windrow.training.task import Metric, Metrics, measured
+from windrow.training.task import EvaluationTimes, Metric, Metrics, measured
 
 __all__ = [
     "EvaluationOptions",
@@ -37,11 +37,12 @@ __all__ = [
 
 
 @checked_dataclass
-class EvaluationOptions:
+class EvaluationOptions(EvaluationTimes):
     """How and when a model is measured."""
 
-    metric: Literal["auto", "accuracy", "macro_f1", "micro_f1", "roc_auc"] = "auto"
-    """"auto": ROC-AUC for binary and multi-label tasks, accuracy for single-label ones."""
+    metric: Literal["auto", "accuracy", "macro_f1", "micro_f1", "roc_auc", "rmse", "mae", "r2"] = "auto"
+    """"auto": ROC-AUC for binary and multi-label tasks, accuracy for single-label ones, RMSE for regression, which has
+    the last three."""
 
     method: Literal["exact", "sampled"] = "exact"
     """"exact": all neighbours, layer by layer. "sampled": minibatches, as in training, with `fanouts`."""
@@ -51,12 +52,6 @@ class EvaluationOptions:
 
     batch_size: PositiveInt = 4096
     """Seeds per step of "sampled" evaluation, over all ranks."""
-
-    every_epochs: PositiveInt = 1
-    """Epochs between two evaluations; the last epoch is always evaluated."""
-
-    patience_epochs: NonNegativeInt = 0
-    """Stop when validation has not improved for this many epochs; 0: never."""
 
 
 def check_layers(model: nn.Module, fanouts: Sequence[int], name: str) -> None:
@@ -216,12 +211,24 @@ def rows_of(graph: PartitionedGraph, own_rows: Tensor, ids: Tensor) -> Tensor:
 
 
 def metrics_of(options: EvaluationOptions, graph: PartitionedGraph) -> Metrics:
-    """The built-in metric that the options choose; DataError where it means nothing for the labels of a split."""
-    name = default_metric(graph.task) if options.metric == "auto" else options.metric
+    """The built-in metric that the options choose.
+
+    RecipeError where the task has no such metric, DataError where it means nothing for the labels of a split.
+    """
+    known = METRICS_OF[graph.task]
+    name = known[0] if options.metric == "auto" else options.metric
+    if name not in known:
+        raise RecipeError(f"metric = {name!r} is none of task {graph.task!r}: choose from {', '.join(known)}")
     for split in ("validation", "test"):
         if len(ids := graph.split_ids(split)):
-            check_labels_can_be_scored(name, graph.task, graph.labels_of(ids))
+            check_labels_can_be_scored(name, graph.labels_of(ids))
     return {name: partial(evaluate_predictions, name, graph.task)}
+
+
+def chosen_of(metrics: Metrics, *, own: bool) -> tuple[str, bool]:
+    """Which metric chooses the best epoch, the first one, and whether it should rise, as one's `own` do."""
+    name = next(iter(metrics))
+    return name, own or name not in LOWER_IS_BETTER
 
 
 def measure_split(

@@ -22,7 +22,15 @@ from windrow.comm.links import Links, NetworkDescription, described_links
 from windrow.comm.meter import Traffic
 from windrow.comm.options import NonNegativeFloat, NonNegativeInt, PositiveInt, Share, checked_dataclass
 from windrow.comm.wire import FEW_BITS, Codec, make_codec
-from windrow.gnn.evaluation import EvaluationOptions, check_splits, measure_splits, metrics_of, predictions_of, rows_of
+from windrow.gnn.evaluation import (
+    EvaluationOptions,
+    check_splits,
+    chosen_of,
+    measure_splits,
+    metrics_of,
+    predictions_of,
+    rows_of,
+)
 from windrow.gnn.feature_slices import FeatureSlices
 from windrow.gnn.halo import KEPT, WAYS, Halo, HaloExchange, Order, TwoWays, Way, fetching_again
 from windrow.gnn.halo_choice import Method, check_method, check_model, faster_method
@@ -471,13 +479,13 @@ class FullGraphTask(WholeGraphTask[None]):
         graph.labels_of(graph.train_ids[:0])  # Refuses a graph that has none.
         self._loss = loss
         self._metrics = metrics
-        self._evaluation = evaluation or EvaluationOptions()
+        self._evaluation = self.evaluation_times = evaluation or EvaluationOptions()
 
     def start(self) -> None:
         """See `start_exchanges`; DataError also where a split has no labels to measure on. Collective."""
         graph, device = self.graph, self.setup.device
         self._given_metrics = self._metrics or metrics_of(self._evaluation, graph)
-        self.metric = next(iter(self._given_metrics))
+        self.metric, self.higher_is_better = chosen_of(self._given_metrics, own=bool(self._metrics))
         own = own_vertices(graph, graph.train_ids)
         self._train = (own - graph.own_range[0]).to(device)
         self._labels = graph.labels_of(own).to(device)

@@ -26,8 +26,8 @@ from windrow.partition.graph_kernels import relabel
 
 __all__ = ["Graph", "GraphData", "Task", "describe_numbering", "first_outside"]
 
-Task = Literal["single-label", "binary", "multi-label"]
-"""What is predicted for a vertex: one of many classes, one of two, or any subset of the classes."""
+Task = Literal["single-label", "binary", "multi-label", "regression"]
+"""What is predicted for a vertex: one of many classes, one of two, any subset of the classes, or real numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +39,9 @@ class GraphData:
     indices: Tensor
     """int32 or int64 [E]; sources of the edges, ascending inside each vertex's list as it was read."""
     labels: Tensor | None
-    """int64 [N] for "single-label" and "binary" (-1: unknown), float32 [N, C] of 0 and 1 for "multi-label". None: the
-    graph has none, and can be partitioned, sampled and predicted, or its links learnt."""
+    """int64 [N] for "single-label" and "binary" (-1: unknown), float32 [N, C] of 0 and 1 for "multi-label", float32
+    [N, C] for "regression" (NaN: unknown). None: the graph has none, and can be partitioned, sampled and predicted, or
+    its links learnt."""
     train_ids: Tensor
     """int64; vertices whose labels are learnt from."""
     validation_ids: Tensor
@@ -50,7 +51,7 @@ class GraphData:
     task: Task
     """What the labels mean; of no consequence where there are none."""
     num_classes: int
-    """C; 0 where there are no labels."""
+    """C, for "regression" the numbers of a vertex; 0 where there are no labels."""
     edge_weight: Tensor | None = None
     """float32 [E], in the order of `indices`, or None."""
     edge_attr: Tensor | None = None
@@ -174,6 +175,9 @@ class Graph(GraphData):
         return digest.hexdigest()
 
 
+HAS_COLUMNS: tuple[Task, ...] = ("multi-label", "regression")
+"""Tasks whose labels are float32 [N, C]."""
+
 LABEL_FIELDS = ("labels", "train_ids", "validation_ids", "test_ids", "task", "num_classes")
 ADDED_LATER = ("edge_type", "types")
 DIGESTED = ("indptr", "indices", "features", *LABEL_FIELDS, "edge_weight", "edge_attr", "feature_scaling", *ADDED_LATER)
@@ -188,7 +192,7 @@ def _check_dtypes(graph: "Graph") -> None:
         "indptr": ids,
         "indices": (torch.int32, torch.int64),
         "features": (torch.float32, torch.float64, torch.float16, torch.bfloat16),
-        "labels": (torch.float32,) if graph.task == "multi-label" else ids,
+        "labels": (torch.float32,) if graph.task in HAS_COLUMNS else ids,
         "train_ids": ids,
         "validation_ids": ids,
         "test_ids": ids,
@@ -302,26 +306,28 @@ def _check_types(graph: "Graph") -> None:
 
 
 def _check_labels(graph: "Graph", labels: Tensor) -> None:
-    multi = graph.task == "multi-label"
-    if labels.dim() != (2 if multi else 1):
-        shape = "[N, C]" if multi else "[N]"
+    several = graph.task in HAS_COLUMNS
+    if labels.dim() != (2 if several else 1):
+        shape = "[N, C]" if several else "[N]"
         raise DataError(f"labels has shape {tuple(labels.shape)}; task {graph.task!r} needs {shape}.")
     if labels.shape[0] != graph.num_vertices:
         raise DataError(
             f"there are {labels.shape[0]} labels for {graph.num_vertices} vertices; give one per vertex, -1 "
             "where it is unknown."
         )
-    if multi and labels.shape[1] != graph.num_classes:
+    if several and labels.shape[1] != graph.num_classes:
         raise DataError(
             f"labels has {labels.shape[1]} columns but num_classes is {graph.num_classes}; make them equal."
         )
-    if multi:
-        wrong = ((labels != 0) & (labels != 1)).nonzero()
+    if several:
+        multi = graph.task == "multi-label"
+        wrong = ((labels != 0) & (labels != 1) if multi else labels.isinf()).nonzero()
         if wrong.numel():
             row, column = wrong[0].tolist()
             raise DataError(
-                f"label column {column} of vertex {row} is {float(labels[row, column])}; in task "
-                "'multi-label' a label is 0 or 1. Correct it, or leave the vertex out of the data."
+                f"label column {column} of vertex {row} is {float(labels[row, column])}; in task {graph.task!r} a "
+                f"label is {'0 or 1' if multi else 'a number, NaN where unknown'}. Correct it, or leave the vertex out "
+                "of the data."
             )
         return
     if graph.task == "binary" and graph.num_classes != 2:
@@ -360,13 +366,18 @@ def _check_splits(graph: "Graph") -> None:
                 "or the measured quality means nothing."
             )
         owner[ids] = number
-    if graph.labels is not None and graph.task != "multi-label":
-        vertex_without = _first((owner >= 0) & (graph.labels < 0))
+    if graph.labels is not None:
+        vertex_without = _first((owner >= 0) & ~known_labels(graph.labels))
         if vertex_without is not None:
             raise DataError(
                 f"vertex {vertex_without} is in the {splits[int(owner[vertex_without])][0]} split but has no label "
-                "(-1); give it one or take it out of the split."
+                f"({graph.labels[vertex_without].tolist()}); give it one or take it out of the split."
             )
+
+
+def known_labels(labels: Tensor) -> Tensor:
+    """Which vertices have a label, bool [N]: none is -1 (int64 [N]), and none of its columns NaN (float [N, C])."""
+    return ~labels.isnan().any(1) if labels.is_floating_point() else labels >= 0
 
 
 def _first(wrong: Tensor) -> int | None:

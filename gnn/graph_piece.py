@@ -24,7 +24,7 @@ from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.rows import group_by_owner, near_equal_split
 from windrow.comm.world import World
 from windrow.gnn.build import check_edges, check_self_loops, csc_from_keys, index_dtype, keys_of_edges
-from windrow.gnn.graph import Graph, GraphData, Task
+from windrow.gnn.graph import Graph, GraphData, Task, known_labels
 from windrow.gnn.readers.edge_list import VertexTable, edge_file, read_edge_columns, read_vertex_table
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.readers.read import format_of
@@ -321,9 +321,10 @@ def _assemble(
     if "split" in known:
         split = VertexSplit(*(first + (known["split"] == number).nonzero().flatten() for number in range(3)))
     elif labels is not None:
-        # Of several labels a vertex, how many vertices there are is enough.
+        # Of a label of several columns, whether it is known is enough.
         several = labels.dim() == 2
-        everyone = torch.empty(bounds[-1], 0) if several else torch.cat(world.all_gather(labels, stage=STAGE))
+        enough = torch.where(known_labels(labels), 0.0, torch.nan).unsqueeze(1) if several else labels
+        everyone = torch.cat(world.all_gather(enough, stage=STAGE))
         drawn = random_split(everyone, options.random_split, seed=options.split_seed)
         split = VertexSplit(*(ids[(ids >= first) & (ids < bounds[world.rank + 1])] for ids in drawn))
     has_weight = bool(options.edge_list.weight_column)

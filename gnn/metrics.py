@@ -1,7 +1,8 @@
-"""Metrics (accuracy, macro-F1, micro-F1, ROC-AUC; all: higher is better), and predictions as columns of a table.
+"""Metrics (accuracy, macro-F1, micro-F1, ROC-AUC; of real numbers RMSE, MAE, R2), and predictions as columns.
 
 Logits are [n, C] for "single-label" and "multi-label", and [n] or [n, 1] for "binary", where they speak for
-class 1. Labels are as in `windrow.gnn.graph.Graph`. Each task is scored column by column, a class each::
+class 1; for "regression" they are the numbers themselves, [n, C]. Labels are as in `windrow.gnn.graph.Graph`. Each task
+of classes is scored column by column, a class each::
 
     single-label    labels  2 0       columns  0 0 1  1 0 0    scores: log-probability of each class
     multi-label     as they are, say           1 0 1  0 0 1    scores: logits
@@ -10,6 +11,7 @@ class 1. Labels are as in `windrow.gnn.graph.Graph`. Each task is scored column 
 Nothing here communicates.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -17,43 +19,53 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from windrow.comm.errors import DataError
-from windrow.gnn.graph import Task
+from windrow.gnn.graph import Task, known_labels
 
 __all__ = [
+    "LOWER_IS_BETTER",
+    "METRICS_OF",
     "Metric",
     "check_finite",
     "check_labels_can_be_scored",
-    "default_metric",
     "evaluate_predictions",
     "prediction_columns",
 ]
 
-Metric = Literal["accuracy", "macro_f1", "micro_f1", "roc_auc"]
-"""A measure of predictions; higher is better, 1 is perfect."""
+Metric = Literal["accuracy", "macro_f1", "micro_f1", "roc_auc", "rmse", "mae", "r2"]
+"""A measure of predictions."""
+
+METRICS_OF: Mapping[Task, tuple[Metric, ...]] = {
+    "single-label": ("accuracy", "macro_f1", "micro_f1", "roc_auc"),
+    "binary": ("roc_auc", "accuracy", "macro_f1", "micro_f1"),
+    "multi-label": ("roc_auc", "accuracy", "macro_f1", "micro_f1"),
+    "regression": ("rmse", "mae", "r2"),
+}
+"""Those that each task has. The first is chosen where none is: one without a threshold where classes are seldom
+balanced."""
+
+LOWER_IS_BETTER = ("rmse", "mae")
+"""0 is perfect; of all others, 1 is."""
 
 
-def default_metric(task: Task) -> Metric:
-    """The measure where the user chose none: one without a threshold for tasks whose classes are seldom balanced."""
-    return "accuracy" if task == "single-label" else "roc_auc"
-
-
-def check_labels_can_be_scored(metric: Metric, task: Task, labels: Tensor) -> None:
+def check_labels_can_be_scored(metric: Metric, labels: Tensor) -> None:
     """Refuse labels [n] or [n, C], of all vertices that will be measured together, for which a metric means nothing.
 
-    DataError: there are no vertices; a label is unknown (-1); or ROC-AUC is asked for and all labels are the same.
+    DataError: there are no vertices; a label is unknown; or ROC-AUC or R2 is asked for and all labels are the same.
     """
     if len(labels) == 0:
         raise DataError(f"no vertices to measure {metric} on: give the split at least one vertex")
-    if task != "multi-label" and int(labels.min()) < 0:
-        position = int((labels < 0).nonzero()[0])
+    unknown = (~known_labels(labels)).nonzero()
+    if len(unknown):
+        position = int(unknown[0])
         raise DataError(
             f"vertex {position} of {len(labels)} to measure {metric} on has no label "
-            f"({int(labels[position])}): leave it out of the split"
+            f"({labels[position].tolist()}): leave it out of the split"
         )
-    if metric == "roc_auc" and not bool((labels != labels[0]).any()):
+    if metric in ("roc_auc", "r2") and not bool((labels != labels[0]).any()):
+        name, other = ("ROC-AUC", "accuracy") if metric == "roc_auc" else ("R2", "rmse")
         raise DataError(
-            f"ROC-AUC has no meaning on {len(labels)} vertices that all have the same label "
-            f"({labels[0].tolist()}): choose another split or the metric accuracy"
+            f"{name} has no meaning on {len(labels)} vertices that all have the same label "
+            f"({labels[0].tolist()}): choose another split or the metric {other}"
         )
 
 
@@ -66,19 +78,23 @@ def evaluate_predictions(metric: Metric, task: Task, logits: Tensor, labels: Ten
     - micro_f1: F1 score of all (vertex, class) pairs together; for "single-label" the accuracy. "binary": of class 1.
     - roc_auc: mean area under the ROC curve of the classes, each against the rest (for "binary": the one
       area). A class that all vertices have, or none, is left out.
+    - rmse, mae: root of the mean squared error, and mean absolute error, of all numbers together.
+    - r2: mean over the columns of 1 minus the squared errors over those of the mean. A column of one value is left out.
 
     A vertex is predicted to have the class with the largest logit, or each class with a logit above 0.
 
     Logits and labels are on one device. DataError as of `check_labels_can_be_scored`, or where a logit is NaN or
     infinite: the training diverged.
     """
-    check_labels_can_be_scored(metric, task, labels)
+    check_labels_can_be_scored(metric, labels)
     lost = _diverged(logits)
     if len(lost):
         raise DataError(
             f"the prediction for vertex {int(lost[0])} of {len(logits)} is NaN or infinite: "
             "the training diverged; lower the learning rate"
         )
+    if task == "regression":
+        return _real_measure(metric, logits.detach().double().reshape(labels.shape), labels.double())
     multi = task == "multi-label"
     targets = (labels if multi else F.one_hot(labels, 2 if task == "binary" else logits.shape[1])) > 0
     scores = _score_columns(task, logits)
@@ -93,6 +109,17 @@ def evaluate_predictions(metric: Metric, task: Task, logits: Tensor, labels: Ten
         return _f1(predictions[:, first:].reshape(-1, 1), targets[:, first:].reshape(-1, 1))
     right = predictions == targets if multi else (predictions & targets).any(1)
     return float(right.sum() / right.numel())
+
+
+def _real_measure(metric: Metric, numbers: Tensor, labels: Tensor) -> float:
+    error = numbers - labels
+    if metric == "rmse":
+        return float(error.square().mean().sqrt())
+    if metric == "mae":
+        return float(error.abs().mean())
+    spread = (labels - labels.mean(0)).square().sum(0)
+    varies = (labels != labels[0]).any(0)
+    return float((1 - error.square().sum(0) / spread)[varies].mean())
 
 
 def _score_columns(task: Task, logits: Tensor) -> Tensor:
@@ -131,8 +158,11 @@ def prediction_columns(task: Task, logits: Tensor) -> dict[str, Tensor]:
 
     "single-label" has "prediction" int32 [n], the class with the largest logit, the first of equal ones, as metrics
     count it, and its "probability" float32 [n]; "binary" the "probability" of class 1; "multi-label" "probabilities"
-    float32 [n, C].
+    float32 [n, C]; "regression" the "prediction" float32 [n], or "predictions" [n, C] where there are several.
     """
+    if task == "regression":
+        numbers = logits.float()
+        return {"prediction": numbers.flatten()} if numbers.shape[1] == 1 else {"predictions": numbers}
     # Single precision would lose digits of a probability that is close to 1.
     exact = logits.double()
     if task == "binary":

@@ -270,7 +270,7 @@ class PartitionedGraph(GraphData):
 
     @property
     def num_outputs(self) -> int:
-        """Numbers that a model gives for a vertex: one logit for a binary task, else one per class."""
+        """Numbers that a model gives for a vertex: one logit for a binary task, else one per class or column."""
         return 1 if self.task == "binary" else self.num_classes
 
     def split_ids(self, split: str) -> Tensor:

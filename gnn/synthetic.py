@@ -1,14 +1,12 @@
 """Synthetic graphs with communities that a model can learn, for examples and tests."""
 
-from typing import Literal
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError
 from windrow.gnn.build import VertexRows, assemble_graph, assemble_typed_graph
-from windrow.gnn.graph import Graph
+from windrow.gnn.graph import Graph, Task
 from windrow.gnn.vertex_data import SplitOptions
 
 __all__ = ["community_graph", "typed_community_graph"]
@@ -23,7 +21,7 @@ def community_graph(
     homophily: float = 0.8,
     num_features: int = 16,
     signal: float = 0.5,
-    task: Literal["single-label", "binary", "multi-label"] = "single-label",
+    task: Task = "single-label",
     split: SplitOptions | None = None,
 ) -> Graph:
     """Generate a graph of equal communities whose labels a graph network can learn (stochastic block model).
@@ -39,7 +37,8 @@ def community_graph(
         homophily: share of the edges drawn inside a community; the others end anywhere.
         num_features: F.
         signal: length of a community's direction, in standard deviations of the noise per feature.
-        task: "multi-label" gives each vertex its own class and the next; "binary" needs two communities.
+        task: "multi-label" gives each vertex its own class and the next; "binary" needs two communities; "regression"
+            asks for the community's number.
         split: shares of the splits; None for half to train and a quarter each to validate and test.
     """
     if num_classes < 2 or num_vertices < num_classes or average_degree < 0 or not 0 <= homophily <= 1:

@@ -25,6 +25,7 @@ from windrow.gnn.evaluation import (
     check_layers,
     check_types,
     check_width,
+    chosen_of,
     metrics_of,
     predictions_of,
 )
@@ -54,9 +55,10 @@ def loss_sum(task: Labels, logits: Tensor, labels: Tensor) -> Tensor:
     """Add up the loss over vertices; sums of all ranks add up, to be divided by the global batch size.
 
     Args:
-        task: "single-label": cross entropy; else binary cross entropy, for "multi-label" the mean over the classes.
-        logits: [n, C], or [n] or [n, 1] for "binary"; n may be 0.
-        labels: [n] int64, or [n, C] float of 0 and 1 for "multi-label"; on the device of `logits`.
+        task: "single-label": cross entropy; "regression": squared error; else binary cross entropy. The mean over the
+            columns where labels have any.
+        logits: [n, C], or [n] or [n, 1] for "binary"; n may be 0. For "regression" the numbers themselves.
+        labels: [n] int64, or [n, C] float for "multi-label" and "regression"; on the device of `logits`.
 
     Returns:
         Scalar, differentiable in `logits`; 0 for no vertices.
@@ -64,7 +66,8 @@ def loss_sum(task: Labels, logits: Tensor, labels: Tensor) -> Tensor:
     if task == "single-label":
         return F.cross_entropy(logits, labels, reduction="sum")
     targets = labels.to(logits.dtype)
-    total = F.binary_cross_entropy_with_logits(logits.reshape(labels.shape), targets, reduction="sum")
+    compare = F.mse_loss if task == "regression" else F.binary_cross_entropy_with_logits
+    total: Tensor = compare(logits.reshape(labels.shape), targets, reduction="sum")
     return total if task == "binary" else total / labels.shape[1]
 
 
@@ -132,6 +135,7 @@ class GraphTask(VertexTask[LoadedMinibatch]):
         super().__init__(graph, embedding)
         self._fanouts = tuple(fanouts)
         self._evaluation = evaluation
+        self.evaluation_times = evaluation or self.evaluation_times
         self._pipeline_options = pipeline or PipelineOptions()
         self._pipeline_options.check_types(graph.types)
         self._sampler_options = SamplerOptions(fanouts=self._fanouts, order=order)
@@ -227,7 +231,7 @@ class GraphTask(VertexTask[LoadedMinibatch]):
             self._stop()
             last = max(self.setup.options.epochs, epoch + 1)
             if self.evaluator.reads_store:
-                every = (self._evaluation or EvaluationOptions()).every_epochs
+                every = self.evaluation_times.every_epochs
                 last = min(last, (epoch // every + 1) * every)
             self._next, self._last = first, last * of_epoch
             numbers = range(first, self._last)
@@ -375,7 +379,7 @@ class NodeTask(GraphTask):
         graph: this rank's view; features in fp32, or as `PartitionedGraph.stored_as` gives them.
         fanouts: neighbours sampled per vertex at each hop, from the seeds outwards; -1 takes all.
         loss: ``loss(output, labels)`` of the seeds of a rank, their mean or one value for each; labels are int64 [n],
-            or float [n, C] of a multi-label task. None: cross entropy, see `loss_sum`.
+            or float [n, C] of a multi-label task or of regression. None: see `loss_sum`.
         metrics: ``metric(output, labels)`` of all vertices of a split, by name; the first one, higher being better,
             chooses the best epoch. None: the one of `evaluation`.
         order: which seeds form a minibatch, see `SamplerOptions`.
@@ -436,7 +440,7 @@ class NodeTask(GraphTask):
         self._seeds = seed_order(self.graph, self.setup.world.rank, self._sampling())
         self.steps_per_epoch = self._seeds.steps_per_epoch
         metrics = self._metrics or metrics_of(self._evaluation or EvaluationOptions(), self.graph)
-        self.metric = next(iter(metrics))
+        self.metric, self.higher_is_better = chosen_of(metrics, own=bool(self._metrics))
         self.start_pipeline(metrics)
 
     def seeds(self, epoch: int, step: int) -> SeedTask:

@@ -16,7 +16,7 @@ from torch import Tensor, from_numpy
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.options import NonNegativeInt, PositiveInt, Share, checked_dataclass
 from windrow.comm.random import Stream, hash_ids, stream_key
-from windrow.gnn.graph import Task
+from windrow.gnn.graph import Task, known_labels
 
 __all__ = [
     "SplitOptions",
@@ -117,7 +117,7 @@ def scale_features(features: Tensor, scaling: Tensor, *, back: bool = False) -> 
             columns.copy_((columns - mean) / deviation)
 
 
-TaskOption = Literal["auto", "single-label", "binary", "multi-label"]
+TaskOption = Literal["auto", "single-label", "binary", "multi-label", "regression"]
 """A task, or "auto" to read it off the labels."""
 
 UNKNOWN_LABEL = -1
@@ -129,16 +129,17 @@ def prepare_labels(
     """Bring labels to the form that `windrow.gnn.graph.Graph` holds.
 
     Args:
-        labels: [N] or [N, 1] class numbers from 0, where -1 or NaN is an unknown label; or [N, C] of 0 and 1.
-        task: what they mean. With "auto", several columns mean "multi-label", one column with no class above 1
-            "binary", and any other "single-label".
+        labels: [N] or [N, 1] class numbers from 0, where -1 or NaN is an unknown label; [N, C] of 0 and 1; or, for
+            "regression", real numbers [N] or [N, C], where NaN is unknown.
+        task: what they mean. With "auto", labels with a fraction mean "regression", several columns "multi-label", one
+            column with no class above 1 "binary", and any other "single-label".
         largest_of_all: given the largest class here, that of the whole graph, where these are some of its vertices.
 
     Returns:
-        (labels int64 [N] or float32 [N, C], task, number of classes).
+        (labels int64 [N] or float32 [N, C], task, number of classes or, for "regression", of columns).
 
     Raises:
-        DataError: labels are no whole numbers, contradict the task, or are all unknown.
+        DataError: labels contradict the task, or are all unknown.
         RecipeError: the task is unknown.
     """
     if task not in get_args(TaskOption):
@@ -146,10 +147,27 @@ def prepare_labels(
     array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if array.dtype.kind not in "biuf":
         raise DataError(f"labels have dtype {array.dtype}; number the classes 0, 1, 2, ...")
-    if task == "multi-label" or (task == "auto" and array.ndim == 2 and array.shape[1] > 1):
+    if task == "auto":
+        if largest_of_all(int(_fractional(array).any())):
+            task = "regression"
+        elif array.ndim == 2 and array.shape[1] > 1:
+            task = "multi-label"
+    if task == "regression":
+        numbers = _real_numbers(array)
+        if not largest_of_all(int((~numbers.isnan()).any())):
+            raise DataError("every label is NaN, which is unknown; give at least the training vertices a number.")
+        return numbers, task, numbers.shape[1]
+    if task == "multi-label":
         if array.ndim != 2:
             raise DataError(f"labels have shape {array.shape}; task 'multi-label' needs 0 or 1 per class, [N, C].")
-        return from_numpy(np.ascontiguousarray(array, dtype=np.float32)), "multi-label", int(array.shape[1])
+        return from_numpy(np.ascontiguousarray(array, dtype=np.float32)), task, int(array.shape[1])
+    return _classes(array, task, largest_of_all)
+
+
+def _classes(
+    array: npt.NDArray[np.generic], task: TaskOption, largest_of_all: Callable[[int], int]
+) -> tuple[Tensor, Task, int]:
+    """Labels that are one class each."""
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
@@ -174,24 +192,47 @@ def _class_numbers(array: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
         return np.ascontiguousarray(array, dtype=np.int64)
     values = cast("npt.NDArray[np.floating]", array)
     known = np.where(np.isnan(values), UNKNOWN_LABEL, values)
-    fractional = np.flatnonzero(~np.isfinite(known) | (known != np.floor(known)))
-    if fractional.size:
-        vertex = int(fractional[0])
+    wrong = np.flatnonzero(np.isinf(known) | _fractional(known))
+    if wrong.size:
+        vertex = int(wrong[0])
         raise DataError(
             f"the label of vertex {vertex} is {values[vertex]}; a class is a whole number. Number the "
-            "classes 0, 1, 2, ..."
+            "classes 0, 1, 2, ..., or use task 'regression' for real numbers."
         )
     return known.astype(np.int64)
+
+
+def _fractional(array: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
+    """Which numbers are not whole; what is infinite or NaN counts as whole."""
+    if array.dtype.kind != "f":
+        return np.zeros(array.shape, dtype=np.bool_)
+    values = cast("npt.NDArray[np.floating]", array)
+    return np.logical_and(np.isfinite(values), values != np.floor(values))
+
+
+def _real_numbers(array: npt.NDArray[np.generic]) -> Tensor:
+    """Labels of "regression", float32 [N, C]."""
+    if array.ndim not in (1, 2):
+        raise DataError(f"labels have shape {array.shape}; task 'regression' needs one or more numbers per vertex.")
+    numbers = float_features(array, "labels")
+    infinite = numbers.isinf().any(1).nonzero()
+    if len(infinite):
+        vertex = int(infinite[0])
+        raise DataError(
+            f"the label of vertex {vertex} is {array[vertex]}, infinite in single precision; correct it, or write NaN "
+            "where it is unknown."
+        )
+    return numbers
 
 
 @checked_dataclass
 class SplitOptions:
     """How vertices are shared out among the three splits."""
 
-    kind: Literal["per-class", "fractions"] = "per-class"
+    kind: Literal["auto", "per-class", "fractions"] = "auto"
     """"per-class": so many of each class, all others are test vertices, as is usual for citation and
     co-author graphs (Shchur et al., Pitfalls of Graph Neural Network Evaluation, 2018); "fractions": shares
-    of all labelled vertices, whatever their class."""
+    of all labelled vertices, whatever their class; "auto": per-class where a vertex has one class."""
     train_per_class: PositiveInt = 20
     """Training vertices of each class, with kind "per-class"."""
     validation_per_class: NonNegativeInt = 30
@@ -224,20 +265,21 @@ class VertexSplit(NamedTuple):
 def random_split(labels: Tensor, options: SplitOptions, *, seed: int) -> VertexSplit:
     """Share the labelled vertices out at random, by a hash of (seed, vertex) alone, in disjoint ascending lists.
 
-    Labels are int64 [N] with -1 for unknown, or float [N, C], for which kind "per-class" is refused: RecipeError.
+    Labels are int64 [N] with -1 for unknown, or float [N, C] with NaN for unknown, which have no class: kind
+    "per-class" raises RecipeError.
     DataError: a class has too few vertices.
     """
     values = labels.numpy()
-    labelled = np.arange(len(values)) if values.ndim == 2 else np.flatnonzero(values >= 0)
+    labelled = np.flatnonzero(known_labels(labels).numpy())
     draws = hash_ids(stream_key(seed, Stream.SPLIT), labelled)
     shuffled = labelled[np.argsort(draws, kind="stable")]
-    if options.kind == "fractions":
+    if options.kind == "fractions" or (options.kind == "auto" and values.ndim == 2):
         place, train = np.arange(len(shuffled)), round(len(shuffled) * options.train_fraction)
         needed = round(len(shuffled) * (options.train_fraction + options.validation_fraction))
     elif values.ndim == 2:
         raise RecipeError(
-            "a split of kind 'per-class' needs one class per vertex, but this graph is multi-label; use kind "
-            "'fractions'."
+            "a split of kind 'per-class' needs one class per vertex, but these labels are several or real numbers; use "
+            "kind 'fractions'."
         )
     else:
         train, needed = options.train_per_class, options.train_per_class + options.validation_per_class

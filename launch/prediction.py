@@ -38,6 +38,7 @@ from windrow.comm.wire import Codec
 from windrow.comm.world import World
 from windrow.gnn.cache_choice import choose_inference_cache
 from windrow.gnn.evaluation import Evaluator, check_types, check_width, measure_split, metrics_of
+from windrow.gnn.graph import HAS_COLUMNS
 from windrow.gnn.inference import own_vertices, rows_in_users_order, wanted_vertices
 from windrow.gnn.metrics import check_finite, prediction_columns
 from windrow.gnn.models import GNN
@@ -272,6 +273,7 @@ def _open_graph(world: World, recipe: Recipe, file: Path | None, store: Path | N
     trained = PartitionStore.open(recipe.store, verify=False)
     own = PartitionedGraph.open(recipe.store, rank=0, size=trained.manifest.num_parts, read_features=False)
     known, predicted = own.types, own.labelled_type
+    task, num_classes = cast("Task", trained.metadata["task"]), int(trained.metadata["num_classes"])
     path, columns, own_scaling, trained_scaling = recipe.graph.path, recipe.graph.edge_list, None, _scaling_of(trained)
     if store is not None:
         graph = open_store(store, world)
@@ -282,6 +284,7 @@ def _open_graph(world: World, recipe: Recipe, file: Path | None, store: Path | N
     elif file is not None:
         # A split would be drawn where there are labels, whatever there is of each class.
         changes: dict[str, Any] = {"format": "auto", "random_split": SplitOptions(kind="fractions")}
+        changes["task"] = task if measured else recipe.graph.task
         if recipe.graph.standardise == "standard":
             changes["standardise"] = "none"
         path = str(file)
@@ -301,17 +304,23 @@ def _open_graph(world: World, recipe: Recipe, file: Path | None, store: Path | N
             graph.scale_features(scaling, types, back=back)
     if predicted is not None and path:
         columns = columns_of_type(Path(path), columns, predicted)
-    task, num_classes = cast("Task", trained.metadata["task"]), int(trained.metadata["num_classes"])
-    if measured and graph.labels is not None and (graph.task != task or graph.num_classes > num_classes):
-        raise DataError(
-            f"the graph has {graph.num_classes} classes ({graph.task}), but the model was trained on {num_classes} "
-            f"({task}): label it as the run's graph, or leave out --split, which measures"
-        )
+    if measured and graph.labels is not None:
+        _check_labels(graph, task, num_classes)
     graph = replace(graph, task=task, num_classes=num_classes)
     if recipe.sampler.storage != "fp32":
         # The model has learnt from features that were rounded so.
         graph = graph.stored_as(recipe.sampler.storage)
     return _Opened(graph, str(trained.metadata["fingerprint"]), columns, known, predicted)
+
+
+def _check_labels(graph: PartitionedGraph, task: "Task", num_classes: int) -> None:
+    """Refuse labels that are none of the run's. Of single ones the largest class may be missing."""
+    fits = graph.num_classes == num_classes if task in HAS_COLUMNS else graph.num_classes <= num_classes
+    if graph.task != task or not fits:
+        raise DataError(
+            f"the graph has {graph.num_classes} classes or columns of labels ({graph.task}), but the model was trained "
+            f"on {num_classes} ({task}): label it as the run's graph, or leave out --split, which measures"
+        )
 
 
 def _scaling_of(store: PartitionStore) -> Tensor | None:

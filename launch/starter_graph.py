@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.numpy_files import load_arrays
-from windrow.gnn.graph import Graph
+from windrow.gnn.graph import Graph, Task
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.readers.read import read_graph
 from windrow.gnn.readers.table_files import TableFile
@@ -202,7 +202,7 @@ def _vertex_columns(table: _Table, given: Sequence[str], ends: Any) -> dict[str,
     if not labels:
         raise DataError(
             f"{table.path}: no column has the name of a label ({', '.join(LABELS[:4])}, ...). Name it by --label, or "
-            f"several columns of 0 and 1. Columns: {table.listed()}"
+            f"several columns of 0 and 1 or of real numbers. Columns: {table.listed()}"
         )
     for name in labels:
         if _kind(table.columns[name]) not in ("whole numbers", "numbers"):
@@ -299,7 +299,8 @@ def _write(path: Path, out: Path, options: GraphOptions, graph: Graph) -> Starte
         understood.append("no labels")
     else:
         splits = {"train": graph.train_ids, "validation": graph.validation_ids, "test": graph.test_ids}
-        understood.append(f"task: {graph.task}, {graph.num_classes} classes")
+        unit = f"value{'s' * (graph.num_classes > 1)}" if graph.task == "regression" else "classes"
+        understood.append(f"task: {graph.task}, {graph.num_classes} {unit}")
         understood.append("split: " + ", ".join(f"{len(ids):,} {name}" for name, ids in splits.items()))
     sections = [
         entry("store", f"stores/{out.stem}", "folder that windrow partition writes, from this file's folder"),
@@ -330,7 +331,7 @@ def _graph(path: Path, out: Path, options: GraphOptions, graph: Graph) -> list[s
     if graph.features is not None:
         text += entry("standardise", *_standardise(graph))
     if graph.labels is not None:
-        text += f'# task = "{graph.task}"  # as read off the labels: binary, single-label or multi-label\n'
+        text += f'# task = "{graph.task}"  # as read off the labels: {", ".join(get_args(Task))}\n'
         if _has_few_labels(graph) and graph.types is None:
             text += '# self_loops = "add"  # for model.kind = gcn: a vertex hears itself too\n'
         sections.append(RANDOM_SPLIT)
@@ -375,6 +376,8 @@ def _learning(graph: Graph) -> list[str]:
     )
     if graph.task == "single-label":
         trained += '# metric = "macro_f1"  # instead of accuracy: rare classes count as much as others\n'
+    if graph.task == "regression":
+        trained += '# metric = "mae"  # instead of rmse, or r2\n'
     network = TYPED if graph.types is not None else FEW if few else MANY
     return [network if graph.features is not None else network.replace(SAMPLER, EMBEDDING + SAMPLER), trained]
 

@@ -24,11 +24,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
+from windrow.comm.options import PositiveInt, checked_dataclass
 from windrow.comm.world import World
 from windrow.recsys.log.options import LabelKind
 from windrow.recsys.recommender import BatchSource, PrefetchedModel, pipelined
-from windrow.training.task import Metrics, measured
+from windrow.training.task import EvaluationTimes, Metrics, measured
 
 __all__ = [
     "METRICS_OF",
@@ -57,7 +57,7 @@ BLOCK_SAMPLES = 1 << 18
 
 
 @checked_dataclass
-class RecommendationEvaluationOptions:
+class RecommendationEvaluationOptions(EvaluationTimes):
     """How and when a recommender is measured."""
 
     metric: ClickMetric = "auto"
@@ -67,10 +67,6 @@ class RecommendationEvaluationOptions:
     """Samples per step, over all ranks; for two towers, users."""
     k: PositiveInt = 20
     """two_tower only: items recommended to a user, in recall@k and ndcg@k."""
-    every_epochs: PositiveInt = 1
-    """Epochs between two evaluations; the last epoch is always evaluated."""
-    patience_epochs: NonNegativeInt = 0
-    """Stop when validation has not improved for this many epochs; 0: never."""
 
 
 class ClickEvaluator:

@@ -238,7 +238,7 @@ class ClickTask(RecommendationTask):
     ) -> None:
         self._log = log
         self._metrics = metrics
-        self._evaluation = evaluation or RecommendationEvaluationOptions()
+        self._evaluation = self.evaluation_times = evaluation or RecommendationEvaluationOptions()
         self._deduplication = deduplication or DeduplicationOptions()
         self._transforms = transforms or {}
         self._loss = loss

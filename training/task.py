@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.meter import Stopwatch, Traffic
-from windrow.comm.options import NonNegativeFloat, PositiveFloat, PositiveInt, checked_dataclass
+from windrow.comm.options import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, checked_dataclass
 from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.partition.tables.plan import Plan
@@ -22,6 +22,7 @@ from windrow.training.schedule import ScheduleOptions
 from windrow.training.shard_files import StoredTables
 
 __all__ = [
+    "EvaluationTimes",
     "Loss",
     "Metric",
     "Metrics",
@@ -47,6 +48,16 @@ Minibatch = TypeVar("Minibatch")
 
 VECTORS = ": vectors"
 """Ends the stages in which rows of embedding tables travel; others move ids and gradients."""
+
+
+@checked_dataclass
+class EvaluationTimes:
+    """When a model is measured, and a run ends by it."""
+
+    every_epochs: PositiveInt = 1
+    """Epochs between two evaluations; the last is evaluated too, unless a callback's ``on_epoch`` ends the run."""
+    patience_epochs: NonNegativeInt = 0
+    """Stop when validation has not improved for this many epochs; 0: never."""
 
 
 @checked_dataclass
@@ -117,6 +128,8 @@ class Task(ABC, Generic[Minibatch]):
     """Whether that metric should rise."""
     has_validation: bool = True
     """Whether `evaluate` gives values of validation, which choose the best epoch; known after `start`."""
+    evaluation_times: EvaluationTimes = EvaluationTimes()
+    """When `fit` measures, where it is told nothing else; `fit` sets what it is told."""
     bound_to_ranks: str = ""
     """The option by which minibatches depend on the number of ranks; empty where none does."""
     shown_figures: Mapping[str, str] = {}

@@ -4,7 +4,7 @@ Arrays, by any of the names; only the edges are required::
 
     edges                                   [E, 2] source, destination
     node_features | x | x_indptr x_indices x_data x_shape (sparse, CSR)
-    node_labels   | y                       [N] classes (-1 unknown) or [N, C] of 0 and 1
+    node_labels   | y                       [N] classes (-1 unknown), [N, C] of 0 and 1, or real numbers (NaN unknown)
     edge_weight                             [E]
     edge_attr     | edge_features           [E, D], or [E] for one feature
     train_mask | train_masks                boolean [N] or [splits, N]

@@ -41,7 +41,8 @@ class EdgeListOptions:
     feature_columns: tuple[str, ...] = ()
     """Columns of features; empty for every column of the vertex file that has no other use."""
     label_columns: tuple[str, ...] = ()
-    """One column of class numbers, or one column of 0 and 1 for each class of a multi-label task; empty for none."""
+    """One column of class numbers, one column of 0 and 1 for each class of a multi-label task, or one or more of real
+    numbers for regression; empty for none."""
     split_column: str = ""
     """Column that says train, validation (or valid, val), test, or nothing; empty for a random split."""
     delimiter: Annotated[str, Field(max_length=1)] = ""
@@ -90,7 +91,7 @@ class GraphOptions:
     """Features: "none" as they are; "standard" each column to mean 0 and variance 1 over all vertices; "rows"
     each row divided by the sum of its magnitudes."""
     task: TaskOption = "auto"
-    """What the labels mean; "auto" reads it off them."""
+    """What the labels mean; "auto" reads it off them: numbers with a fraction are regression, whole ones classes."""
     first_vertex_id: NonNegativeInt = 0
     """The id that an npz file gives its first vertex: 0, or 1 in files that count from 1."""
     edge_list: EdgeListOptions = field(default_factory=EdgeListOptions)

@@ -145,21 +145,25 @@ def test_a_hub_and_more_ranks_than_a_part_has_training_vertices(tmp_path):
     assert min(found[0].part_sizes) > NUM_VERTICES / 4
 
 
-def test_random_splits_and_standard_features(tmp_path):
+@pytest.mark.parametrize(
+    ("label", "split"),
+    [
+        ("class", SplitOptions(train_per_class=5, validation_per_class=7)),
+        ("x", SplitOptions(kind="fractions", train_fraction=0.3)),
+    ],
+)
+def test_random_splits_and_standard_features(tmp_path, label, split):
     columns = write_graph(tmp_path, "csv")
     columns = EdgeListOptions(
-        vertex_file=columns.vertex_file, vertex_id_column="id", feature_columns=("y", "x"), label_columns=("class",)
+        vertex_file=columns.vertex_file, vertex_id_column="id", feature_columns=("y",), label_columns=(label,)
     )
     graph = GraphOptions(
-        path=str(tmp_path / "edges.csv"),
-        edge_list=columns,
-        standardise="standard",
-        random_split=SplitOptions(train_per_class=5, validation_per_class=7),
+        path=str(tmp_path / "edges.csv"), edge_list=columns, standardise="standard", random_split=split
     )
     partition_to_store(job_of(tmp_path, "one", graph))
     Loopback.run(3, lambda world: partition_to_store_on_ranks(job_of(tmp_path, "ranks", graph), world))
     one, ranks = PartitionStore.open(tmp_path / "one"), PartitionStore.open(tmp_path / "ranks")
-    for name in ("train_ids", "validation_ids", "test_ids", "indices"):
+    for name in ("train_ids", "validation_ids", "test_ids", "indices", "labels"):
         assert np.array_equal(one.shared(name), ranks.shared(name))
     assert ranks.shared("feature_scaling") == pytest.approx(one.shared("feature_scaling"))
     for part in range(3):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from windrow.caching.cached_store import CachedStore
-from windrow.comm.errors import DataError
+from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.gnn.evaluation import EvaluationOptions, Evaluator, metrics_of
 from windrow.gnn.message_passing import Block
@@ -47,6 +47,7 @@ def make_model(outputs):
         ("single-label", 4, 4, "macro_f1"),
         ("binary", 2, 1, "roc_auc"),
         ("multi-label", 3, 3, "roc_auc"),
+        ("regression", 4, 1, "rmse"),
     ],
 )
 def test_exact_evaluation_equals_one_process(spmd, task, classes, outputs, metric):
@@ -91,3 +92,5 @@ def test_labels_that_cannot_be_scored_are_refused_before_training():
     graph.labels[graph.test_ids] = 1
     with pytest.raises(DataError, match="ROC-AUC has no meaning on"):
         evaluate(Loopback.single(), graph, EvaluationOptions(), 1)
+    with pytest.raises(RecipeError, match="metric = 'mae' is none of task 'binary': choose from roc_auc, accuracy"):
+        evaluate(Loopback.single(), graph, EvaluationOptions(metric="mae"), 1)

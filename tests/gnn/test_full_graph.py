@@ -18,6 +18,7 @@ from windrow.gnn.full_graph import FullGraphOptions, FullGraphTask
 from windrow.gnn.halo import Halo, HaloExchange
 from windrow.gnn.inference import block_of_range, gather_predictions, infer_exactly
 from windrow.gnn.message_passing import Block
+from windrow.gnn.metrics import evaluate_predictions
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph, typed_community_graph
@@ -332,21 +333,22 @@ def test_rows_of_others_are_not_kept_where_they_are_fetched_again(monkeypatch, r
         assert loss.isfinite()
 
 
-def test_several_labels_for_each_vertex(spmd):
-    graph = community_graph(NUM_VERTICES, 4, seed=3, num_features=6, task="multi-label")
+@pytest.mark.parametrize(("task", "metric"), [("multi-label", "micro_f1"), ("regression", "mae")])
+def test_labels_of_other_kinds(spmd, task, metric):
+    graph = community_graph(NUM_VERTICES, 4, seed=3, num_features=6, task=task)
     model = make_model("graphsage", graph)
     expected, outputs = one_process(copy.deepcopy(model), graph, 4)
 
     def body(world):
-        task = FullGraphTask(make_part(world, graph), evaluation=EvaluationOptions(metric="micro_f1"))
+        task = FullGraphTask(make_part(world, graph), evaluation=EvaluationOptions(metric=metric))
         with Trainer(world, copy.deepcopy(model), task, learning_rate=0.01, seed=0) as trainer:
-            return [trainer.train_epoch(epoch) for epoch in range(4)], trainer.evaluate()
+            return [trainer.train_epoch(epoch) for epoch in range(4)], trainer.evaluate(), task.higher_is_better
 
-    chosen, labels = outputs[graph.test_ids] > 0, graph.labels[graph.test_ids] > 0
-    right, wrong = (chosen & labels).sum(), (chosen != labels).sum()
-    for losses, values in spmd(body):
+    measured = evaluate_predictions(metric, task, outputs[graph.test_ids], graph.labels[graph.test_ids])
+    for losses, values, higher_is_better in spmd(body):
         assert losses == pytest.approx(expected, rel=1e-5)
-        assert values["test"]["micro_f1"] == pytest.approx(float(2 * right / (2 * right + wrong)))
+        assert values["test"][metric] == pytest.approx(measured, rel=1e-5)
+        assert higher_is_better == (metric != "mae")
 
 
 def test_few_bits_of_the_wire_are_those_of_the_messages(spmd):

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from math import inf, nan
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,7 @@ def test_a_lawful_graph_passes(small):
     replace(small, indices=small.indices.long(), features=None).validate()
     many = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]])
     replace(small, task="multi-label", labels=many, num_classes=2).validate()
+    replace(small, task="regression", labels=torch.tensor([[-0.5], [2.0], [7e9], [nan]]), num_classes=1).validate()
 
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
@@ -190,6 +192,14 @@ def test_a_feature_that_is_no_number_is_found_in_any_chunk(value):
         ),
         ({"labels": torch.zeros(4, 3)}, "labels has 3 columns but num_classes is 2; make them equal."),
         ({"labels": torch.zeros(4)}, "labels has shape (4,); task 'multi-label' needs [N, C]."),
+        (
+            {"labels": torch.tensor([[0.0, 1.0], [1.0, -inf], [0.0, 0.0], [1.0, 0.0]]), "task": "regression"},
+            "label column 1 of vertex 1 is -inf; in task 'regression' a label is a number, NaN where unknown.",
+        ),
+        (
+            {"labels": torch.tensor([[0.0, nan], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]]), "task": "regression"},
+            "vertex 0 is in the train split but has no label ([0.0, nan]); give it one",
+        ),
     ],
 )
 def test_laws_of_several_labels_per_vertex(small, change, message):

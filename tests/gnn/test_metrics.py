@@ -1,6 +1,8 @@
 """Losses and measures against definitions written out, and predictions as columns."""
 
 import math
+from functools import partial
+from typing import get_args
 
 import pytest
 import torch
@@ -8,22 +10,25 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
+from windrow.gnn.graph import HAS_COLUMNS, Task
 from windrow.gnn.metrics import (
+    LOWER_IS_BETTER,
+    METRICS_OF,
+    Metric,
     check_finite,
     check_labels_can_be_scored,
-    default_metric,
     evaluate_predictions,
     prediction_columns,
 )
 from windrow.gnn.task import loss_sum
 
-TASKS = ["single-label", "binary", "multi-label"]
+TASKS = list(METRICS_OF)
 
 
 @st.composite
 def predictions(draw):
     """A task with logits that tie often, and labels; some classes may not occur."""
-    task = draw(st.sampled_from(TASKS))
+    task = draw(st.sampled_from(TASKS[:3]))
     n, num_classes = draw(st.integers(1, 12)), draw(st.integers(1, 4))
     shape = {"binary": draw(st.sampled_from([(n,), (n, 1)]))}.get(task, (n, num_classes))
 
@@ -122,28 +127,54 @@ def test_a_diverged_prediction_is_named(metric, bad):
 
 
 @pytest.mark.parametrize(
-    ("metric", "task", "labels", "message"),
+    ("metric", "labels", "message"),
     [
-        ("accuracy", "binary", torch.tensor([], dtype=torch.int64), "no vertices to measure accuracy on"),
-        (
-            "macro_f1",
-            "single-label",
-            torch.tensor([2, -1]),
-            r"vertex 1 of 2 to measure macro_f1 on has no label \(-1\)",
-        ),
-        ("roc_auc", "single-label", torch.tensor([3, 3]), r"2 vertices that all have the same label \(3\)"),
-        ("roc_auc", "multi-label", torch.tensor([[1.0, 0.0]] * 2), r"all have the same label \(\[1.0, 0.0\]\)"),
+        ("accuracy", torch.tensor([], dtype=torch.int64), "no vertices to measure accuracy on"),
+        ("macro_f1", torch.tensor([2, -1]), r"vertex 1 of 2 to measure macro_f1 on has no label \(-1\)"),
+        ("roc_auc", torch.tensor([3, 3]), r"2 vertices that all have the same label \(3\)"),
+        ("roc_auc", torch.tensor([[1.0, 0.0]] * 2), r"all have the same label \(\[1.0, 0.0\]\)"),
     ],
 )
-def test_labels_that_cannot_be_scored_are_refused_beforehand(metric, task, labels, message):
+def test_labels_that_cannot_be_scored_are_refused_beforehand(metric, labels, message):
     with pytest.raises(DataError, match=message):
-        check_labels_can_be_scored(metric, task, labels)
-    check_labels_can_be_scored("accuracy", "single-label", torch.tensor([3, 3]))
-    check_labels_can_be_scored("roc_auc", "multi-label", torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
+        check_labels_can_be_scored(metric, labels)
+    check_labels_can_be_scored("accuracy", torch.tensor([3, 3]))
+    check_labels_can_be_scored("roc_auc", torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
 
 
-def test_every_task_has_a_default_metric():
-    assert [default_metric(task) for task in TASKS] == ["accuracy", "roc_auc", "roc_auc"]
+def test_every_task_has_metrics():
+    assert {*METRICS_OF} == {*get_args(Task)}
+    assert {metric for metrics in METRICS_OF.values() for metric in metrics} == {*get_args(Metric)}
+    assert {*LOWER_IS_BETTER} < {*METRICS_OF["regression"]}
+
+
+NUMBERS = st.lists(st.tuples(*[st.floats(-100, 100, width=32)] * 4), min_size=1, max_size=8)
+
+
+@given(NUMBERS)
+def test_measures_of_real_numbers_equal_their_definitions(rows):
+    numbers, labels = torch.tensor(rows).reshape(-1, 2, 2).unbind(2)
+    errors = [[float(n) - float(w) for n, w in zip(*pair, strict=True)] for pair in zip(numbers, labels, strict=True)]
+    squares = [error**2 for row in errors for error in row]
+    assert float(loss_sum("regression", numbers, labels)) == pytest.approx(sum(squares) / 2, rel=1e-5, abs=1e-5)
+    measures = {
+        metric: partial(evaluate_predictions, metric, "regression", numbers, labels)
+        for metric in METRICS_OF["regression"]
+    }
+    assert measures["rmse"]() == pytest.approx(math.sqrt(sum(squares) / len(squares)), abs=1e-9)
+    assert measures["mae"]() == pytest.approx(sum(map(math.sqrt, squares)) / len(squares), abs=1e-9)
+    varies = [column for column in range(2) if len(set(labels[:, column].tolist())) > 1]
+    if not varies:
+        with pytest.raises(DataError, match=r"R2 has no meaning on .* choose another split or the metric rmse"):
+            measures["r2"]()
+        return
+    of_columns = []
+    for column in varies:
+        wanted = labels[:, column].tolist()
+        mean = sum(wanted) / len(wanted)
+        spread = sum((value - mean) ** 2 for value in wanted)
+        of_columns.append(1 - sum(row[column] ** 2 for row in errors) / spread)
+    assert measures["r2"]() == pytest.approx(sum(of_columns) / len(of_columns), rel=1e-6, abs=1e-6)
 
 
 def slow_loss(task, logits, labels):
@@ -173,7 +204,7 @@ def test_losses_of_pieces_add_up_to_the_loss_of_all(case, data):
 @pytest.mark.parametrize("task", TASKS)
 def test_a_rank_without_seeds_has_loss_zero_with_a_gradient(task):
     logits = torch.empty((0, 1 if task == "binary" else 3), requires_grad=True)
-    labels = torch.empty((0, 3)) if task == "multi-label" else torch.empty(0, dtype=torch.int64)
+    labels = torch.empty((0, 3)) if task in HAS_COLUMNS else torch.empty(0, dtype=torch.int64)
     loss = loss_sum(task, logits, labels)
     loss.backward()
     assert loss.item() == 0.0
@@ -205,6 +236,12 @@ def test_binary_and_multi_label(logits):
     (of_each,) = prediction_columns("multi-label", matrix).values()
     assert of_each.shape == matrix.shape
     assert of_each.flatten().tolist() == pytest.approx([sigmoid(v) for row in logits for v in row], rel=1e-6)
+
+
+def test_regression_is_as_predicted():
+    numbers = torch.tensor([[1.5, -2.0], [0.0, 7.0]])
+    assert prediction_columns("regression", numbers)["predictions"].tolist() == numbers.tolist()
+    assert prediction_columns("regression", numbers[:, :1])["prediction"].tolist() == [1.5, 0.0]
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -7,11 +7,14 @@ from windrow.gnn.build import edges_of
 from windrow.gnn.synthetic import community_graph
 
 
-@pytest.mark.parametrize(("task", "num_classes"), [("single-label", 4), ("binary", 2), ("multi-label", 4)])
-def test_a_community_graph_is_ready_for_training(task, num_classes):
+@pytest.mark.parametrize(
+    ("task", "communities", "num_classes"),
+    [("single-label", 4, 4), ("binary", 2, 2), ("multi-label", 4, 4), ("regression", 4, 1)],
+)
+def test_a_community_graph_is_ready_for_training(task, communities, num_classes):
     with pytest.raises(RecipeError, match=r"num_classes 1, .* use at least as many vertices as classes"):
         community_graph(10, 1, seed=0)
-    graph = community_graph(401, num_classes, seed=1, task=task)
+    graph = community_graph(401, communities, seed=1, task=task)
     graph.validate()
     assert (graph.task, graph.num_classes) == (task, num_classes)
     sources, destinations = edges_of(graph.indptr, graph.indices)

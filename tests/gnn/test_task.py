@@ -79,6 +79,18 @@ def losses_of(world, graph, **options):
     return losses
 
 
+def test_regression_beats_the_mean_of_the_labels(spmd):
+    def body(world):
+        graph = community_graph(240, 4, seed=3, num_features=6, signal=2.0, task="regression")
+        with make_trainer(world, graph, evaluation=EvaluationOptions(metric="r2")) as trainer:
+            for epoch in range(8):
+                trainer.train_epoch(epoch)
+            return trainer.evaluate()
+
+    for values in spmd(body):
+        assert values["test"]["r2"] > 0.3
+
+
 @pytest.mark.parametrize("kind", ["graphsage", "gcn", "gat", "gin", "rgcn", "rgat"])
 def test_losses_do_not_depend_on_the_world(spmd, kind):
     graph = typed_community_graph(240, 3, seed=1) if kind in ("rgcn", "rgat") else make_graph()

@@ -165,6 +165,10 @@ def test_multi_label_and_unlabelled_graphs():
     assert (graph.task, graph.labels.tolist(), graph.train_ids.tolist()) == (
         "multi-label", [[0, 0], [0, 1], [1, 1]], [1],
     )  # fmt: skip
+    real = assemble_typed_graph({"a": VertexRows(1), "b": VertexRows(2, labels=labels + 0.5, split=split)}, {})
+    assert (real.task, real.labels[1:].tolist(), real.labels[0].isnan().all()) == (
+        "regression", [[0.5, 1.5], [1.5, 1.5]], True,
+    )  # fmt: skip
     assert assemble_typed_graph({"a": VertexRows(1)}, {}).labels is None
 
 

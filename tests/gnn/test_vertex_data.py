@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError, RecipeError
+from windrow.gnn.graph import HAS_COLUMNS
 from windrow.gnn.vertex_data import (
     SplitOptions,
     dense_features,
@@ -94,12 +95,24 @@ def test_none_changes_nothing():
         (np.array([[0], [4]]), "single-label", 5),
         (np.array([False, True]), "binary", 2),
         (torch.tensor([[0, 1, 1], [1, 0, 0]]), "multi-label", 3),
+        (np.array([2.5, 3, np.nan]), "regression", 1),
+        (torch.tensor([[0.0, 1.0], [0.5, 0.0]]), "regression", 2),
     ],
 )
 def test_auto(labels, task, num_classes):
     prepared, found, classes = prepare_labels(labels)
     assert (found, classes) == (task, num_classes)
-    assert prepared.dtype == (torch.float32 if task == "multi-label" else torch.int64)
+    assert prepared.dtype == (torch.float32 if task in HAS_COLUMNS else torch.int64)
+    if task == "regression":
+        torch.testing.assert_close(
+            prepared, torch.as_tensor(labels).float().reshape(len(labels), classes), equal_nan=True
+        )
+
+
+def test_real_labels_may_be_whole_numbers_and_those_of_other_ranks_decide():
+    assert prepare_labels(np.array([3, 40]), "regression")[0].tolist() == [[3.0], [40.0]]
+    assert prepare_labels(np.array([1.0, 2.0]), largest_of_all=lambda of_this_rank: of_this_rank + 1)[1] == "regression"
+    assert prepare_labels(np.array([1.0, 2.0]), largest_of_all=lambda of_this_rank: of_this_rank)[1] == "single-label"
 
 
 def test_a_stated_task_wins_and_nan_is_unknown():
@@ -114,7 +127,10 @@ def test_a_stated_task_wins_and_nan_is_unknown():
     ("labels", "task", "message"),
     [
         (np.array(["a"]), "auto", "labels have dtype <U1; number the classes 0, 1, 2, ..."),
-        (np.array([0.0, 1.5]), "auto", "the label of vertex 1 is 1.5; a class is a whole number"),
+        (np.array([0.0, 1.5]), "single-label", "the label of vertex 1 is 1.5; a class is a whole number"),
+        (np.array([0.5, 1e300]), "auto", "the label of vertex 1 is 1e+300, infinite in single precision"),
+        (np.array([np.nan]), "regression", "every label is NaN, which is unknown"),
+        (np.zeros((2, 2, 2)), "regression", "labels have shape (2, 2, 2); task 'regression' needs one or more"),
         (np.array([0.0, np.inf]), "auto", "the label of vertex 1 is inf; a class is a whole number"),
         (np.array([0, 1, 2]), "binary", "the label of vertex 2 is 2; in task 'binary' a label is 0 or 1"),
         (np.array([-1, -1]), "auto", "every label is unknown; give at least the training vertices a class"),
@@ -167,9 +183,11 @@ def test_the_seed_alone_decides(kind):
 
 def test_several_labels_per_vertex_split_by_fractions_only():
     labels = torch.ones(8, 2)
-    assert sorted(everyone(random_split(labels, SplitOptions(kind="fractions"), seed=0))) == list(range(8))
+    assert sorted(everyone(random_split(labels, SplitOptions(), seed=0))) == list(range(8))
+    labels[2, 1] = torch.nan
+    assert sorted(everyone(random_split(labels, SplitOptions(kind="fractions"), seed=0))) == [0, 1, *range(3, 8)]
     with pytest.raises(RecipeError, match=r"kind 'per-class' needs one class per vertex, but"):
-        random_split(labels, SplitOptions(), seed=0)
+        random_split(labels, SplitOptions(kind="per-class"), seed=0)
 
 
 def test_a_class_that_is_too_small_is_named():

@@ -199,7 +199,9 @@ def test_sampled_predictions_are_those_of_sampled_evaluation(prepared: Path, tmp
     assert exact.rows == NUM_VERTICES
 
 
-@pytest.mark.parametrize(("task", "column"), [("binary", "probability"), ("multi-label", "probabilities")])
+@pytest.mark.parametrize(
+    ("task", "column"), [("binary", "probability"), ("multi-label", "probabilities"), ("regression", "prediction")]
+)
 def test_other_tasks(tmp_path: Path, task: Task, column: str) -> None:
     graph = make_graph(task)
     store_graph(tmp_path, graph, 1)
@@ -208,10 +210,12 @@ def test_other_tasks(tmp_path: Path, task: Task, column: str) -> None:
     result = predicted(recipe, run, tmp_path / "p.parquet")
     found = table(tmp_path / "p.parquet")
     assert list(found) == ["vertex", column]
-    probabilities = expected_logits(recipe, run, graph).sigmoid()
-    wanted = probabilities.flatten() if task == "binary" else probabilities
-    torch.testing.assert_close(found[column], wanted, rtol=1e-4, atol=1e-5)
-    assert result.metric == "roc_auc"
+    logits = expected_logits(recipe, run, graph)
+    wanted = logits if task == "regression" else logits.sigmoid()
+    torch.testing.assert_close(
+        found[column], wanted if task == "multi-label" else wanted.flatten(), rtol=1e-4, atol=1e-5
+    )
+    assert result.metric == ("rmse" if task == "regression" else "roc_auc")
 
 
 def new_graph(width: int = 6) -> Graph:
@@ -242,6 +246,7 @@ def test_vertices_of_another_graph(prepared: Path, tmp_path: Path) -> None:
         about = json.loads(parquet.read_schema(out).metadata[b"windrow"])
         assert about["graph"] == str(*options.values())
         assert "accuracy" not in about
+    assert predicted(recipe, run, out, graph=tmp_path / "few.npz", splits=("test",)).figures.keys() == {"test"}
 
 
 def test_features_of_another_graph_are_scaled_as_those_of_the_runs(tmp_path: Path) -> None:
@@ -285,7 +290,8 @@ def test_another_graph_that_does_not_fit_is_refused(prepared: Path, tmp_path: Pa
     refused(recipe, run, out, DataError, "no such file", graph=tmp_path / "none.npz")
     store_graph(tmp_path, community_graph(60, 4, seed=1, num_features=6), 1)
     options: dict[str, Any] = {"store": tmp_path / "store-1", "splits": ("test",)}
-    refused(recipe, run, out, DataError, r"has 4 classes .single-label., but the model was trained on 3", **options)
+    words = r"has 4 classes or columns of labels .single-label., but the model was trained on 3"
+    refused(recipe, run, out, DataError, words, **options)
 
 
 def test_hidden_vectors(prepared: Path, tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ from windrow.recsys.log.synthetic.options import FeatureGroup, SessionFeature, S
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.tables.options import TableOptions, TableOverrides
 from windrow.recsys.task import TrainingOptions as LogTrainingOptions
+from windrow.training.fit import FitOptions
 from windrow.training.schedule import ScheduleOptions
-from windrow.training.trainer import FitOptions
 
 TRAINING: dict[str, list[Any]] = {
     "epochs": [0],

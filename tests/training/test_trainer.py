@@ -19,7 +19,7 @@ from windrow.comm.hierarchy import hierarchical
 from windrow.comm.loopback import Loopback
 from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
-from windrow.gnn import NodeTask, PartitionedGraph
+from windrow.gnn import EvaluationOptions, NodeTask, PartitionedGraph
 from windrow.gnn.message_passing import Block
 from windrow.gnn.synthetic import community_graph
 from windrow.partition.book import PartitionBook
@@ -261,6 +261,13 @@ def test_a_run_that_does_not_improve_ends_early(tmp_path: Path) -> None:
     trainer = make_trainer(Loopback.single(), metrics={"constant": lambda output, labels: 0.5}, epochs=9)
     assert trainer.fit(run_folder=tmp_path / "run", patience=2).epochs == 3
     part = part_of(Loopback.single())
+    constant = {"constant": lambda output, labels: 0.5}
+    evaluation = EvaluationOptions(method="sampled", patience_epochs=3, every_epochs=2)
+    task = NodeTask(part, (4, 3), metrics=constant, evaluation=evaluation)
+    trainer = Trainer(Loopback.single(), Net(), task, epochs=9)
+    trainer.fit(run_folder=tmp_path / "of the task")
+    records = read_records(trainer.run_folder.metrics_file)
+    assert [record.validation for record in records] == [None, 0.5, None, 0.5, None, 0.5]
     part = replace(part, validation_ids=part.validation_ids[:0])
     without = Trainer(Loopback.single(), Net(), NodeTask(part, (4, 3)))
     with pytest.raises(RecipeError, match="patience = 2 without a validation split: give it samples"):

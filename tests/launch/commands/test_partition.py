@@ -152,7 +152,7 @@ def altered(name: str, place: Any, value: float) -> dict[str, npt.NDArray[Any]]:
         (altered("x", (7, 1), np.nan), ["feature column 1 of vertex 7 is nan", "must be finite"]),
         (altered("x", (2, 0), np.inf), ["feature column 0 of vertex 2 is inf", "must be finite"]),
         (altered("y", 6, -3), ["-3", "vertex 6"]),
-        ({"y": np.array([0.5] * 12)}, ["label of vertex 0 is 0.5", "whole number"]),
+        ({"y": np.array([np.inf] * 12)}, ["label of vertex 0 is inf", "whole number"]),
         ({"train": np.empty(0, int)}, ["training"]),
         (altered("train", 1, 99), ["99", "numbered 0 to 11"]),
         (altered("val", 0, 3), ["3", "train"]),
