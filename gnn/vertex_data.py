@@ -207,7 +207,8 @@ def _fractional(array: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
     if array.dtype.kind != "f":
         return np.zeros(array.shape, dtype=np.bool_)
     values = cast("npt.NDArray[np.floating]", array)
-    return np.logical_and(np.isfinite(values), values != np.floor(values))
+    fractional: npt.NDArray[np.bool_] = np.isfinite(values) & (values != np.floor(values))
+    return fractional
 
 
 def _real_numbers(array: npt.NDArray[np.generic]) -> Tensor:

@@ -83,7 +83,7 @@ def test_regression_beats_the_mean_of_the_labels(spmd):
     def body(world):
         graph = community_graph(240, 4, seed=3, num_features=6, signal=2.0, task="regression")
         with make_trainer(world, graph, evaluation=EvaluationOptions(metric="r2")) as trainer:
-            for epoch in range(8):
+            for epoch in range(16):
                 trainer.train_epoch(epoch)
             return trainer.evaluate()
 
