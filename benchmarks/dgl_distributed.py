@@ -2,7 +2,8 @@
 
     features    of each vertex, pulled
     rows        of each vertex, learnt by Adagrad, and no features: DGL's DistEmbedding, with SparseAdagrad and, as its
-                guide has it, SparseAdam; ours an EmbeddingCollection
+                guide has it, SparseAdam; ours an EmbeddingCollection. A quarter of the vertices and half of the seeds
+                of "features": with all of them four of DGL's trainers do not fit 24 GB
     waits       the features, 512 in fp16, of `salient.py`'s waits on eight hosts, at the rate of links found there; no
                 model: a step waits instead, as for an accelerator that uses no core of these
     typed       of papers, authors and venues (`typed_graphs.py`'s), two layers of R-GCN; each side cuts it by METIS
@@ -102,6 +103,7 @@ class Scale:
     """Jobs of each variant."""
 
 
+FULL_ROWS = Scale(vertices=250_000, edges=5_000_000, communities=125, seeds_per_host=256, epochs=3, rounds=1)
 FULL_SCALE = Scale(vertices=1_000_000, edges=20_000_000, communities=500, seeds_per_host=512, epochs=2, rounds=1)
 SHORT_SCALE = Scale(vertices=100_000, edges=1_500_000, communities=100, seeds_per_host=128, epochs=3, rounds=1)
 
@@ -110,6 +112,8 @@ def scale_of(part: str, *, short: bool) -> Scale:
     """Of a part."""
     if part == "typed":
         return replace(SHORT_SCALE, vertices=25_000 if short else 200_000, seeds_per_host=256)
+    if part == "rows" and not short:
+        return FULL_ROWS
     if part != "waits":
         return SHORT_SCALE if short else FULL_SCALE
     waits = salient.SCALES["waits", short]
@@ -304,6 +308,8 @@ def measure_part(program: Program, part: str) -> Findings:
     scale = scale_of(part, short=program.short)
     rates: Sequence[str] = (RATE,) if program.short else (RATE, *OTHER_RATES)
     ours = [name for name in OURS if part != "typed" or name != PARTED]
+    if part == "rows":
+        rates = (RATE,)
     if part == "waits":
         ours, rates = list(WAITING), (RATE_OF_WAITS,)
     peers = {str(peer): peer for peer in TRIED[part, program.short]}

@@ -338,7 +338,8 @@ def train_beside_servers(script: Path, task: Mapping[str, Any]) -> dict[str, Any
         "RANK": str(host),
         "WORLD_SIZE": str(hosts),
     }
-    command = worker_command(script, task, folder / "unused.json")
+    # A server that outlives its trainer keeps open what mpirun waits for: nobody would hear that a trainer was killed.
+    command = ["setpriv", "--pdeathsig", "KILL", *worker_command(script, task, folder / "unused.json")]
     servers = [
         subprocess.Popen(
             command, env=os.environ | {"DGL_ROLE": "server", "DGL_SERVER_ID": str(host * peer.servers + number)}
