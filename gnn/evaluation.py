@@ -145,11 +145,12 @@ class Evaluator:
             )
         fanouts = options.fanouts or self.fanouts
         check_layers(self.model, fanouts, "evaluation.fanouts")
-        together = self.pipeline.sampling_world(self.world) if options.method == "sampled" else None
         self.pipeline.check_types(self.graph.types)
-        # It may sample while minibatches of training are under way.
-        stage = "evaluation: neighbours"
-        self._sampler = self.graph.sampler(fanouts, self.model, seed=self.seed, world=together, stage=stage)
+        if options.method == "sampled":
+            together = self.pipeline.sampling_world(self.world)
+            # It may sample while minibatches of training are under way.
+            stage = "evaluation: neighbours"
+            self._sampler = self.graph.sampler(fanouts, self.model, seed=self.seed, world=together, stage=stage)
 
     @property
     def reads_store(self) -> bool:

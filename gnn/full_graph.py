@@ -32,7 +32,7 @@ from windrow.gnn.evaluation import (
     rows_of,
 )
 from windrow.gnn.feature_slices import FeatureSlices
-from windrow.gnn.halo import KEPT, WAYS, Halo, HaloExchange, Order, TwoWays, Way, fetching_again
+from windrow.gnn.halo import KEPT, WAYS, Halo, HaloExchange, Order, TwoWays, Way, fetching_again, own_sums
 from windrow.gnn.halo_choice import Method, check_method, check_model, faster_method
 from windrow.gnn.halo_methods import (
     BoundarySampling,
@@ -169,7 +169,7 @@ class WholeGraphTask(VertexTask[Minibatch]):
         """
         graph, setup = self.graph, self.setup
         model, world, device = setup.model, setup.world, setup.device
-        check_model(self._options.method, model)
+        check_model(self._options.method, model, recompute=self._options.recompute)
         self._takes_dropout = takes_dropout(model)
         num_layers = self._num_layers
         if isinstance(model, GNN):
@@ -189,13 +189,16 @@ class WholeGraphTask(VertexTask[Minibatch]):
         codec = setup.wire.vectors_codec(torch.float32)
         first = self._load_features(codec)
         edge_weight = graph.edge_weight_for(model)
-        needs_degrees = getattr(model, "needs_source_degrees", False)
+        # Of a module of the user's own it is not known whether it has a `GCNLayer`.
+        needs_degrees = getattr(model, "needs_source_degrees", True)
         degrees = in_degrees(graph, edge_weight) if needs_degrees else None
         block, sources = block_of_range(graph, degrees, edge_weight, start, stop)
         if graph.edge_attr is not None and not isinstance(model, GNN):  # which has no use for them
             edges = slice(*graph.indptr[[start, stop]].tolist())
             block = replace(block, edge_attr=graph.edge_attr[edges])
-        halo = partial(Halo, world, block, sources[block.num_dst :], graph.offsets, device=device)
+        halo = partial(
+            Halo, world, block, sources[block.num_dst :], graph.offsets, own=own_sums(block, device), device=device
+        )
         whole = halo(cover=False)
         fewest = halo(cover=True) if self._options.partial_sums else whole
         owners = crc32(graph.original_ids.numpy().tobytes(), crc32(repr(graph.offsets).encode()))
@@ -209,8 +212,10 @@ class WholeGraphTask(VertexTask[Minibatch]):
         )
         block = block.to(device)
 
-        # A module of the user's own may add up anything else in its first layer.
-        kept: dict[str, Tensor] | None = {} if first.keep_first and isinstance(model, GNN) else None
+        # A module of the user's own may add up anything else in its first layer, and a residual one adds up what its
+        # first map made, which is learnt, or was frozen for a while.
+        same = isinstance(model, GNN) and not model.options.residual
+        kept: dict[str, Tensor] | None = {} if first.keep_first and same else None
 
         def exchanges(
             make: Callable[..., HaloExchange], prefix: str, codecs: Sequence[Mapping[Way, Codec]]
@@ -310,9 +315,9 @@ class WholeGraphTask(VertexTask[Minibatch]):
                         "rows travel as well: leave one of the two out"
                     )
         model, inverse = setup.model, 1 / block.degrees.clamp(min=1).double()
-        means = isinstance(model, GNN) and (
-            model.options.kind == "graphsage" or model.options.gcn_normalisation == "right"
-        )
+        kind = model.options.kind if isinstance(model, GNN) else ""
+        # Of rgcn's means over the sources of each type, that over all of them.
+        means = kind in ("graphsage", "rgcn") or (kind == "gcn" and model.options.gcn_normalisation == "right")
         symmetric = getattr(model, "needs_source_degrees", False)
         ones = torch.ones_like(inverse)
         return MessageBits(

@@ -27,7 +27,7 @@ from windrow.gnn.build import check_edges, check_self_loops, csc_from_keys, inde
 from windrow.gnn.graph import Graph, GraphData, Task, known_labels
 from windrow.gnn.readers.edge_list import VertexTable, edge_file, read_edge_columns, read_vertex_table
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
-from windrow.gnn.readers.read import format_of
+from windrow.gnn.readers.read import check_fitting, format_of
 from windrow.gnn.readers.table_files import release_freed_memory
 from windrow.gnn.vertex_data import (
     COLUMNS_PER_CHUNK,
@@ -80,6 +80,7 @@ class GraphPiece(GraphData):
 
 def check_readable_on_ranks(options: GraphOptions) -> None:
     """Refuse what ranks cannot read in shares: RecipeError with the cure."""
+    check_fitting(options)
     form, columns = format_of(options), options.edge_list
     cure = "or partition it by one process, without mpirun"
     if form != "edge-list":

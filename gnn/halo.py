@@ -46,6 +46,7 @@ __all__ = [
     "TwoWays",
     "Way",
     "fetching_again",
+    "own_sums",
     "projects_first",
     "wanted_rows",
 ]
@@ -113,6 +114,7 @@ class Halo:
         block: the in-edges of this part's vertices, which are its destinations; sources are these, then the halo.
         halo_ids: int64 [num_src - num_dst] ids of the halo, ascending.
         offsets: [size + 1] where each part's ids start; must agree.
+        own: of the same block.
         cover: send sums where they are fewer than rows; must agree.
         device: where rows will be.
 
@@ -129,12 +131,13 @@ class Halo:
         halo_ids: Tensor,
         offsets: Sequence[int],
         *,
+        own: "TwoWays",
         cover: bool,
         device: torch.device,
     ) -> None:
         stage = "halo: rows wanted"
         self.num_own = block.num_dst
-        self.own = TwoWays.of(*_edges(block, block.indices < block.num_dst), device)
+        self.own = own
         """Sums over sources that this rank owns."""
         wanted = wanted_rows(block, halo_ids, offsets, cover=cover)
         self.received = TwoWays.of(*wanted.received, device)
@@ -179,6 +182,11 @@ class Halo:
     def add_own(self, x: Tensor, *, weighted: bool, back: bool = False) -> Tensor:
         """Sums over own sources of [own vertices, features], or their transpose."""
         return self.own[back].add(x, torch.zeros_like(x), weighted=weighted)
+
+
+def own_sums(block: message_passing.Block, device: torch.device) -> TwoWays:
+    """Sums over sources that a rank owns, of the in-edges of its vertices."""
+    return TwoWays.of(*_edges(block, block.indices < block.num_dst), device)
 
 
 def _edges(block: message_passing.Block, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -241,6 +249,11 @@ def wanted_rows(block: message_passing.Block, halo_ids: Tensor, offsets: Sequenc
         torch.cat(of_entries) if known else None,
         (to_rows, from_rows, with_weights if known else None),
     )
+
+
+def _as_travels(x: Tensor) -> Tensor:
+    """Under autocast a map before the exchange gives bf16; formats of messages, and weights of edges, are float32's."""
+    return x.float() if x.dtype == torch.bfloat16 else x
 
 
 class HaloExchange:
@@ -309,6 +322,7 @@ class HaloExchange:
         Of x, [own vertices, features], and the sums likewise. What is computed between the two hides messages, and so
         do its gradients in the backward pass.
         """
+        x = _as_travels(x)
         # Without gradients nothing tells rows that are learnt from those that are not.
         if self._kept is not None and not x.requires_grad and (torch.is_grad_enabled() or SUMS in self._kept):
             kept = self._kept
@@ -326,9 +340,10 @@ class HaloExchange:
 
     def rows(self, x: Tensor) -> Tensor:
         """Bring the rows of all sources, [own vertices, ...] -> [own vertices, then halo, ...]. Collective."""
-        found: Tensor = _Rows.apply(x.flatten(1), self)  # type: ignore[no-untyped-call]
+        flat = _as_travels(x.flatten(1))
+        found: Tensor = _Rows.apply(flat, self)  # type: ignore[no-untyped-call]
         if self.can_fetch_again:
-            self.fetched = _Fetched(self, x.detach().flatten(1), found)
+            self.fetched = _Fetched(self, flat.detach(), found)
         return found.view(-1, *x.shape[1:])
 
     def begin_sums(self, x: Tensor, *, weighted: bool, keeps: bool = False) -> Arrival:

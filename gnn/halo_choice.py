@@ -24,7 +24,10 @@ NUMBER_BYTES = 4
 
 def check_method(method: Method, messages: Messages, *, recompute: bool) -> None:
     """Refuse settings that have no meaning together: RecipeError."""
-    if method in ("boundary_sampling", "feature_slices", "auto") and messages in ("adaptive", "random"):
+    if method in ("boundary_sampling", "skip_broadcasts", "feature_slices", "auto") and messages in (
+        "adaptive",
+        "random",
+    ):
         raise RecipeError(
             f'full_graph.messages = "{messages}" with full_graph.method = "{method}": widths are assigned to rows that '
             'travel in every epoch; choose a number of bits ("int8", "int4", "int2", "int1") or "wire"'
@@ -36,19 +39,28 @@ def check_method(method: Method, messages: Messages, *, recompute: bool) -> None
         )
 
 
-def check_model(method: Method, model: nn.Module) -> None:
+def check_model(method: Method, model: nn.Module, *, recompute: bool) -> None:
     """Refuse a model whose layers look at each source, where sources are left out or cut: RecipeError.
 
     A module of the user's own is refused when it asks for rows.
     """
-    if method not in ("boundary_sampling", "feature_slices") or not isinstance(model, GNN):
+    if not isinstance(model, GNN):
         return
-    if model.options.kind == "gat" or model.options.is_typed:
+    if recompute and model.options.is_typed:
+        raise RecipeError(
+            f'full_graph.recompute = true with model.kind = "{model.options.kind}", whose layers sort the rows that '
+            "arrive by type and keep the copies: leave it out"
+        )
+    if method in ("boundary_sampling", "feature_slices") and _looks_at_sources(model):
         raise RecipeError(
             f'full_graph.method = "{method}" with model.kind = "{model.options.kind}", whose layers look at each '
             'source, where this method has no whole rows of all of them: choose "exact", "stale" or "skip_broadcasts", '
             "or another kind"
         )
+
+
+def _looks_at_sources(model: GNN) -> bool:
+    return model.options.kind == "gat" or model.options.is_typed
 
 
 def faster_method(
@@ -67,8 +79,8 @@ def faster_method(
     """
     if not isinstance(model, GNN):
         return "exact", "it is not known whether the layers of a module of your own look at each source"
-    if model.options.kind == "gat":
-        return "exact", "layers of gat look at each source"
+    if _looks_at_sources(model):
+        return "exact", f"layers of {model.options.kind} look at each source"
     width = model.options.hidden
     rows = np.array(send_counts, np.float64)
     columns = np.diff(near_equal_split(width, links.size))

@@ -89,7 +89,7 @@ def infer_exactly(
     """
     start, stop = graph.own_range
     edge_weight = graph.edge_weight_for(model)
-    degrees = in_degrees(graph, edge_weight)
+    degrees = in_degrees(graph, edge_weight) if model.needs_source_degrees else None
     device = device_of(model)
     rows = graph.features.to(device, torch.float32)
     if embedding is not None:

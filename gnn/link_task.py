@@ -102,6 +102,11 @@ class LinkTask(_LearnsLinks, GraphTask):
             pipeline=pipeline,
             embedding=embedding,
         )
+        if evaluation is not None and evaluation.metric != "auto":
+            raise RecipeError(
+                f"evaluation.metric = {evaluation.metric!r} is of labels, and links are measured by mrr and hits@k: "
+                "leave it out"
+            )
         self._use_links(graph, links, options)
 
     def start(self) -> None:
@@ -109,6 +114,8 @@ class LinkTask(_LearnsLinks, GraphTask):
         setup = self.setup
         self.steps_per_epoch = self._objective.start(batch_size=setup.options.batch_size, seed=setup.seed)
         self.start_pipeline({}, self._objective.demand(self._fanouts))
+        # That shares its features with other ranks of the machine, perhaps: the one before it is let go of.
+        self._objective.graph = self.graph
 
     def seeds(self, epoch: int, step: int) -> SeedTask:
         """The ends of this rank's edges and their negatives, once each, and messages along none of these edges."""

@@ -475,7 +475,7 @@ class LinkObjective:
     def measure(
         self, world: World, model: nn.Module, vectors: Tensor, splits: Sequence[str]
     ) -> dict[str, dict[str, float]]:
-        """Rank each link among its negatives, a tie counting one half. Collective.
+        """Rank each link among its negatives, those that are v itself aside, a tie counting one half. Collective.
 
         Gives for each split that has links "mrr", the mean of 1 / rank, and "hits@k", the share of ranks up to k.
         DataError where a score is NaN or infinite.
@@ -485,7 +485,8 @@ class LinkObjective:
 
     def _measure(self, world: World, model: nn.Module, vectors: Tensor, split: str) -> dict[str, float]:
         pairs = self._links[split]
-        key = stream_key(self._seed, Stream.NEGATIVE, list(self._links).index(split))
+        # A key of its own: those of training are of its epochs.
+        key = stream_key(self._seed, Stream.NEGATIVE, 0, list(self._links).index(split))
         wire = Wire(world, stage="evaluation", dtype=vectors.dtype, device=vectors.device)
         chunks = near_equal_split(pairs.shape[1], world.size * -(-pairs.shape[1] // (PAIRS_PER_CHUNK * world.size)))
         sums = torch.zeros(3, dtype=torch.float64)
@@ -498,7 +499,9 @@ class LinkObjective:
             inverse = inverse.to(rows.device)
             scores = score(model, rows[inverse[:, :1]], rows[inverse[:, 1:]]).double()
             found, others = scores[:, :1], scores[:, 1:]
-            ranks = 1 + (others > found).sum(1) + 0.5 * (others == found).sum(1)
+            # v among its own negatives is none.
+            other = (drawn != pairs[1, start:stop, None]).to(scores.device)
+            ranks = 1 + ((others > found) & other).sum(1) + 0.5 * ((others == found) & other).sum(1)
             sums += torch.stack([(1 / ranks).sum(), (ranks <= self.k).sum(), (~scores.isfinite()).sum()]).cpu()
         reciprocal, hits, lost = world.all_reduce(sums, stage="evaluation").tolist()
         if lost:

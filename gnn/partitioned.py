@@ -63,13 +63,15 @@ class PartitionedGraph(GraphData):
     @staticmethod
     def from_graph(graph: Graph, book: PartitionBook, rank: int) -> "PartitionedGraph":
         """Cut one rank's view out of a graph in memory, in the user's order."""
-        relabelled = graph.relabel(book)
-        features = torch.empty(graph.num_vertices, 0) if relabelled.features is None else relabelled.features
+        # All features are not copied for the sake of one part.
+        relabelled = replace(graph, features=None).relabel(book)
+        features = torch.empty(graph.num_vertices, 0) if graph.features is None else graph.features
+        own = torch.from_numpy(book.new_to_old[slice(*book.part_range(rank))])
         return PartitionedGraph(
             book=book,
             rank=rank,
             original_ids=torch.from_numpy(book.new_to_old),
-            features=features[slice(*book.part_range(rank))].clone(),
+            features=features[own],
             fingerprint=graph.fingerprint(),
             **{field.name: getattr(relabelled, field.name) for field in fields(GraphData)},
         )

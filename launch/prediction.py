@@ -43,9 +43,9 @@ from windrow.gnn.inference import own_vertices, rows_in_users_order, wanted_vert
 from windrow.gnn.metrics import check_finite, prediction_columns
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, Split, open_store, partition, stored_features
-from windrow.gnn.readers import read_graph
 from windrow.gnn.readers.edge_list import read_vertex_ids
 from windrow.gnn.readers.options import EdgeListOptions
+from windrow.gnn.readers.read import fitting, read_graph
 from windrow.gnn.readers.typed_folder import columns_of_type
 from windrow.gnn.types import GraphTypes
 from windrow.gnn.vertex_data import SplitOptions
@@ -288,7 +288,7 @@ def _open_graph(world: World, recipe: Recipe, file: Path | None, store: Path | N
         if recipe.graph.standardise == "standard":
             changes["standardise"] = "none"
         path = str(file)
-        graph = partition(read_graph(replace(recipe.graph, path=str(file), **changes)), world)
+        graph = partition(read_graph(fitting(replace(recipe.graph, path=path, **changes))), world)
     else:
         graph, trained_scaling = open_store(recipe.store, world), None
     check_width(graph, stored_features(trained, 0).shape[1])

@@ -25,6 +25,7 @@ MASKS = ("train_mask", "val_mask", "test_mask")
 def from_dgl(
     graph: Any,
     *,
+    split: int = 0,
     symmetrise: bool = False,
     self_loops: SelfLoops = "keep",
     deduplicate: bool = False,
@@ -38,6 +39,7 @@ def from_dgl(
         graph: a ``dgl.DGLGraph`` on any device, with what it has of feat, label, train_mask, val_mask and test_mask in
             its ``ndata``, of weight [E] and feat [E, D] in its ``edata``. Of several types of vertices or edges, those
             of each type without weights and features of edges.
+        split: which column of masks [N, splits].
         symmetrise: see `windrow.gnn.build.csc_from_edges`, with types `windrow.gnn.build.assemble_typed_graph`.
         self_loops: see `windrow.gnn.build.csc_from_edges`.
         deduplicate: see `windrow.gnn.build.csc_from_edges`.
@@ -50,6 +52,7 @@ def from_dgl(
     """
     return _assemble(
         _as_data(graph),
+        split,
         symmetrise=symmetrise,
         self_loops=self_loops,
         deduplicate=deduplicate,
@@ -97,7 +100,7 @@ def read_dgl(options: GraphOptions) -> Graph:
         raise DataError(f"{options.path}: DGL cannot read it ({error}); write it with dgl.save_graphs.") from error
     if len(graphs) != 1:
         raise DataError(f"{options.path}: holds {len(graphs)} graphs; save the one to be read by itself.")
-    return _assemble(_as_data(graphs[0]), deduplicate=True, **options.assembly)
+    return _assemble(_as_data(graphs[0]), options.split, deduplicate=True, **options.assembly)
 
 
 def from_pyg(

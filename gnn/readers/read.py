@@ -17,7 +17,7 @@ from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.readers.typed_folder import is_typed_folder, read_typed_folder
 from windrow.gnn.vertex_data import standardise_features
 
-__all__ = ["format_of", "read_graph"]
+__all__ = ["check_fitting", "fitting", "format_of", "read_graph"]
 
 READERS: dict[str, tuple[Callable[[GraphOptions], Graph], tuple[str, ...]]] = {
     "npz": (read_npz, (".npz",)),
@@ -31,6 +31,9 @@ READERS: dict[str, tuple[Callable[[GraphOptions], Graph], tuple[str, ...]]] = {
     "typed": (read_typed_folder, ()),
 }
 """What reads each format, and the endings of its files."""
+
+ONLY_OF = {"split": ("npz", "dgl"), "split_name": ("ogb",), "first_vertex_id": ("npz",)}
+"""Options that some formats alone have."""
 
 
 def read_graph(options: GraphOptions) -> Graph:
@@ -46,6 +49,7 @@ def read_graph(options: GraphOptions) -> Graph:
     if not Path(options.path).exists():
         raise DataError(f"{options.path}: no such file or folder; correct the path.")
     form = format_of(options)
+    check_fitting(options)
     try:
         graph = READERS[form][0](options)
     except DataError as error:
@@ -88,3 +92,20 @@ def format_of(options: GraphOptions) -> str:
         f"{path}: the ending {ending!r} does not tell the format; set format to 'npz', 'edge-list', 'metis', 'ogb', "
         "'dgl' or 'typed'."
     )
+
+
+def check_fitting(options: GraphOptions) -> None:
+    """Refuse what files of this format do not have, see `ONLY_OF`: RecipeError."""
+    form = format_of(options)
+    for name, forms in ONLY_OF.items():
+        if getattr(options, name) and form not in forms:
+            raise RecipeError(
+                f"graph.{name} = {getattr(options, name)!r} is for files in {' and '.join(forms)}, but {options.path} "
+                f"is in {form}: leave it out"
+            )
+
+
+def fitting(options: GraphOptions) -> GraphOptions:
+    """The same without what files of this format do not have, see `ONLY_OF`."""
+    plain, form = GraphOptions(path=options.path), format_of(options)
+    return replace(options, **{name: getattr(plain, name) for name, forms in ONLY_OF.items() if form not in forms})

@@ -15,12 +15,14 @@ from windrow.comm.wire import WireOptions
 from windrow.gnn.build import assemble_graph
 from windrow.gnn.evaluation import EvaluationOptions
 from windrow.gnn.full_graph import FullGraphOptions, FullGraphTask
-from windrow.gnn.halo import Halo, HaloExchange
+from windrow.gnn.halo import Halo, HaloExchange, own_sums
 from windrow.gnn.inference import block_of_range, gather_predictions, infer_exactly
+from windrow.gnn.layers import GCNLayer
 from windrow.gnn.message_passing import Block
 from windrow.gnn.metrics import evaluate_predictions
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.partitioned import partition as gnn_partition
 from windrow.gnn.synthetic import community_graph, typed_community_graph
 from windrow.gnn.task import loss_sum
 from windrow.gnn.vertex_data import VertexSplit
@@ -145,7 +147,13 @@ RESIDUAL = {"normalise": "layer", "residual": True}
 
 @pytest.mark.parametrize(
     ("kind", "order", "more"),
-    [("graphsage", "auto", {}), ("graphsage", "project", RESIDUAL), ("gcn", "auto", RESIDUAL), ("gcn", "project", {})],
+    [
+        ("graphsage", "auto", {}),
+        ("graphsage", "project", RESIDUAL),
+        ("graphsage", "aggregate", {"residual": True}),
+        ("gcn", "auto", RESIDUAL),
+        ("gcn", "project", {}),
+    ],
 )
 def test_every_evaluation_sees_the_weights_of_its_epoch(spmd, kind, order, more):
     def body(world):
@@ -154,6 +162,8 @@ def test_every_evaluation_sees_the_weights_of_its_epoch(spmd, kind, order, more)
         model = make_model(kind, UNDIRECTED, **more)
         with Trainer(world, model, task, learning_rate=0.01, seed=0) as trainer:
             for epoch in range(2):
+                if model.options.residual:  # What it adds up has no gradient in the first epoch.
+                    model.input_linear.requires_grad_(epoch > 0)
                 predicted = task.predict()
                 exact = gather_predictions(world, part, infer_exactly(world, part, model.eval()))
                 torch.testing.assert_close(predicted, exact, rtol=1e-4, atol=1e-4)
@@ -162,6 +172,23 @@ def test_every_evaluation_sees_the_weights_of_its_epoch(spmd, kind, order, more)
 
     for predicted, exact in spmd(body):
         torch.testing.assert_close(predicted, exact, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "graph", "messages"), [("graphsage", UNDIRECTED, "int8"), ("gcn", WEIGHTED, "wire")])
+def test_maps_before_the_exchange_under_autocast(spmd, kind, graph, messages):
+    options = FullGraphOptions(messages=messages, order="project")
+
+    def body(world):
+        found = []
+        for autocast in ("none", "bf16"):
+            model = make_model(kind, graph, dropout=0.0, gcn_normalisation="right", edge_weights=kind == "gcn")
+            task = FullGraphTask(make_part(world, graph), options)
+            with Trainer(world, model, task, learning_rate=0.01, autocast=autocast) as trainer:
+                found.append([trainer.train_epoch(epoch) for epoch in range(3)])
+        return found
+
+    for exact, short in spmd(body):
+        assert short == pytest.approx(exact, rel=0.02)
 
 
 def trained(world, graph, options, *, kind="gcn", epochs=4, wire=None, **more):
@@ -228,7 +255,9 @@ def test_what_an_error_counts_is_what_it_does_to_all_sums(spmd, cover):
     def body(world):
         part = make_part(world, DIRECTED)
         block, sources = block_of_range(part, None, None, *part.own_range)
-        halo = Halo(world, block, sources[block.num_dst :], part.offsets, cover=cover, device=torch.device("cpu"))
+        cpu = torch.device("cpu")
+        own = own_sums(block, cpu)
+        halo = Halo(world, block, sources[block.num_dst :], part.offsets, own=own, cover=cover, device=cpu)
         own_weights = torch.rand(block.num_dst, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
         for way, bags in (("rows", halo.received.forward), ("gradients", halo.sent.backward)):
             count = sum(halo.counts(way)[1])
@@ -396,7 +425,32 @@ def test_a_module_of_the_users_own(spmd):
         assert values["test"]["share"] == pytest.approx(alone[1]["test"]["share"])
 
 
+class OwnGCN(nn.Module):
+    """A layer of ours, which scales what leaves a vertex by all of its edges, in a module of one's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = GCNLayer(6, 3, generator=torch.Generator().manual_seed(3))
+
+    def forward(self, blocks, x, dropout=None):
+        return self.layer(blocks[0], x)
+
+
+def test_layers_of_ours_in_a_module_of_ones_own(spmd):
+    def body(world):
+        with Trainer(world, OwnGCN(), FullGraphTask(make_part(world, UNDIRECTED), num_layers=1)) as trainer:
+            return [trainer.train_epoch(epoch) for epoch in range(3)], trainer.predict()
+
+    losses, outputs = body(Loopback.single())
+    for found, predicted in spmd(body):
+        assert found == pytest.approx(losses, rel=1e-5)
+        torch.testing.assert_close(predicted, outputs, rtol=1e-4, atol=1e-5)
+
+
 def test_what_cannot_be_honoured_is_refused():
+    typed = FullGraphTask(gnn_partition(TYPED, Loopback.single()), FullGraphOptions(recompute=True))
+    with pytest.raises(RecipeError, match=r'full_graph.recompute = true with model.kind = "rgat", whose layers sort'):
+        Trainer(Loopback.single(), make_model("rgat", TYPED), typed)
     part = make_part(Loopback.single(), DIRECTED)
     with pytest.raises(RecipeError, match="how many blocks does OwnModel take"):
         Trainer(Loopback.single(), OwnModel(), FullGraphTask(part))

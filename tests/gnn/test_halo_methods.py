@@ -14,10 +14,11 @@ from windrow.comm.links import NetworkDescription, described_links
 from windrow.comm.loopback import Loopback
 from windrow.gnn.build import assemble_graph
 from windrow.gnn.full_graph import FullGraphOptions, FullGraphTask
+from windrow.gnn.halo_choice import faster_method
 from windrow.gnn.message_passing import Block, aggregate
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.synthetic import community_graph
+from windrow.gnn.synthetic import community_graph, typed_community_graph
 from windrow.gnn.task import loss_sum
 from windrow.gnn.vertex_data import VertexSplit
 from windrow.partition.book import PartitionBook
@@ -343,7 +344,7 @@ def test_layers_that_look_at_each_source_are_refused(method):
 
 
 @pytest.mark.parametrize("messages", ["adaptive", "random"])
-@pytest.mark.parametrize("method", ["boundary_sampling", "feature_slices", "auto"])
+@pytest.mark.parametrize("method", ["boundary_sampling", "skip_broadcasts", "feature_slices", "auto"])
 def test_widths_of_rows_that_do_not_travel_in_every_epoch_are_refused(method, messages):
     with pytest.raises(RecipeError, match=f'full_graph.messages = "{messages}" with full_graph.method = "{method}"'):
         FullGraphOptions(method=method, messages=messages)
@@ -355,9 +356,8 @@ def test_held_rows_cannot_be_fetched_again(method):
         FullGraphOptions(method=method, recompute=True)
 
 
-@pytest.mark.parametrize("method", ["stale", "skip_broadcasts"])
-def test_widths_may_be_assigned_to_held_rows(spmd, method):
-    options = FullGraphOptions(method=method, messages="adaptive", assign_every_epochs=2, group_size=5)
+def test_widths_may_be_assigned_to_held_rows(spmd):
+    options = FullGraphOptions(method="stale", messages="adaptive", assign_every_epochs=2, group_size=5)
     for losses, _, _ in spmd(lambda world: trained(world, UNDIRECTED, options)):
         assert np.isfinite(losses).all()
         assert losses[-1] < losses[0]
@@ -385,6 +385,15 @@ def test_the_faster_method_is_chosen_and_why_is_said(edges, kind, line):
 
     for found in Loopback.run(4, body):
         assert found.startswith(line)
+
+
+def test_slices_are_never_chosen_for_types():
+    graph = typed_community_graph(24, 3, seed=1)
+    shape = ModelOptions(kind="rgcn", hidden=8, num_layers=1)
+    model = build_model(shape, in_features=graph.features.shape[1], out_features=3, seed=1, types=graph.types)
+    links = described_links(NetworkDescription(nodes=2, rate="1mbit"))
+    found = faster_method(links, [[0, 9**9], [9**9, 0]], [0, 1, 2], model)
+    assert found == ("exact", "layers of rgcn look at each source")
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -582,12 +582,32 @@ def test_a_score_of_ones_own_is_used() -> None:
             assert second < first
 
 
+def test_a_link_is_not_ranked_against_itself() -> None:
+    class Features(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+
+        def forward(self, blocks: list[Block], x: Tensor) -> Tensor:
+            return x[: blocks[-1].num_dst] * self.weight
+
+    places = torch.arange(40)
+    known = {"paper": gnn.VertexRows(40, torch.eye(2)[places % 2]), "venue": gnn.VertexRows(2, torch.eye(2))}
+    graph = gnn.assemble_typed_graph(known, {("paper", "in", "venue"): (places, places % 2)})
+    rest, links = gnn.split_links(graph, test_fraction=0.5, edge_type=("paper", "in", "venue"))
+    single = Loopback.single()
+    task = gnn.LinkTask(gnn.partition(rest, single), links, (3,), k=1, evaluation_negatives=9)
+    with wr.Trainer(single, Features(), task) as trainer:
+        assert trainer.evaluate()["test"] == {"mrr": 1.0, "hits@1": 1.0}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"negatives": "all"}, "negatives = 'all'"),
         ({"num_negatives": 0}, "num_negatives = 0"),
         ({"k": 0}, "k = 0"),
+        ({"evaluation": gnn.EvaluationOptions(metric="accuracy")}, "evaluation.metric = 'accuracy' is of labels"),
         ({"hardest_negatives": 5}, "hardest_negatives = 5: must be at least 1, and at most num_negatives = 4"),
         ({"hardest_negatives": 0, "negatives": "in-batch"}, "hardest_negatives = 0"),
         ({"keep_joined": True}, 'keep_joined with negatives = "uniform": these are drawn whatever u is joined to'),

@@ -55,6 +55,15 @@ def test_a_file_that_dgl_saved(dgl, graph, tmp_path):
     path = str(tmp_path / "graph.dgl")
     dgl.save_graphs(path, [to_dgl(graph)])
     assert read_dgl(GraphOptions(path=path, symmetrise=False)).fingerprint() == graph.fingerprint()
+    several = to_dgl(graph)
+    for name in MASKS:
+        several.ndata[name] = torch.stack([~several.ndata[name], several.ndata[name]], 1)
+    several.ndata["val_mask"][:] = several.ndata["test_mask"][:, :1] = False
+    several.ndata["test_mask"][:, 1] = False
+    dgl.save_graphs(path, [several])
+    chosen = read_dgl(GraphOptions(path=path, symmetrise=False, split=1))
+    assert torch.equal(chosen.train_ids, graph.train_ids)
+    assert torch.equal(from_dgl(several, split=1).train_ids, graph.train_ids)
     dgl.save_graphs(path, [to_dgl(graph)] * 2)
     with pytest.raises(DataError, match="holds 2 graphs; save the one to be read by itself"):
         read_dgl(GraphOptions(path=path))

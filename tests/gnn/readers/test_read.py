@@ -6,7 +6,7 @@ import torch
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
-from windrow.gnn.readers.read import format_of, read_graph
+from windrow.gnn.readers.read import fitting, format_of, read_graph
 from windrow.gnn.vertex_data import SplitOptions
 
 
@@ -49,6 +49,15 @@ def test_a_pickle_is_never_opened(tmp_path, ending):
 def test_a_missing_file_is_named():
     with pytest.raises(DataError, match=r"nowhere.npz: no such file or folder; correct the path"):
         read_graph(GraphOptions(path="nowhere.npz"))
+
+
+@pytest.mark.parametrize("options", [{"split": 1}, {"split_name": "random"}, {"first_vertex_id": 1}])
+def test_options_of_other_formats_are_refused(tmp_path, options):
+    (tmp_path / "g.csv").write_text("s,d\n0,1\n1,2\n")
+    chosen = GraphOptions(path=str(tmp_path / "g.csv"), **options)
+    with pytest.raises(RecipeError, match=f"graph.{next(iter(options))} = .* is for files in .*is in edge-list: leave"):
+        read_graph(chosen)
+    assert read_graph(fitting(chosen)).num_edges == 4
 
 
 def test_each_format_reaches_its_reader(tmp_path):
