@@ -21,7 +21,7 @@ from windrow.comm.wire import Codec, WireOptions
 from windrow.comm.wire_savings import FormatSaving, saving_rows, sum_savings
 from windrow.gnn.full_graph import FullGraphOptions, first_layer_options
 from windrow.gnn.halo import Arrival, Order, projects_first, wanted_rows
-from windrow.gnn.halo_choice import NUMBER_BYTES, faster_method
+from windrow.gnn.halo_choice import NUMBER_BYTES, check_model, faster_method
 from windrow.gnn.halo_methods import sampled_rows
 from windrow.gnn.inference import block_of_range
 from windrow.gnn.message_passing import Block
@@ -105,7 +105,7 @@ def explain_full_graph(
         summed_numbers: what these are computed from on every rank, so that its gradients are summed with the model's.
 
     Raises:
-        RecipeError: its method slices features, whose bytes are another sum.
+        RecipeError: its method slices features, whose bytes are another sum, or the model does not go with it.
 
     Cost: for each part a sort of its edges, and the vertex covers of `windrow.gnn.halo.Halo`.
     """
@@ -114,9 +114,10 @@ def explain_full_graph(
             'full_graph.method = "feature_slices" sends no rows of a halo: explain "exact", or "auto" with --network, '
             "which compares the two"
         )
-    counts = _rows_of_pairs(graph, {False, options.partial_sums})
     columns, learns_rows = graph.num_features + learnt_columns, learnt_columns > 0
     built = build_model(model, in_features=columns, out_features=graph.num_outputs, seed=0, types=graph.types)
+    check_model(options.method, built, recompute=options.recompute)
+    counts = _rows_of_pairs(graph, {False, options.partial_sums})
     layers, pairs = [], []
     nonzero_share = float(graph.features.count_nonzero()) / max(1, graph.features.numel())
     first, _ = first_layer_options(built, options, nonzero_share, learns_rows=learns_rows)

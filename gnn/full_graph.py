@@ -101,7 +101,7 @@ class FullGraphOptions:
     recompute: bool = False
     """Fetch rows of other parts again in the backward pass instead of keeping those of the forward pass: less memory
     for layers that look at each source (gat), whose rows then travel three times an epoch instead of twice. Layers that
-    add rows up keep none anyway."""
+    add rows up keep none anyway, and those of rgcn and rgat, which sort them by type, cannot do without."""
     method: Method = "exact"
     """What a layer gets of other parts in training; evaluation is exact. exact: all that it needs; boundary_sampling:
     `boundary_share` of it, drawn anew in every epoch (BNS-GCN); stale: that of the epoch before (PipeGCN);
@@ -315,9 +315,11 @@ class WholeGraphTask(VertexTask[Minibatch]):
                         "rows travel as well: leave one of the two out"
                     )
         model, inverse = setup.model, 1 / block.degrees.clamp(min=1).double()
-        kind = model.options.kind if isinstance(model, GNN) else ""
         # Of rgcn's means over the sources of each type, that over all of them.
-        means = kind in ("graphsage", "rgcn") or (kind == "gcn" and model.options.gcn_normalisation == "right")
+        means = isinstance(model, GNN) and (
+            model.options.kind in ("graphsage", "rgcn")
+            or (model.options.kind == "gcn" and model.options.gcn_normalisation == "right")
+        )
         symmetric = getattr(model, "needs_source_degrees", False)
         ones = torch.ones_like(inverse)
         return MessageBits(
