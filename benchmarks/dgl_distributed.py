@@ -3,7 +3,7 @@
     features    of each vertex, pulled
     rows        of each vertex, learnt by Adagrad, and no features: DGL's DistEmbedding, with SparseAdagrad and, as its
                 guide has it, SparseAdam; ours an EmbeddingCollection. A quarter of the vertices and half of the seeds
-                of "features": with all of them four of DGL's trainers do not fit 24 GB
+                of "features", at one rate: half an hour
     waits       the features, 512 in fp16, of `salient.py`'s waits on eight hosts, at the rate of links found there; no
                 model: a step waits instead, as for an accelerator that uses no core of these
     typed       of papers, authors and venues (`typed_graphs.py`'s), two layers of R-GCN; each side cuts it by METIS

@@ -281,6 +281,9 @@ def train_dgl(task: Mapping[str, Any]) -> dict[str, Any]:
         for blocks, rows, labels in minibatches():
             loss = functional.cross_entropy(model(blocks, rows), labels)
             optimizer.zero_grad()
+            if of_rows is not None:
+                # Otherwise its step sends the gradients of all minibatches before this one again.
+                of_rows.zero_grad()
             loss.backward()
             optimizer.step()
             if of_rows is not None:
