@@ -142,7 +142,6 @@ PEERS_OF_ROWS = (
     Peer(optimizer="SparseAdam"),
     Peer(optimizer=ADAGRAD, samplers=1),
     Peer(optimizer=ADAGRAD, samplers=2),
-    Peer(optimizer=ADAGRAD, servers=2),
     Peer(optimizer=ADAGRAD, network="tensorpipe"),
 )
 TRIED = {("features", False): PEERS, ("features", True): PEERS[:2], ("rows", False): PEERS_OF_ROWS}
