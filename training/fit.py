@@ -93,7 +93,9 @@ class Run:
         self._stopping.load_state_dict(state["early_stopping"])
         self._trainer.finished_epochs, self._first_step = header.position
         self._loss_before = state["loss"]
-        self._costs_before = [RankCost(**rank) for rank in state["cost"]]
+        cost = state["cost"]
+        # Older versions wrote sums over ranks beside what each one cost.
+        self._costs_before = [RankCost(**rank) for rank in (cost.get("ranks", ()) if isinstance(cost, dict) else cost)]
         if self._world.rank == 0:
             for message in checkpoint.damaged:
                 print(f"windrow: skipped a damaged checkpoint: {message}")

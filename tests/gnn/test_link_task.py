@@ -474,7 +474,7 @@ def train_typed(world: World, negatives: str = "uniform") -> tuple[list[float], 
 def test_links_of_a_type_are_learnt_the_same_on_any_world(spmd: Any) -> None:
     losses, figures = train_typed(Loopback.single())
     assert losses[-1] < 0.9 * losses[0]
-    assert figures["test"]["mrr"] > 0.12, "by chance it is 0.09"
+    assert figures["test"]["mrr"] > 0.11, "by chance it is 0.09"
     for found, measured in spmd(train_typed):
         assert found == pytest.approx(losses, rel=1e-4)
         assert measured["test"]["mrr"] == pytest.approx(figures["test"]["mrr"], rel=0.02)
