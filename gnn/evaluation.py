@@ -13,7 +13,7 @@ from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.options import PositiveInt, checked_dataclass
 from windrow.comm.world import World
 from windrow.gnn.inference import Report, gather_predictions, infer_exactly, infer_sampled, own_vertices
-from windrow.gnn.metrics import LOWER_IS_BETTER, METRICS_OF, check_labels_can_be_scored, evaluate_predictions
+from windrow.gnn.metrics import METRICS_OF, check_labels_can_be_scored, evaluate_predictions
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, Split
 from windrow.gnn.pipeline import PipelineOptions
@@ -224,12 +224,6 @@ def metrics_of(options: EvaluationOptions, graph: PartitionedGraph) -> Metrics:
         if len(ids := graph.split_ids(split)):
             check_labels_can_be_scored(name, graph.labels_of(ids))
     return {name: partial(evaluate_predictions, name, graph.task)}
-
-
-def chosen_of(metrics: Metrics, *, own: bool) -> tuple[str, bool]:
-    """Which metric chooses the best epoch, the first one, and whether it should rise, as one's `own` do."""
-    name = next(iter(metrics))
-    return name, own or name not in LOWER_IS_BETTER
 
 
 def measure_split(

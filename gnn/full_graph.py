@@ -22,15 +22,7 @@ from windrow.comm.links import Links, NetworkDescription, described_links
 from windrow.comm.meter import Traffic
 from windrow.comm.options import NonNegativeFloat, NonNegativeInt, PositiveInt, Share, checked_dataclass
 from windrow.comm.wire import FEW_BITS, Codec, make_codec
-from windrow.gnn.evaluation import (
-    EvaluationOptions,
-    check_splits,
-    chosen_of,
-    measure_splits,
-    metrics_of,
-    predictions_of,
-    rows_of,
-)
+from windrow.gnn.evaluation import EvaluationOptions, check_splits, measure_splits, predictions_of, rows_of
 from windrow.gnn.feature_slices import FeatureSlices
 from windrow.gnn.halo import KEPT, WAYS, Halo, HaloExchange, Order, TwoWays, Way, fetching_again, own_sums
 from windrow.gnn.halo_choice import Method, check_method, check_model, faster_method
@@ -491,8 +483,7 @@ class FullGraphTask(WholeGraphTask[None]):
     def start(self) -> None:
         """See `start_exchanges`; DataError also where a split has no labels to measure on. Collective."""
         graph, device = self.graph, self.setup.device
-        self._given_metrics = self._metrics or metrics_of(self._evaluation, graph)
-        self.metric, self.higher_is_better = chosen_of(self._given_metrics, own=bool(self._metrics))
+        self._given_metrics = self.choose_metrics(self._metrics, self._evaluation)
         own = own_vertices(graph, graph.train_ids)
         self._train = (own - graph.own_range[0]).to(device)
         self._labels = graph.labels_of(own).to(device)

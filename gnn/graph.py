@@ -24,7 +24,7 @@ from windrow.gnn.types import EDGE_ARRAYS, GraphTypes, edge_type_text
 from windrow.partition.book import PartitionBook
 from windrow.partition.graph_kernels import relabel
 
-__all__ = ["Graph", "GraphData", "Task", "describe_numbering", "first_outside"]
+__all__ = ["HAS_COLUMNS", "Graph", "GraphData", "Task", "describe_numbering", "first_outside", "known_labels"]
 
 Task = Literal["single-label", "binary", "multi-label", "regression"]
 """What is predicted for a vertex: one of many classes, one of two, any subset of the classes, or real numbers."""

@@ -114,7 +114,7 @@ class Halo:
         block: the in-edges of this part's vertices, which are its destinations; sources are these, then the halo.
         halo_ids: int64 [num_src - num_dst] ids of the halo, ascending.
         offsets: [size + 1] where each part's ids start; must agree.
-        own: of the same block.
+        own: `own_sums` of the same block.
         cover: send sums where they are fewer than rows; must agree.
         device: where rows will be.
 
@@ -131,7 +131,7 @@ class Halo:
         halo_ids: Tensor,
         offsets: Sequence[int],
         *,
-        own: "TwoWays",
+        own: TwoWays,
         cover: bool,
         device: torch.device,
     ) -> None:

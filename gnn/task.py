@@ -25,11 +25,11 @@ from windrow.gnn.evaluation import (
     check_layers,
     check_types,
     check_width,
-    chosen_of,
     metrics_of,
     predictions_of,
 )
 from windrow.gnn.graph import Task as Labels
+from windrow.gnn.metrics import LOWER_IS_BETTER
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, graph_placement
 from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline, PipelineOptions, SeedTask
@@ -100,6 +100,16 @@ class VertexTask(Task[Minibatch]):
         if self._embedding is not None:
             check_number_formats(self._embedding, setup.wire)
             self.embeddings = [self._embedding]
+
+    def choose_metrics(self, own: Metrics | None, evaluation: EvaluationOptions | None) -> Metrics:
+        """Those of the user's own, or the one that evaluation options choose; the first is the task's metric.
+
+        Raises as `metrics_of`.
+        """
+        metrics = own or metrics_of(evaluation or EvaluationOptions(), self.graph)
+        self.metric = next(iter(metrics))
+        self.higher_is_better = bool(own) or self.metric not in LOWER_IS_BETTER
+        return metrics
 
     def unused_lines(self) -> list[str]:
         """What the graph has and the model does not use, to be said before training."""
@@ -439,9 +449,7 @@ class NodeTask(GraphTask):
         """
         self._seeds = seed_order(self.graph, self.setup.world.rank, self._sampling())
         self.steps_per_epoch = self._seeds.steps_per_epoch
-        metrics = self._metrics or metrics_of(self._evaluation or EvaluationOptions(), self.graph)
-        self.metric, self.higher_is_better = chosen_of(metrics, own=bool(self._metrics))
-        self.start_pipeline(metrics)
+        self.start_pipeline(self.choose_metrics(self._metrics, self._evaluation))
 
     def seeds(self, epoch: int, step: int) -> SeedTask:
         """Training vertices of this rank."""

@@ -67,10 +67,9 @@ class Run:
                 f"= {accumulate}, or gradients that wait would be lost"
             )
         told = {"every_epochs": options.evaluate_every, "patience_epochs": options.patience}
-        self._times = times = dataclasses.replace(
+        self._task.evaluation_times = times = dataclasses.replace(
             self._task.evaluation_times, **{name: value for name, value in told.items() if value is not None}
         )
-        self._task.evaluation_times = times
         if times.patience_epochs and not self._task.has_validation:
             raise RecipeError(
                 f"patience = {times.patience_epochs} without a validation split: give it samples, or set patience to 0"
@@ -208,7 +207,7 @@ class Run:
         traffic = own_traffic(self._world, task.traffic())
         trainer.finished_epochs += 1
         values: Mapping[str, Mapping[str, float]] = {}
-        if self._is_due(self._times.every_epochs):
+        if self._is_due(task.evaluation_times.every_epochs):
             with trainer.stopwatch.measure("evaluate"):
                 values = trainer.evaluate()
         metric = task.metric

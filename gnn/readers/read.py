@@ -96,16 +96,20 @@ def format_of(options: GraphOptions) -> str:
 
 def check_fitting(options: GraphOptions) -> None:
     """Refuse what files of this format do not have, see `ONLY_OF`: RecipeError."""
-    form = format_of(options)
-    for name, forms in ONLY_OF.items():
-        if getattr(options, name) and form not in forms:
-            raise RecipeError(
-                f"graph.{name} = {getattr(options, name)!r} is for files in {' and '.join(forms)}, but {options.path} "
-                f"is in {form}: leave it out"
-            )
+    for name in _foreign(options):
+        raise RecipeError(
+            f"graph.{name} = {getattr(options, name)!r} is for files in {' and '.join(ONLY_OF[name])}, but "
+            f"{options.path} is in {format_of(options)}: leave it out"
+        )
 
 
 def fitting(options: GraphOptions) -> GraphOptions:
     """The same without what files of this format do not have, see `ONLY_OF`."""
-    plain, form = GraphOptions(path=options.path), format_of(options)
-    return replace(options, **{name: getattr(plain, name) for name, forms in ONLY_OF.items() if form not in forms})
+    plain = GraphOptions(path=options.path)
+    return replace(options, **{name: getattr(plain, name) for name in _foreign(options)})
+
+
+def _foreign(options: GraphOptions) -> list[str]:
+    """Options that are set, and that files of this format do not have."""
+    form = format_of(options)
+    return [name for name, forms in ONLY_OF.items() if getattr(options, name) and form not in forms]

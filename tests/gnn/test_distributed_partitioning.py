@@ -220,7 +220,7 @@ def test_data_that_break_a_law_are_named(tmp_path, changes, error, message):
         for place, line in lines:
             text[place if name == "edges" else place + 1] = line
         path.write_text("\n".join(text) + "\n")
-    graph = GraphOptions(path=str(tmp_path / "edges.csv"), edge_list=columns)
+    graph = GraphOptions(path=str(tmp_path / "edges.csv"), edge_list=columns, task="single-label")
     size = 2 if "more than one" in message else 1
     with pytest.raises(error, match=message):
         Loopback.run(size, lambda world: partition_to_store_on_ranks(job_of(tmp_path, "store", graph), world))
