@@ -70,16 +70,19 @@ RATE, OTHER_RATES = "1gbit", ("100mbit", salient.FASTEST)
 RATE_OF_WAITS = "30mbit"
 """At which `salient.py --only waits`, in short, takes about as long as published without pipeline and cache."""
 WINDROW, PARTED, PLAIN = "windrow", "windrow, topology partitioned", "windrow, no cache, no pipeline"
+INT8 = f"{WINDROW}, rows in int8"
 CACHE = {"alpha": 0.32, "policy": "vip"}
 OURS: dict[str, dict[str, Any]] = {
     WINDROW: {"cache": CACHE, "pipeline": {"depth": 4}},
     PARTED: {"cache": CACHE, "pipeline": {"depth": 4, "topology": "partitioned"}},
     PLAIN: {"cache": {"alpha": 0.0}, "pipeline": {"depth": 0}},
+    INT8: {"cache": CACHE, "pipeline": {"depth": 4}, "wire": {"vectors": "int8", "gradients": "int8"}},
 }
+NOT_OF = {"features": (INT8,), "typed": (INT8, PARTED), "rows": ()}
 INT4 = f"{WINDROW}, replies in int4"
 WAITING = {WINDROW: salient.FINAL, INT4: salient.FEW_BITS["int4"], PLAIN: salient.FIRST}
 """Ours where steps wait: `salient.py`'s."""
-KEYS = {WINDROW: "cached", PARTED: "partitioned", INT4: "int4", PLAIN: "plain"}
+KEYS = {WINDROW: "cached", PARTED: "partitioned", INT4: "int4", PLAIN: "plain", INT8: "int8"}
 """Of figures."""
 ROW_RATE = 0.05
 OVER_DGL = {"rows": 5.3, "waits": 12.7}
@@ -306,11 +309,12 @@ def measure_part(program: Program, part: str) -> Findings:
     """Try everything at one rate, then ours and DGL's fastest at the others."""
     scale = scale_of(part, short=program.short)
     rates: Sequence[str] = (RATE,) if program.short else (RATE, *OTHER_RATES)
-    ours = [name for name in OURS if part != "typed" or name != PARTED]
     if part == "rows":
         rates = (RATE,)
     if part == "waits":
         ours, rates = list(WAITING), (RATE_OF_WAITS,)
+    else:
+        ours = [name for name in OURS if name not in NOT_OF[part]]
     peers = {str(peer): peer for peer in TRIED[part, program.short]}
     figures: dict[str, float] = {}
     aims: dict[str, Aim] = {}

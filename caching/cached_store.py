@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from itertools import compress, pairwise
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -102,7 +103,8 @@ def _move_between(rows: Tensor, positions: Tensor, out: Tensor, places: Tensor) 
 class CachedStore:
     """Rows of one matrix, spread over the ranks in contiguous id ranges, with copies of some on other ranks.
 
-    Making one is collective: it fetches the copies. Where every rank holds every row nothing is ever sent.
+    Making one is collective: it fetches the copies. Where every rank holds every row, or rows have no numbers, nothing
+    is ever sent.
 
     Args:
         world: all its ranks make the same store and call the same collective methods in the same order.
@@ -141,6 +143,10 @@ class CachedStore:
         self.world = world
         self.stage = stage
         self.offsets = [int(offset) for offset in offsets]
+        self.is_empty = rows.shape[1:].numel() == 0
+        """Whether rows have no numbers."""
+        if self.is_empty:
+            cached_ids, codec, shared = None, None, None
         codec = codec or Codec()
         check_ranges(world, self.offsets, rows)
         first, stop = self.offsets[world.rank], self.offsets[world.rank + 1]
@@ -173,9 +179,10 @@ class CachedStore:
         """Whose rows travel: those of other ranks, but for what is read from shared memory."""
         sizes = [stop - start for start, stop in pairwise(self.offsets)]
         kept = group_by_owner(wanted, self.offsets)[1]
-        missing = sum(compress(map(operator.sub, sizes, kept), self.by_message))
-        self.needs_messages = bool(world.all_reduce(torch.tensor(missing), stage=f"{stage}: cache", op="max"))
-        """Whether some rank lacks a row; else nothing is ever sent."""
+        missing = 0 if self.is_empty else sum(compress(map(operator.sub, sizes, kept), self.by_message))
+        most = world.all_reduce(torch.tensor([missing, len(wanted)]), stage=f"{stage}: cache", op="max")
+        self.needs_messages, self._is_cached = most.bool().tolist()
+        """Whether some rank lacks a row, else nothing is ever sent; and whether some rank keeps one of others."""
         self._kept, self._has_window = wanted, False
         self.under_way: list[RowGather] = []
         """Gathers that were started, and are not finished."""
@@ -206,12 +213,15 @@ class CachedStore:
         memory of the dtype of its rows, or to one that holds each of their numbers.
 
         Returns:
-            None where the cache may stay as it is: no length, nothing in it, or nothing that is ever sent.
+            None, on all ranks, where caches may stay as they are: no length, nothing in any, or nothing that is ever
+            sent.
         """
-        if not length or not len(self._kept) or not self.needs_messages:
+        if not length or not self._is_cached or not self.needs_messages:
             return None
         assert not self._has_window, "a second window would not know what the first has changed"
         self._has_window = True
+        if not len(self._kept):
+            self.index = np.full(self.offsets[-1], -1, np.int32)
         return CacheWindow(self.index, self._kept, self.by_message, length=length)
 
     def start(self, request: RowRequest) -> "RowGather":
@@ -309,7 +319,7 @@ class RowGather:
             self._keep(out)
         store.under_way.remove(self)
         # Counted when they are there: a gather that is under way when a checkpoint is written is made again after it.
-        if store.world.meter is not None:
+        if store.world.meter is not None and not store.is_empty:
             store.world.meter.record_found(
                 f"{store.stage}: rows",
                 local=len(request.local),

@@ -110,11 +110,12 @@ class CacheWindow:
         self._due[slots[is_cached]] = after[is_cached]
         asked = np.flatnonzero(~is_cached)
         # Positions among the rows that come as messages, of those that are due before some row that the cache holds.
-        rows = np.flatnonzero(after[asked] < self._due.max())
+        rows = np.flatnonzero(after[asked] < self._due.max(initial=0))
         room = len(self._held)
         due = np.concatenate([self._due, after[asked[rows]]])
         leaves = np.ones(len(due), np.bool_)
-        leaves[np.argpartition(due, room - 1)[:room]] = False
+        if room:
+            leaves[np.argpartition(due, room - 1)[:room]] = False
         freed, rows = np.flatnonzero(leaves[:room]), rows[~leaves[room:]]
         self._index[self._held[freed]] = -1
         self._held[freed], self._due[freed] = ids[asked[rows]], after[asked[rows]]

@@ -108,9 +108,9 @@ def _take_threads(world: "World", asked: int) -> None:
         return
     import torch
 
-    from windrow.comm.hosts import ranks_on_this_machine
+    from windrow.comm.hosts import cores_of_rank
 
-    torch.set_num_threads(threads_of_rank(asked, ranks_on_this_machine(world)))
+    torch.set_num_threads(threads_of_rank(asked, cores_of_rank(world)))
 
 
 @contextmanager

@@ -1,13 +1,14 @@
-"""Which ranks share a machine."""
+"""Which ranks share a machine, and its cores."""
 
 import platform
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from windrow.comm.process import core_share, own_cores
 from windrow.comm.world import World
 
-__all__ = ["gather_hosts", "host_groups", "kernel_id", "ranks_on_this_machine"]
+__all__ = ["cores_of_rank", "gather_hosts", "host_groups", "kernel_id"]
 
 
 def kernel_id(boot_id: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
@@ -22,10 +23,11 @@ def kernel_id(boot_id: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
         return platform.node()
 
 
-def ranks_on_this_machine(world: World) -> int:
-    """How many ranks share this machine's cores, those on its emulated hosts too. Collective."""
-    kernels = world.all_gather_object(kernel_id(), stage="hosts")
-    return kernels.count(kernels[world.rank])
+def cores_of_rank(world: World) -> int:
+    """This rank's share of its machine's cores, at least one; ranks on its emulated hosts share too. Collective."""
+    of_ranks = world.all_gather_object((kernel_id(), own_cores()), stage="hosts")
+    machine, own = of_ranks[world.rank]
+    return core_share(own, [cores for other, cores in of_ranks if other == machine])
 
 
 def gather_hosts(world: World) -> list[str]:

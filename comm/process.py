@@ -7,34 +7,48 @@ import contextlib
 import ctypes
 import os
 import platform
+from collections import Counter
+from collections.abc import Collection, Iterable
+from fractions import Fraction
 
-__all__ = ["core_share", "keep_freed_memory", "threads_of_rank", "usable_cores"]
+__all__ = ["core_share", "keep_freed_memory", "own_cores", "threads_of_rank", "usable_cores"]
+
+
+def own_cores() -> frozenset[int]:
+    """Numbers of the cores that this process may run on: not all of the machine's where the launcher binds to cores."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on: fewer than the machine's where the launcher binds to cores."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """How many these are."""
+    return len(own_cores())
 
 
-def core_share(ranks_here: int) -> int:
-    """Cores for each of the ranks that share this machine, at least one."""
-    return max(1, usable_cores() // ranks_here)
+def core_share(own: Collection[int], of_ranks: Iterable[Collection[int]]) -> int:
+    """Cores for a rank, at least one: of each that it may run on the same share as other ranks that may.
+
+    Args:
+        own: numbers of its cores.
+        of_ranks: those of each rank of the machine, its own too.
+    """
+    sharing = Counter(core for cores in of_ranks for core in cores)
+    return max(1, int(sum(Fraction(1, sharing[core]) for core in own)))
 
 
-def threads_of_rank(asked: int, ranks_here: int) -> int:
-    """With how many threads each of a machine's ranks computes.
+def threads_of_rank(asked: int, share: int) -> int:
+    """With how many threads a rank computes.
 
     More threads than cores are slower than one: each operation waits for threads that others keep from running.
 
     Args:
-        asked: by the user; 0 for OMP_NUM_THREADS where that is set, and else for an equal share of the cores.
-        ranks_here: that share this machine.
+        asked: by the user; 0 for OMP_NUM_THREADS where that is set, and else for its share of the cores.
+        share: that.
     """
     of_openmp = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     asked = asked or (int(of_openmp) if of_openmp.isdecimal() else 0)
-    return asked or core_share(ranks_here)
+    return asked or share
 
 
 # Numbers of glibc's <malloc.h>.

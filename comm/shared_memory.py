@@ -78,7 +78,9 @@ class _HostMemory:
         stage = f"{stage}: shared memory"
         self._map: mmap.mmap | None = None
         self.local: Tensor | None = None
-        offer, descriptor = None, os.memfd_create("windrow") if hasattr(os, "memfd_create") else None
+        offer, descriptor = None, None
+        with suppress(AttributeError, OSError):  # Not on this system, or refused, by a sandbox say.
+            descriptor = os.memfd_create("windrow")
         try:
             if descriptor is not None:
                 # An address space that is limited may have no room for it.

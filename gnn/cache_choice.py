@@ -36,7 +36,6 @@ __all__ = [
     "CacheChoice",
     "PartRanking",
     "Sampling",
-    "all_remote",
     "choose_cache",
     "choose_inference_cache",
     "count_accesses",
@@ -261,12 +260,13 @@ def choose_cache(
     those that pay, within the memory budget. `demand` is this rank's minibatches where seeds are not training vertices,
     `shared` what it reads of other ranks of its host.
 
-    Cost: that of `rank_part`; none where alpha is 0, or all ranks are on one host.
+    Cost: that of `rank_part`; none where alpha is 0, there are no features, or all ranks are on one host.
     """
     options = sampling.cache
     near = shared.near if shared else frozenset[int]()
     alone = torch.tensor(int(len(near) + 1 == world.size))
-    if options.alpha == 0 or bool(world.all_reduce(alone, stage="size of caches", op="min")):
+    unneeded = options.alpha == 0 or graph.num_features == 0
+    if unneeded or bool(world.all_reduce(alone, stage="size of caches", op="min")):
         return CacheChoice(alpha=0.0, cached_ids=torch.empty(0, dtype=torch.int64), expected_rows=None)
     ranking = rank_part(graph, world.rank, sampling, demand=demand, near=near)
     _, copy_bytes = row_sizes(sampling.sampler, sampling.wire, graph.features)
@@ -279,12 +279,6 @@ def choose_cache(
         alpha, own = options.alpha, cache_capacity(options.alpha, graph.num_vertices, world.size)
     expected = float(ranking.expected_rows([own]).sum())
     return CacheChoice(alpha=alpha, cached_ids=torch.from_numpy(ranking.kept(own)), expected_rows=expected)
-
-
-def all_remote(graph: PartitionedGraph) -> Tensor:
-    """int64 ids of all vertices of other ranks."""
-    start, stop = graph.own_range
-    return torch.cat([torch.arange(start), torch.arange(stop, graph.num_vertices)])
 
 
 def choose_inference_cache(
@@ -316,9 +310,7 @@ def choose_inference_cache(
     Cost: that of `choose_cache`.
     """
     steps = sampled_steps(graph, ids, batch_size)
-    if graph.num_features == 0:
-        return all_remote(graph)
-    if options.alpha == 0 or steps == 0:
+    if options.alpha == 0 or steps == 0 or graph.num_features == 0:
         return torch.empty(0, dtype=torch.int64)
     sampler, wire = SamplerOptions(fanouts=fanouts), WireOptions()
     if not isinstance(options.alpha, str):

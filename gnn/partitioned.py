@@ -5,6 +5,8 @@ features travel. Ids are those of the partition, in which each part is one conti
 lists, which are mapped from disk, a rank may also read one range alone: see `windrow.gnn.remote_lists`.
 """
 
+import contextlib
+import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
@@ -102,7 +104,7 @@ class PartitionedGraph(GraphData):
         return PartitionedGraph(
             book=store.book,
             rank=rank,
-            features=torch.from_numpy(np.array(features)) if read_features else read_only_tensor(features),
+            features=_read(features) if read_features else read_only_tensor(features),
             original_ids=read_only_tensor(store.book.new_to_old),
             task=cast("Task", store.metadata["task"]),
             num_classes=int(store.metadata["num_classes"]),
@@ -338,6 +340,17 @@ def stored_features(store: PartitionStore, part: int) -> npt.NDArray[Any]:
         return store.sharded("features", part)
     start, stop = store.book.part_range(part)
     return np.empty((stop - start, 0), np.float32)
+
+
+def _read(array: npt.NDArray[Any]) -> Tensor:
+    """A copy in memory that goes back to the system with the tensor, where `keep_freed_memory` would keep it."""
+    memory = mmap.mmap(-1, max(1, array.nbytes))
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # Not every kernel has them.
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    copy = np.frombuffer(memory, array.dtype, array.size).reshape(array.shape)
+    copy[...] = array
+    return torch.from_numpy(copy)
 
 
 def open_store(path: Path | str, world: World) -> PartitionedGraph:

@@ -18,7 +18,7 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.meter import Traffic
 from windrow.comm.options import PositiveFloat, PositiveInt, checked_dataclass
 from windrow.comm.rows import move_rows
-from windrow.gnn.cache_choice import CacheChoice, Sampling, all_remote, choose_cache, seed_order
+from windrow.gnn.cache_choice import CacheChoice, Sampling, choose_cache, seed_order
 from windrow.gnn.evaluation import (
     EvaluationOptions,
     Evaluator,
@@ -177,8 +177,6 @@ class GraphTask(VertexTask[LoadedMinibatch]):
         codec.check(graph.features)
         graph, shared = graph.shared_with(world, codec, setup.device, self._cache)
         self.graph = graph
-        if graph.num_features == 0:  # Nothing has to be asked for where everything is kept.
-            self._cached_ids = all_remote(graph)
         if self._cached_ids is None:
             self._choice = choose_cache(world, graph, self._sampling(), demand=demand, shared=shared)
             self._cached_ids = self._choice.cached_ids
@@ -464,7 +462,7 @@ class NodeTask(GraphTask):
         setup, seeds = self.setup, minibatch.task.seeds
         self.round_anew(epoch, step)
         if not len(seeds):
-            return minibatch.no_loss()
+            return minibatch.no_loss(setup.model)
         with setup.stopwatch.measure("forward"):
             output = self.forward(minibatch)
             labels = self.graph.labels_of(seeds).to(setup.device)

@@ -20,12 +20,12 @@ import numpy.typing as npt
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import writing
-from windrow.launch.prediction import Prediction, arrow_table, check_writable
+from windrow.launch.commands.arguments import check_writable, writing
+from windrow.launch.prediction import Prediction, arrow_table
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import AnyRecipe, Recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
-from windrow.launch.training import make_trainer
+from windrow.launch.training import make_trainer, without_pretrained
 from windrow.partition.atomic_writes import open_atomically
 from windrow.recsys.log.prepare import prepare_rows
 from windrow.recsys.log.store import LogStore
@@ -67,11 +67,11 @@ def predict_log(
     if recipe.model.kind == "two_tower":
         raise RecipeError("the run recommends items and predicts no labels: see windrow recommend")
     with ending_all_ranks():
-        check_writable(out)
+        check_writable(out, parquet=True)
     with (
         _new_samples(recipe, files, out) as rows,
         joined_job(recipe.run) as (world, device),
-        make_trainer(world, recipe, device) as trainer,
+        make_trainer(world, without_pretrained(recipe), device) as trainer,
     ):
         epoch = trainer.load_weights(run_folder.path, checkpoint).header.epoch
         store = LogStore.open(recipe.store)
@@ -106,7 +106,7 @@ def evaluate(
     with (
         _new_samples(recipe, files, run_folder.path / "evaluated") as rows,
         joined_job(recipe.run) as (world, device),
-        make_trainer(world, recipe, device) as trainer,
+        make_trainer(world, without_pretrained(recipe), device) as trainer,
     ):
         header = trainer.load_weights(run_folder.path, checkpoint).header
         if isinstance(recipe, Recipe):
@@ -137,8 +137,8 @@ def recommend(
         WindrowError: as of `predict_log`; or there is no such user.
     """
     with ending_all_ranks():
-        check_writable(out)
-    with joined_job(recipe.run) as (world, device), make_trainer(world, recipe, device) as trainer:
+        check_writable(out, parquet=True)
+    with joined_job(recipe.run) as (world, device), make_trainer(world, without_pretrained(recipe), device) as trainer:
         evaluator = trainer.task.evaluator if isinstance(trainer.task, RecommendationTask) else None
         if not isinstance(evaluator, RankingEvaluator):
             raise RecipeError("the run predicts labels and recommends no items: see windrow predict")

@@ -23,7 +23,6 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -33,7 +32,7 @@ from torch import Tensor
 
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.connect import ending_all_ranks
-from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.wire import Codec
 from windrow.comm.world import World
 from windrow.gnn.cache_choice import choose_inference_cache
@@ -49,11 +48,11 @@ from windrow.gnn.readers.read import fitting, read_graph
 from windrow.gnn.readers.typed_folder import columns_of_type
 from windrow.gnn.types import GraphTypes
 from windrow.gnn.vertex_data import SplitOptions
-from windrow.launch.commands.arguments import writing
+from windrow.launch.commands.arguments import check_writable, writing
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import Recipe
 from windrow.launch.settings import parse_settings
-from windrow.launch.training import gnn_of, rows_of_vertices
+from windrow.launch.training import gnn_of, rows_of_vertices, without_pretrained
 from windrow.partition.atomic_writes import open_atomically
 from windrow.partition.store import PartitionStore
 from windrow.training.checkpoint import CheckpointHeader, WhichCheckpoint, check_fits, load_together, restore_tables
@@ -64,7 +63,7 @@ from windrow.training.terminal import Progress, make_progress
 if TYPE_CHECKING:
     from windrow.gnn.graph import Task
 
-__all__ = ["Prediction", "arrow_table", "check_writable", "predict"]
+__all__ = ["Prediction", "arrow_table", "predict"]
 
 CHUNK_BYTES = 1 << 24
 """Outputs that rank 0 receives at a time; it needs about four times as much, besides 32 bytes for each vertex."""
@@ -148,15 +147,13 @@ def predict(
         ids = _ids_of(part, splits, first, last)
         names = None if world.rank or hidden else _users_ids(opened.columns, last - first, say=progress.write)
         model = gnn_of(recipe, part, opened.types).to(device)
-        embedding = rows_of_vertices(world, recipe, part, device)
+        embedding = rows_of_vertices(world, without_pretrained(recipe), part, device)
 
         def check(header: CheckpointHeader) -> None:
             asked = {**header.recipe, "model": recipe.decisive_settings()["model"]}
             check_fits(header, recipe=asked, data_fingerprint=opened.fingerprint, data="graph")
 
         loaded = load_together(world, run_folder.checkpoint_folder, check, checkpoint, weights_only=True)
-        for message in loaded.damaged:
-            progress.write(f"windrow: skipped a damaged checkpoint: {message}")
         model.load_state_dict(loaded.state)
         if embedding is not None:
             restore_tables(loaded, embedding.local_tables(), weights_only=True)
@@ -328,27 +325,6 @@ def _scaling_of(store: PartitionStore) -> Tensor | None:
     if "shared/feature_scaling.npy" not in store.manifest.files:
         return None
     return torch.from_numpy(np.array(store.shared("feature_scaling")))
-
-
-def check_writable(path: Path, *, parquet: bool = True) -> None:
-    """Refuse a file of predictions that could not be written, before hours are spent on what belongs into it.
-
-    Args:
-        path: of the file.
-        parquet: whether it is of that format.
-
-    Raises:
-        RecipeError: pyarrow is not installed.
-        StoreError: the path is a folder, or its folder is not there.
-    """
-    if parquet and find_spec("pyarrow") is None:
-        raise RecipeError(
-            "predictions are written with pyarrow, which is not installed: pip install 'windrow[parquet]'"
-        )
-    if path.is_dir():
-        raise StoreError(f"--out {path} is a folder: name a file in it")
-    if not path.parent.is_dir():
-        raise StoreError(f"--out {path}: there is no folder {path.parent}: make it, or choose another --out")
 
 
 def _users_ids(columns: EdgeListOptions, num_vertices: int, *, say: Callable[[str], None]) -> Any:

@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from windrow.comm.hosts import gather_hosts, ranks_on_this_machine
+from windrow.comm.hosts import cores_of_rank, gather_hosts
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.link_probe import ProbeOptions, measure_links
 from windrow.comm.meter import Tracer
-from windrow.comm.process import core_share
 from windrow.comm.world import World
 from windrow.gnn.full_graph import FullGraphTask
 from windrow.gnn.task import GraphTask
@@ -109,7 +108,7 @@ def profile(recipe: AnyRecipe, *, steps: int = 20) -> dict[str, Any]:
             network_s=network_s,
             beside={"sample"} if isinstance(recipe, Recipe) and recipe.pipeline.depth else set(),
         )
-        cores = core_share(ranks_on_this_machine(world))
+        cores = cores_of_rank(world)
         work_s = [one.seconds - sum(one.waiting_seconds.values()) for one in costs]
         advice = advise(rows, recipe, threads=torch.get_num_threads(), cores=cores)
         computing_share = processor_s / work_s[world.rank]

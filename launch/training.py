@@ -2,10 +2,12 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
+from windrow.comm.connect import ending_all_ranks
+from windrow.comm.errors import RecipeError
 from windrow.comm.hosts import gather_hosts
 from windrow.comm.world import World
 from windrow.gnn.full_graph import FullGraphTask
@@ -20,23 +22,31 @@ from windrow.launch.recipe import VERTEX_TABLE, AnyRecipe, Recipe
 from windrow.training.callbacks import Callback, TensorBoard
 from windrow.training.checkpoint import CheckpointOptions
 from windrow.training.journal import TrainingResult
+from windrow.training.run_folder import check_free
 from windrow.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from windrow.recsys.sharded.sequences import EmbeddingCollection
     from windrow.training.task import Task
 
-__all__ = ["gnn_of", "make_trainer", "rows_of_vertices", "train"]
+__all__ = ["gnn_of", "make_trainer", "rows_of_vertices", "train", "without_pretrained"]
+
+AKind = TypeVar("AKind", bound=AnyRecipe)
 
 
 def train(
-    recipe: AnyRecipe, *, resume: Path | None = None, run_folder: Path | None = None, trace: bool = False
+    recipe: AnyRecipe,
+    *,
+    resume: Path | Literal["auto"] | None = None,
+    run_folder: Path | None = None,
+    trace: bool = False,
 ) -> TrainingResult:
     """Train as a recipe says. Collective: every process that the launcher started calls it, with the same arguments.
 
     Args:
         recipe: from `windrow.launch.recipe.load_any_recipe`.
-        resume: folder of a run to go on with, from its latest intact checkpoint; None to begin a new run.
+        resume: folder of a run to go on with, from its latest intact checkpoint; "auto": that of `run_folder`, where it
+            has one, else begin there; None to begin a new run.
         run_folder: folder for a new run; None for the recipe's, or the next free ``runs/<name>-<n>``.
         trace: whether to write a timeline of the first epochs into the run folder (`windrow.training.timeline`).
 
@@ -44,12 +54,25 @@ def train(
         The figures at the best validation epoch, the same on every rank.
 
     Raises:
-        WindrowError: the store, the recipe or the checkpoint does not fit; before training starts.
+        WindrowError: the store, the recipe or the checkpoint does not fit, or the folder is in use; before training
+            starts.
     """
-    with joined_job(recipe.run) as (world, device), make_trainer(world, recipe, device) as trainer:
+    with ending_all_ranks():
+        folder = resume if isinstance(resume, Path) else run_folder or recipe.run.folder
+        if isinstance(resume, Path) and run_folder is not None:
+            raise RecipeError(
+                f"--resume {resume} with --run-folder {run_folder}: a run goes on in its own folder. Leave one of both "
+                "out, or say --resume auto"
+            )
+        if resume == "auto" and folder is None:
+            raise RecipeError("--resume auto needs the folder of the run: give --run-folder, or set run.folder")
+        if resume is None and folder is not None:
+            check_free(folder)
+    made_by = without_pretrained(recipe) if isinstance(resume, Path) else recipe
+    with joined_job(recipe.run) as (world, device), make_trainer(world, made_by, device) as trainer:
         return trainer.fit(
-            run_folder=resume or run_folder or recipe.run.folder,
-            resume=resume is not None,
+            run_folder=folder,
+            resume="auto" if resume == "auto" else resume is not None,
             name=recipe.name,
             settings=recipe.settings(),
             decisive=recipe.decisive_settings(),
@@ -95,6 +118,11 @@ def make_trainer(world: World, recipe: AnyRecipe, device: torch.device) -> Train
         sums_world=world_of_sums(world, recipe.wire.topology, device=device),
         callbacks=callbacks,
     )
+
+
+def without_pretrained(recipe: AKind) -> AKind:
+    """The same for weights that a checkpoint has, so that files of first values may be gone."""
+    return dataclasses.replace(recipe, tables=dataclasses.replace(recipe.tables, pretrained={}))
 
 
 def _graph(world: World, recipe: Recipe, device: torch.device) -> "tuple[torch.nn.Module, Task[Any]]":

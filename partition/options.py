@@ -1,6 +1,7 @@
 """How a graph is split: the recipe section, and how much memory that will need, told before it starts."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -51,7 +52,7 @@ METIS_BYTES_PER_EDGE, METIS_BYTES_PER_VERTEX = 120, 450
 METIS_PROCESS_BYTES = 420_000_000
 """METIS's process before it has a graph: Python with torch and DGL; measured."""
 MEMORY_INFO = Path("/proc/meminfo")
-CONTROL_GROUP = Path("/sys/fs/cgroup")
+CONTROL_GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def estimate_memory(num_vertices: int, num_edges: int, options: PartitionOptions) -> dict[str, int]:
@@ -69,20 +70,44 @@ def estimate_memory(num_vertices: int, num_edges: int, options: PartitionOptions
 
 
 def available_memory_bytes() -> int | None:
-    """Bytes that this process may still take: what the machine has free and its control group allows.
+    """Bytes that this process may still take: what the machine has free and its control groups allow.
 
     None where the operating system does not say (not Linux).
     """
     if not MEMORY_INFO.is_file():
         return None
     available = _numbers(MEMORY_INFO)["MemAvailable:"] * 1024
-    limit, used, details = (CONTROL_GROUP / f"memory.{name}" for name in ("max", "current", "stat"))
-    if limit.is_file() and used.is_file() and (text := limit.read_text(encoding="ascii").strip()) != "max":
-        # Copies of files that the group is charged for and that the kernel drops when memory is wanted.
-        dropped = _numbers(details) if details.is_file() else {}
-        copies = dropped.get("active_file", 0) + dropped.get("inactive_file", 0)
-        available = min(available, max(int(text) - int(used.read_text(encoding="ascii")) + copies, 0))
-    return available
+    return int(min([available, *(_left_of(limit, used) for limit, used in _limits())]))
+
+
+def _limits() -> Iterator[tuple[Path, Path]]:
+    """Files of limit and use of the control groups that this process is in, those above it too; they may be absent.
+
+    Of version 2, and of version 1, which has a folder for memory.
+    """
+    yield CONTROL_GROUPS / "memory.max", CONTROL_GROUPS / "memory.current"
+    lines = OWN_GROUPS.read_text(encoding="utf-8").splitlines() if OWN_GROUPS.is_file() else []
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        root, names = CONTROL_GROUPS, ("max", "current")
+        if controllers:
+            root, names = CONTROL_GROUPS / "memory", ("limit_in_bytes", "usage_in_bytes")
+        if not controllers or "memory" in controllers.split(","):
+            group = root / path.lstrip("/")
+            for folder in (group, *group.parents):
+                if folder.is_relative_to(root):
+                    yield folder / f"memory.{names[0]}", folder / f"memory.{names[1]}"
+
+
+def _left_of(limit: Path, used: Path) -> float:
+    """Bytes that a control group still allows."""
+    if not limit.is_file() or not used.is_file() or (text := limit.read_text(encoding="ascii").strip()) == "max":
+        return math.inf
+    # Copies of files that the group is charged for and that the kernel drops when memory is wanted.
+    details = limit.with_name("memory.stat")
+    dropped = _numbers(details) if details.is_file() else {}
+    # With those of the groups inside it, which version 1 counts apart.
+    copies = sum(dropped.get(f"total_{name}", dropped.get(name, 0)) for name in ("active_file", "inactive_file"))
+    return max(int(text) - int(used.read_text(encoding="ascii")) + copies, 0)
 
 
 def _numbers(path: Path) -> dict[str, int]:

@@ -107,6 +107,7 @@ class ClickEvaluator:
         self._model = PrefetchedModel(model)
         self._metrics = metrics
         self._sources = sources
+        self.splits = tuple(sources)
         self._device = device or torch.device("cpu")
 
     @torch.no_grad()

@@ -88,6 +88,7 @@ class _Evaluator:
     """What both evaluators do: search the best items of this rank's share of the queries, in step with other ranks."""
 
     higher_is_better = True
+    splits: tuple[str, ...]
     query_name: str
     """What a query is, for messages."""
 
@@ -213,6 +214,7 @@ class RankingEvaluator(_Evaluator):
         self._relevant = {split: lists for split, lists in wanted.items() if len(lists.values) > 0}
         if not self._relevant:
             raise DataError("neither validation nor test items to measure on: set validation_fraction above 0")
+        self.splits = tuple(self._relevant)
         self._interactions = interactions
         self._neighbourhoods = neighbourhoods
         self._users = np.flatnonzero(sum(lists.lengths for lists in self._relevant.values()))
@@ -326,7 +328,7 @@ class NextItemEvaluator(_Evaluator):
         empty = [split for split, of_split in samples.items() if not len(of_split)]
         if empty or not samples:
             raise DataError(f"{', '.join(empty) or 'no split'}: no samples to measure on")
-        self._splits, self._deduplicated = list(samples), deduplicated
+        self.splits, self._deduplicated = tuple(samples), deduplicated
         self._targets = np.concatenate([of_split.targets for of_split in samples.values()])
         self._split_of = np.repeat(np.arange(len(samples)), [len(of_split) for of_split in samples.values()])
         histories = [of_split.histories.slice(0, len(of_split)) for of_split in samples.values()]
@@ -350,7 +352,7 @@ class NextItemEvaluator(_Evaluator):
             return make_session_batch(histories, items, np.arange(len(queries)), deduplicated=self._deduplicated)
 
         chunks, bests = self._search(np.arange(len(self._targets)), batch_of, {"": ()}, self._k)
-        figures: dict[str, list[FloatArray]] = {split: [] for split in self._splits}
+        figures: dict[str, list[FloatArray]] = {split: [] for split in self.splits}
         for chunk, best in zip(chunks, bests, strict=True):
             hits = best[""].items.cpu().numpy() == self._targets[chunk, None]
             of_chunk = np.column_stack([hits.any(axis=1), _mrr_at_k(hits)])

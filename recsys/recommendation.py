@@ -185,8 +185,9 @@ def _click_recommender(
         }
 
     is_weighted = any(feature.weighted for feature in log_transforms(recipe, store).features)
-    bags = EmbeddingBagCollection(bag_tables, is_weighted=is_weighted, **options(bag_tables))
-    sequences = None
+    bags = sequences = None
+    if bag_tables:
+        bags = EmbeddingBagCollection(bag_tables, is_weighted=is_weighted, **options(bag_tables))
     if sequence_tables:
         index_dedup = recipe.deduplication.index_dedup
         sequences = EmbeddingCollection(sequence_tables, index_dedup=index_dedup, **options(sequence_tables))

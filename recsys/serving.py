@@ -48,7 +48,7 @@ from windrow.recsys.log.options import LogSplitOptions
 from windrow.recsys.log.prepare import are_text
 from windrow.recsys.log.readers import RawBlock
 from windrow.recsys.log.sample_mapper import SampleMapper, read_vocabularies
-from windrow.recsys.log.staging import conformed, staged_columns
+from windrow.recsys.log.staging import check_weights, conformed, staged_columns
 from windrow.recsys.log.store import MANIFEST_NAME, VOCABULARIES, LogStore
 from windrow.recsys.models.retrieval import RetrievalModel
 from windrow.recsys.recommender import Recommender, collections_of
@@ -150,7 +150,7 @@ def export(
         parts = {part.key: part.tensor for _, form in forms for part in form.state(replicated=True) if part.is_value}
         if parts:
             own_layout = {name: (values.dtype, tuple(values.shape)) for name, values in parts.items()}
-            write_safetensors(path / FORMS, own_layout, lambda name: [parts[name]], metadata={"format": "pt"})
+            write_safetensors(path / FORMS, own_layout, lambda name: [parts[name].cpu()], metadata={"format": "pt"})
         (path / LOG).mkdir()  # A prepared log without samples.
         if log.manifest.vocabularies:
             shutil.copytree(log.path / VOCABULARIES, path / LOG / VOCABULARIES)
@@ -162,10 +162,7 @@ def export(
             "forms": [
                 {
                     "tables": [[table.name, table.num_rows, table.dim] for table in form.tables],
-                    "options": [
-                        asdict(own := collection.options.of(table.name)) | {"code_file": _copied(own.code_file, path)}
-                        for table in form.tables
-                    ],
+                    "options": [_described(collection.options.of(table.name), path) for table in form.tables],
                 }
                 for collection, form in forms
             ],
@@ -183,6 +180,7 @@ def _layout(bits: int, rows: int, dim: int) -> tuple[torch.dtype, tuple[int, int
 
 def _quantised(table: Tensor, bits: int) -> Tensor:
     """Values [rows, dim] float32 as their file has them."""
+    table = table.cpu()
     if bits == 32:
         return table
     pack = torch.ops.quantized.embedding_bag_byte_prepack
@@ -190,7 +188,7 @@ def _quantised(table: Tensor, bits: int) -> Tensor:
         # Two numbers to a byte; one that is there already keeps the row's range.
         table = torch.cat([table, table[:, table.shape[1] - table.shape[1] % 2 :]], 1)
         pack = torch.ops.quantized.embedding_bag_4bit_prepack
-    packed: Tensor = pack(table.cpu().contiguous())
+    packed: Tensor = pack(table.contiguous())
     return packed
 
 
@@ -259,7 +257,7 @@ class _Program(nn.Module):
         self._num_labels = num_labels
         self._stubs = [_Given(of_collection) for of_collection in outputs]
         stubs = {id(collection): stub for collection, stub in zip(collections, self._stubs, strict=True)}
-        self.model = copy.deepcopy(model, cast("dict[int, Any]", stubs))
+        self.model = copy.deepcopy(model, cast("dict[int, Any]", stubs)).cpu()
 
     def forward(self, dense: Tensor, *embeddings: Tensor) -> Tensor:
         """Outputs [B] or [B, L] of dense values [B, D]; see `_Program`."""
@@ -397,10 +395,13 @@ class _Compressed(NamedTuple):
     stored: list[Tensor]
 
 
-def _copied(file: Path | None, folder: Path) -> str | None:
-    """Name of a copy in the folder; None where there is no file."""
-    name = f"codes-{len(list(folder.glob('codes-*')))}.npy"
-    return None if file is None else shutil.copyfile(file, folder / name).name
+def _described(options: TableOptions, folder: Path) -> dict[str, Any]:
+    """What a table's form is made by; codes are copied into the folder."""
+    found = {key: value for key, value in asdict(options).items() if key not in ("per_table", "pretrained")}
+    if options.code_file:
+        name = f"codes-{len(list(folder.glob('codes-*')))}.npy"
+        found["code_file"] = shutil.copyfile(options.code_file, folder / name).name
+    return found
 
 
 def _form(
@@ -408,9 +409,8 @@ def _form(
 ) -> _Compressed:
     options = []
     for of_table in described["options"]:
-        given = {key: value for key, value in of_table.items() if key not in _NOT_A_FORM}
-        codes = of_table.get("code_file")
-        options.append(TableOptions(**given, code_file=codes and folder / codes))
+        codes = of_table["code_file"]
+        options.append(TableOptions(**{**of_table, "code_file": codes and folder / codes}))
     form = make_form([whole_table(*table) for table in described["tables"]], options)
     for part in form.state(replicated=True):
         if part.is_value:
@@ -418,9 +418,6 @@ def _form(
     found = [(tables[32, table.dim], table) for table in form.stored]
     stored = [of.matrix[of.first[table.name] : of.first[table.name] + table.num_rows] for of, table in found]
     return _Compressed(form, stored)
-
-
-_NOT_A_FORM = {"per_table", "pretrained", "code_file"}
 
 
 class _CompressedRun(NamedTuple):
@@ -509,6 +506,13 @@ class _Run(NamedTuple):
                 sums /= counts[some].clamp(min=1).unsqueeze(2)
             found[:, some] = sums.transpose(0, 1)
         return [found.flatten(1)]
+
+
+def _check_weights(weights: Tensor, ids: Tensor, lengths: Tensor | None) -> None:
+    if lengths is None:
+        raise DataError("weights go with lengths: give the number of ids of each feature of each sample")
+    if weights.numel() != ids.numel():
+        raise DataError(f"{weights.numel()} weights for {ids.numel()} ids: give one for each")
 
 
 class ServedModel:
@@ -635,11 +639,11 @@ class ServedModel:
             raise DataError(
                 f"dense values have shape {list(dense.shape)} and {dense.dtype}: expected float32 [n, {self.num_dense}]"
             )
+        if weights is not None:
+            _check_weights(weights, ids, lengths)
         if lengths is None:
             if ids.numel() != features * samples:
                 raise DataError(f"{ids.numel()} ids for {samples} samples of {features} features: give one each")
-            if weights is not None:
-                raise DataError("weights go with lengths: give the number of ids of each feature of each sample")
         else:
             lengths, ids = lengths.view(features, samples).long().contiguous(), ids.contiguous()
             starts, one_each = np.empty(features + 1, np.int64), np.empty(features, np.bool_)
@@ -688,9 +692,9 @@ class ServedModel:
         (batch,) = rows.combine_chunks().to_batches()
         names = tuple(rows.schema.names)
         block = RawBlock(batch=batch, file=Path("request"), columns_in_file=names, unit="row", first=0, file_share=1.0)
-        staged = pa.RecordBatch.from_pydict(
-            {use.name: conformed(block, use, "", self._rules)[1] for use in self._columns}
-        )
+        columns = {use.name: conformed(block, use, "", self._rules)[1] for use in self._columns}
+        check_weights(block, self._columns, columns)
+        staged = pa.RecordBatch.from_pydict(columns)
         # Of its own, since it counts what it maps.
         mapper = SampleMapper(self._rules, self._vocabularies, self._log.manifest.moments)
         group = decoded(pa.Table.from_batches([mapper.map(staged, "served")]), self._choice)

@@ -54,6 +54,10 @@ class ModelEvaluator(Protocol):
     def higher_is_better(self) -> bool:
         """Whether that metric should rise."""
 
+    @property
+    def splits(self) -> Sequence[str]:
+        """Those that have samples."""
+
     def evaluate(self) -> dict[str, dict[str, float]]:
         """For each split that has samples, values by name. Collective."""
 
@@ -73,7 +77,7 @@ class TrainingOptions(training.TrainingOptions):
     """Pieces that the log is cut into, each read by one rank: the most ranks that can train. The minibatches depend
     on it, not on the number of ranks."""
     reader_memory_bytes: NonNegativeInt = 1 << 30
-    """Up to this many bytes a rank keeps its samples decoded in memory from one epoch to the next."""
+    """Up to this many bytes of each split a rank keeps its samples decoded in memory from one epoch to the next."""
     lookahead: bool = False
     """Whether vectors of the next minibatch travel while this one is learnt from, as far as it leaves them unchanged:
     those without a row that any rank looks up now. It changes no result. It pays where the network is what a step waits
@@ -129,14 +133,15 @@ class RecommendationTask(Task[Lookups]):
         self.evaluator = evaluator
         self.metric = "" if evaluator is None else evaluator.metric
         self.higher_is_better = evaluator is None or evaluator.higher_is_better
-        self.has_validation = evaluator is not None
+        self.has_validation = evaluator is not None and "validation" in evaluator.splits
 
     def start(self) -> None:
         """Find the tables of the model.
 
         Raises:
             RecipeError: there are none, they were made for other number formats than the trainer's, or nothing of
-                them can travel early as `TrainingOptions.lookahead` asks for.
+                them can travel early as `TrainingOptions.lookahead` asks for; or minibatches have another size than
+                the options say.
         """
         self._model = PrefetchedModel(self.setup.model)
         for embedding in self.embeddings:
@@ -147,6 +152,12 @@ class RecommendationTask(Task[Lookups]):
             self._model.check_lookahead()
         self.steps_per_epoch = self._source.steps_per_epoch
         self.samples_per_epoch = self._source.samples_per_epoch
+        asked, given = options.batch_size, self._source.global_batch_size(0, 0)
+        if self.steps_per_epoch > 1 and asked not in (given, type(options)().batch_size):
+            raise RecipeError(
+                f"training.batch_size = {asked}, but the source gives minibatches of {given} samples: make it with "
+                "that number, or leave batch_size out"
+            )
 
     def global_batch_size(self, epoch: int, step: int) -> int:
         """Samples of a step, over all ranks."""
@@ -259,10 +270,8 @@ class ClickTask(RecommendationTask):
             shuffle=options.shuffle,
             shuffle_rows=options.shuffle_rows,
             seed=self.setup.seed,
-            memory_bytes=options.reader_memory_bytes,
         )
         self._use(source, self._evaluator_of(self._log))
-        self.has_validation = "validation" in self._log.splits and self._log.split("validation").rows > 0
         super().start()
 
     def settings(self) -> dict[str, Any]:
@@ -348,6 +357,7 @@ class ClickTask(RecommendationTask):
             groups=self._deduplication.read_groups(),
             transforms=Transforms(self._transforms, log.features, log.dense) if self._transforms else None,
             transform_once=self._deduplication.transform,
+            memory_bytes=training.reader_memory_bytes,
             **options,
         )
 

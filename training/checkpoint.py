@@ -212,7 +212,7 @@ class Checkpoint:
     state: dict[str, Any]
     """What was saved, tensors on the CPU."""
     damaged: tuple[str, ...] = ()
-    """Messages about newer checkpoints that were skipped; tell the user."""
+    """Messages about newer checkpoints that were skipped."""
 
 
 def tables_folder(checkpoint: Path) -> Path:
@@ -405,7 +405,7 @@ def load_together(
     *,
     weights_only: bool = False,
 ) -> Checkpoint:
-    """Find a checkpoint that is intact, table shards included, on any number of ranks. Collective.
+    """Find a checkpoint that is intact, table shards included, on any number of ranks, and say what is not. Collective.
 
     Each file is read and checked by one rank; only rank 0 looks into the folder where there are no tables, and calls
     `check`, which raises where a checkpoint does not fit.
@@ -427,6 +427,8 @@ def load_together(
         checkpoint = world.broadcast_object(checkpoint, root=0, stage=STAGE)
         found = _find_damage(world, checkpoint)
         if not found:
+            for message in checkpoint.damaged if world.rank == 0 else ():
+                print(f"windrow: skipped a damaged checkpoint: {message}", flush=True)
             return checkpoint
         damaged[checkpoint.path] = "; ".join(found)
         if which == "best":

@@ -30,7 +30,7 @@ from windrow.training.epoch_cost import (
     with_time,
 )
 from windrow.training.journal import EpochRecord, Journal, TrainingResult
-from windrow.training.run_folder import RunFolder, open_run_folder
+from windrow.training.run_folder import RunFolder, Start, open_run_folder
 from windrow.training.schedule import EarlyStopping
 from windrow.training.terminal import Progress, make_progress
 from windrow.training.timeline import Timeline
@@ -60,6 +60,7 @@ class Run:
         self._task = trainer.task
         self._options = options
         self._decisive = decisive
+        trainer.should_stop = False
         accumulate = trainer.options.accumulate
         if options.checkpoint_every_steps % accumulate:
             raise RecipeError(
@@ -96,8 +97,6 @@ class Run:
         # Older versions wrote sums over ranks beside what each one cost.
         self._costs_before = [RankCost(**rank) for rank in (cost.get("ranks", ()) if isinstance(cost, dict) else cost)]
         if self._world.rank == 0:
-            for message in checkpoint.damaged:
-                print(f"windrow: skipped a damaged checkpoint: {message}")
             step = f" and {self._first_step} steps" if self._first_step else ""
             print(f"windrow: resuming after epoch {self._finished}{step} from {checkpoint.path}")
 
@@ -116,7 +115,7 @@ class Run:
             print(f"windrow: starting from the weights of {found.path}, after epoch {found.header.epoch}")
 
     def finish(
-        self, folder: Path | None, *, resumed: bool, name: str, settings: Mapping[str, Any], trace: bool
+        self, folder: Path | None, start: Start, *, name: str, settings: Mapping[str, Any], trace: bool
     ) -> TrainingResult:
         """Run the epochs that are left. Collective."""
         trainer, task = self._trainer, self._task
@@ -126,7 +125,7 @@ class Run:
                 name,
                 settings,
                 folder,
-                resumed=resumed,
+                start,
                 finished_epochs=self._finished,
                 shown_figures=task.shown_figures,
                 placement=task.placement(),
@@ -144,6 +143,7 @@ class Run:
                 file = trainer.run_folder.trace_file
                 timeline = Timeline(self._world, trainer.stopwatch, task.data, file, say=progress.write)
                 until_the_end.enter_context(timeline)
+            until_the_end.push(lambda _, error, __: trainer.call("on_close", error))
             trainer.call("on_start")
             self._agree_to_stop()
             while not self._is_over():
@@ -286,5 +286,9 @@ class Run:
         self._trainer.call("on_checkpoint", folder)
 
     def _check(self, header: CheckpointHeader) -> None:
-        check_fits(header, recipe=self._decisive, data_fingerprint=self._task.fingerprint, data=self._task.data)
+        asked, before = dict(self._decisive), header.recipe
+        if self._trainer.options.schedule.kind == "constant" and "training" in asked and "training" in before:
+            # Rates do not depend on how many epochs follow, so there may be more.
+            asked["training"] = {**asked["training"], "epochs": before["training"].get("epochs")}
+        check_fits(header, recipe=asked, data_fingerprint=self._task.fingerprint, data=self._task.data)
         self._task.check_world_size(header.world_size)

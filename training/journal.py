@@ -28,7 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 from windrow.comm.errors import StoreError
 from windrow.partition.atomic_writes import write_atomically
 from windrow.training.epoch_cost import STRICT, RankCost
-from windrow.training.run_folder import create_run_folder, next_run_folder, open_run_folder, write_json
+from windrow.training.run_folder import Start, create_run_folder, next_run_folder, open_run_folder, write_json
 from windrow.training.terminal import byte_size, count, terminal_columns
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ class Journal:
         name: of the run, for its plot, and its folder where that is None: the next free ``runs/<name>-<n>``.
         settings: for recipe.toml.
         folder: of the run.
-        resumed: whether the folder holds this run already.
+        start: what the folder holds of this run already.
         finished_epochs: of a resumed run: records of later epochs are removed.
         shown_figures: figures that get a column of the table, with its header.
         placement: what each rank holds, from `Task.placement`.
@@ -290,21 +290,21 @@ class Journal:
         name: str,
         settings: Mapping[str, Any],
         folder: Path | None,
+        start: Start,
         *,
-        resumed: bool,
         finished_epochs: int,
         shown_figures: Mapping[str, str],
         placement: Mapping[str, Any],
     ) -> None:
         self._name = name
-        if resumed:
+        if start == "resumed":
             assert folder is not None
             self.folder = open_run_folder(folder)
         else:
-            self.folder = create_run_folder(folder or next_run_folder(name), settings)
+            self.folder = create_run_folder(folder or next_run_folder(name), settings, again=start == "again")
         self._table = EpochTable(figures=shown_figures, width=terminal_columns(sys.stdout) or TABLE_COLUMNS)
         try:
-            if resumed:
+            if start == "resumed":
                 self.folder.record_environment()
             # Also of a resumed run: its plan and its number of ranks may be others.
             self.write_placement(placement)

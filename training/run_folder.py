@@ -8,6 +8,7 @@
         ranks.jsonl          the same rank by rank: seconds, bytes to each other rank, rows, memory
         tensorboard/         the same for TensorBoard
         checkpoints/         (windrow.training.checkpoint)
+        trackers.json        ids of this run in other programs (windrow.training.callbacks)
         trace.json           a timeline of the first epochs, where --trace asked for it (windrow.training.timeline)
         profile.json         where the time of a step goes, if windrow profile wrote it there (windrow.launch.profiling)
         predictions.parquet  what windrow predict wrote, where it was asked (windrow.launch.prediction)
@@ -20,16 +21,18 @@ Nothing here communicates: rank 0 makes and fills the folder, the others only re
 
 import itertools
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from windrow.comm.errors import StoreError
 from windrow.partition.atomic_writes import write_atomically
 from windrow.training.environment import describe
 
-__all__ = ["RunFolder", "create_run_folder", "next_run_folder", "open_run_folder", "write_json"]
+__all__ = ["RunFolder", "Start", "check_free", "create_run_folder", "next_run_folder", "open_run_folder", "write_json"]
+
+Start: TypeAlias = Literal["new", "again", "resumed"]
+"""How a run starts: in a folder of its own; in that of one that ended before its first checkpoint; or from one."""
 
 
 class RunFolder:
@@ -43,6 +46,7 @@ class RunFolder:
         self.metrics_file = path / "metrics.jsonl"
         self.ranks_file = path / "ranks.jsonl"
         self.tensorboard_folder = path / "tensorboard"
+        self.trackers_file = path / "trackers.json"
         self.checkpoint_folder = path / "checkpoints"
         self.trace_file = path / "trace.json"
         self.profile_file = path / "profile.json"
@@ -51,18 +55,12 @@ class RunFolder:
         self.summary_file = path / "summary.json"
         self.plot_file = path / "plot.png"
 
-    def goes_on_or_clears(self) -> bool:
-        """Whether a run left a checkpoint here, or ended; else what it wrote is removed. Rank 0 alone calls it."""
+    def next_start(self) -> Start:
+        """How a run that is to go on here if it can starts."""
         if not self.recipe_file.is_file():
-            return False
-        if self.summary_file.is_file() or any(self.checkpoint_folder.glob("*.ckpt")):
-            return True
-        files = self.recipe_file, self.environment_file, self.placement_file, self.trace_file
-        for file in (*files, self.metrics_file, self.ranks_file):
-            file.unlink(missing_ok=True)
-        for folder in (self.tensorboard_folder, self.checkpoint_folder):
-            shutil.rmtree(folder, ignore_errors=True)
-        return False
+            return "new"
+        is_resumed = self.summary_file.is_file() or any(self.checkpoint_folder.glob("*.ckpt"))
+        return "resumed" if is_resumed else "again"
 
     def record_environment(self) -> None:
         """Add an entry for this start of the run to environment.json. Rank 0 alone calls it."""
@@ -75,16 +73,28 @@ def next_run_folder(name: str, parent: Path = Path("runs")) -> Path:
     return next(path for n in itertools.count(1) if not (path := parent / f"{name}-{n}").exists())
 
 
-def create_run_folder(path: Path, recipe: Mapping[str, Any]) -> RunFolder:
+def check_free(path: Path) -> None:
+    """Refuse a folder for a new run that holds something: StoreError."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise StoreError(
+            f"{path} is already in use. Go on with its run (--resume {path}, or fit(resume=True)), name another run "
+            "folder, or remove it."
+        )
+
+
+def create_run_folder(path: Path, recipe: Mapping[str, Any], *, again: bool = False) -> RunFolder:
     """Make a folder for a new run with these settings, or take an empty one. Rank 0 alone calls it.
+
+    Args:
+        path: of the folder.
+        recipe: its settings.
+        again: take a folder in which a run was begun.
 
     Raises:
         StoreError: the folder is in use, or cannot be made.
     """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise StoreError(
-            f"{path} is already in use. Go on with its run by --resume {path}, give another --run-folder, or remove it."
-        )
+    if not again:
+        check_free(path)
     import tomli_w
 
     folder = RunFolder(path)
@@ -93,9 +103,7 @@ def create_run_folder(path: Path, recipe: Mapping[str, Any]) -> RunFolder:
         folder.recipe_file.write_text(tomli_w.dumps(recipe), encoding="utf-8")
         folder.record_environment()
     except OSError as error:
-        raise StoreError(
-            f"cannot make the run folder {path}: {error.strerror}. Choose another --run-folder."
-        ) from error
+        raise StoreError(f"cannot make the run folder {path}: {error.strerror}. Choose another run folder.") from error
     return folder
 
 

@@ -33,7 +33,7 @@ class ScheduleOptions:
     kind: ScheduleKind = "constant"
     """What follows the warm-up; "cosine" is that of Loshchilov and Hutter, SGDR (ICLR 2017), no restarts."""
     warmup_steps: NonNegativeInt = 0
-    """Optimiser steps during which the rate rises along a line to its peak."""
+    """Steps during which the rate rises along a line to its peak. Each minibatch is one, also with `accumulate`."""
     final_fraction: Share = 0.0
     """Learning rate at the end of the run, as a share of its peak, 0 to 1; "constant" has no use for it."""
 
@@ -48,7 +48,7 @@ def learning_rate_factor(options: ScheduleOptions, step: int, total_steps: int) 
         linear      1 - (1 - f) p
         cosine      f + (1 - f) (1 + cos(pi p)) / 2
 
-    `step` counts optimiser steps from 0; the final fraction is reached after the last of `total_steps`, and stays.
+    `step` counts minibatches from 0; the final fraction is reached after the last of `total_steps`, and stays.
 
     Raises:
         RecipeError: the warm-up is longer than the run.

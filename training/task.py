@@ -355,7 +355,9 @@ def summed_loss(loss: Loss, output: Any, labels: Tensor, weights: Tensor | None 
             f"the loss has {shape} for {len(labels)} rows: return their mean (a scalar tensor), or one value for each"
         )
     if weights is None:
-        return found * len(labels) if found.dim() == 0 else found.sum()
+        # A mean over no rows is NaN.
+        mean = found if len(labels) else found.nan_to_num()
+        return mean * len(labels) if found.dim() == 0 else found.sum()
     if found.dim() == 0:
         raise RecipeError("the loss is a mean over rows, but rows have weights: return one value for each row")
     return found @ weights

@@ -33,7 +33,7 @@ from windrow.training.fit import FitOptions, Run
 from windrow.training.journal import TrainingResult
 from windrow.training.optimizers import make_optimizer
 from windrow.training.replicas import check_buffers, check_model, copy_from_rank_0
-from windrow.training.run_folder import RunFolder, open_run_folder
+from windrow.training.run_folder import RunFolder, Start, open_run_folder
 from windrow.training.schedule import learning_rate_factor
 from windrow.training.task import Setup, Task, TrainingOptions, device_of
 
@@ -75,6 +75,8 @@ class Trainer:
         should_stop: whether `fit` ends after this epoch; one rank's callback may say so for all.
         run_folder: of `fit`.
         finished_epochs: how many.
+
+    After `fit` the model has the weights of the last epoch; ``load_weights(run_folder)`` takes those of the best one.
     """
 
     run_folder: RunFolder
@@ -116,6 +118,11 @@ class Trainer:
         task.start()
         # Needs the number of steps.
         learning_rate_factor(self.options.schedule, 0, self.options.epochs * task.steps_per_epoch)
+        if wire.topology != "flat" and sums_world is None:
+            raise RecipeError(
+                f'wire.topology = "{wire.topology}" says how recipes sum: here give sums_world = '
+                "windrow.comm.hierarchy.hierarchical(world, hosts)"
+            )
         if wire.sums == "fp8" and sums_world not in (None, world):
             raise RecipeError(
                 'wire.sums = "fp8" with a world of sums within hosts, which have no place for what fp8 leaves out: '
@@ -206,6 +213,7 @@ class Trainer:
         return {
             "model": self.task.dense_state(),
             "optimizer": self._optimizer.state_dict(),
+            "learnt": [parameter.requires_grad for parameter in self._dense],
             "task": dict(self.task.state()),
         }
 
@@ -213,6 +221,8 @@ class Trainer:
         """Restore what `state_dict` gave, on every rank, on any number of ranks."""
         self.task.load_dense_state(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
+        for parameter, is_learnt in zip(self._dense, state.get("learnt", ()), strict=False):
+            parameter.requires_grad_(is_learnt)
         self.task.load_state(state.get("task", {}))
         self._follow_changes()
 
@@ -355,7 +365,8 @@ class Trainer:
         Args:
             run_folder: where; None for the next free ``runs/<name>-<n>``.
             resume: whether to go on with the run in that folder, from its latest intact checkpoint; "auto": where there
-                is one. What a run left that had none yet is removed then.
+                is one, and else begin, also where a run ended before its first. More epochs than it was begun with may
+                follow where the schedule is constant.
             name: of the run, for its folder and its plot.
             settings: all of the run, nested dictionaries for recipe.toml; None: those of trainer and task.
             decisive: those that the outcome depends on: a run is resumed under the same only. None: `settings`.
@@ -373,19 +384,20 @@ class Trainer:
         described = self.task.run_settings() if settings is None else settings
         run = Run(self, FitOptions(**options), described if decisive is None else decisive)
         folder = None if run_folder is None else Path(run_folder)
-        if resume and folder is None:
-            raise RecipeError("resume needs the folder of the run: give run_folder")
-        if resume == "auto":
-            there = self.world.rank == 0 and folder is not None and RunFolder(folder).goes_on_or_clears()
-            resume = self.world.broadcast_object(there, root=0, stage="run folder")
+        start: Start = "new"
         if resume:
+            if folder is None:
+                raise RecipeError("resume needs the folder of the run: give run_folder")
+            start = RunFolder(folder).next_start() if resume == "auto" and self.world.rank == 0 else "resumed"
+            start = self.world.broadcast_object(start, root=0, stage="run folder")
+        if start == "resumed":
             assert folder is not None
             run.restore(folder)
         else:
             run.begin()
         # No rank makes a run folder until every rank has found its part of the data right.
         self.world.barrier(stage="ready")
-        return run.finish(folder, resumed=bool(resume), name=name, settings=described, trace=trace)
+        return run.finish(folder, start, name=name, settings=described, trace=trace)
 
     def load_weights(
         self, run_folder: Path | str, checkpoint: WhichCheckpoint = "best", *, grown: bool = False

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ __all__ = [
     "add_shortest",
     "add_table_bytes",
     "byte_count",
+    "check_writable",
     "fit_tables",
     "load_log_recipe",
     "network_of",
@@ -193,6 +195,28 @@ def byte_count(text: str) -> int:
         ) from None
 
 
+def check_writable(path: Path | None, option: str = "--out", *, parquet: bool = False) -> None:
+    """Refuse a file that could not be written, before hours are spent on what belongs into it.
+
+    Args:
+        path: of the file; None: none is wanted.
+        option: by which it was named.
+        parquet: whether it is of that format.
+
+    Raises:
+        RecipeError: pyarrow is not installed.
+        StoreError: the path is a folder, or its folder is not there.
+    """
+    if path is None:
+        return
+    if parquet and find_spec("pyarrow") is None:
+        raise RecipeError(f"{path} is written with pyarrow, which is not installed: pip install 'windrow[parquet]'")
+    if path.is_dir():
+        raise StoreError(f"{option} {path} is a folder: name a file in it")
+    if not path.parent.is_dir():
+        raise StoreError(f"{option} {path}: there is no folder {path.parent}: make it, or choose another {option}")
+
+
 @contextlib.contextmanager
 def writing(path: Path, option: str) -> Iterator[None]:
     """Around the writing of a file that the user named by an option.
@@ -250,7 +274,7 @@ def step_work(
     wanted = torch.device(recipe.run.device)
     device = wanted if wanted.type == "cpu" or torch.cuda.is_available() else torch.device("cpu")
     cores = usable_cores()
-    threads = threads_of_rank(recipe.run.threads, sharing)
+    threads = threads_of_rank(recipe.run.threads, max(1, cores // sharing))
     slower = max(1.0, sharing * threads / cores)
     together = recipe.pipeline.topology == "partitioned"
     work = measure_step_work(

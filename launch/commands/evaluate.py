@@ -9,7 +9,7 @@ from pathlib import Path
 
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_log, add_overrides, add_run, write_json
+from windrow.launch.commands.arguments import add_log, add_overrides, add_run, check_writable, write_json
 from windrow.training.run_folder import open_run_folder
 
 __all__ = ["add_arguments", "run"]
@@ -33,6 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it. Collective: every process that the launcher started calls it, with the same arguments."""
     with ending_all_ranks():
         folder = open_run_folder(arguments.run_folder)
+        check_writable(arguments.json, "--json")
         from windrow.launch.log_prediction import evaluate
         from windrow.launch.recipe import load_any_recipe
         from windrow.training.terminal import table

@@ -23,6 +23,7 @@ from windrow.launch.commands.arguments import (
     add_ranks_per_machine,
     add_recipe,
     add_table_bytes,
+    check_writable,
     fit_tables,
     network_of,
     refuse_form_alone,
@@ -83,6 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
+    check_writable(arguments.json, "--json")
+    check_writable(arguments.plot, "--plot")
     read_recipe(arguments.recipe, arguments.overrides)
     from windrow.launch.recipe import Recipe, load_any_recipe
 

@@ -8,6 +8,7 @@ without mpirun.
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,7 +114,8 @@ def _export_model(arguments: argparse.Namespace, run_folder: RunFolder) -> int:
     from windrow.comm.loopback import Loopback
     from windrow.launch.recipe import load_any_recipe
     from windrow.launch.recommendation_recipe import RecommendationRecipe
-    from windrow.launch.training import make_trainer
+    from windrow.launch.training import make_trainer, without_pretrained
+    from windrow.partition.tables.planners import PlanOptions
     from windrow.recsys.log.store import LogStore
     from windrow.recsys.serving import export
 
@@ -122,7 +124,9 @@ def _export_model(arguments: argparse.Namespace, run_folder: RunFolder) -> int:
         raise StoreError(f"{run_folder.path} is no run of a model of clicks: --format model serves those alone")
     if arguments.tables:
         raise StoreError("--table goes with --format safetensors or torchrec: a model needs all of its tables")
-    with make_trainer(Loopback.single(), recipe, torch.device("cpu")) as trainer:
+    # Where ranks had the tables is nothing to one process.
+    alone = replace(without_pretrained(recipe), plan=PlanOptions())
+    with make_trainer(Loopback.single(), alone, torch.device("cpu")) as trainer:
         epoch = trainer.load_weights(run_folder.path, arguments.checkpoint).header.epoch
         log = LogStore.open(recipe.store)
         export(

@@ -9,7 +9,7 @@ trained; one process does this: start it without mpirun.
 import argparse
 from pathlib import Path
 
-from windrow.launch.commands.arguments import add_recipe, load_log_recipe, write_json
+from windrow.launch.commands.arguments import add_recipe, check_writable, load_log_recipe, write_json
 
 __all__ = ["add_arguments", "run"]
 
@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
+    check_writable(arguments.json, "--json")
     recipe = load_log_recipe(arguments)
     from windrow.recsys.explain_deduplication import describe_groups
     from windrow.recsys.log_survey import groups_for, open_and_survey

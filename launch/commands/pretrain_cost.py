@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.commands.arguments import writing
+from windrow.launch.commands.arguments import check_writable, writing
 
 __all__ = ["add_arguments", "run"]
 
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="sum",
         help="of the model: times that add up, the same corrected by a network, or a network alone (sum)",
     )
-    parser.add_argument("--device", default="cpu", help="of the tables: cpu, or cuda (cpu)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the tables (cpu)")
     parser.add_argument("--epochs", type=int, metavar="N", help=f"epochs of training a network ({DEFAULT_EPOCHS})")
 
 
@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RecipeError(f"--epochs {arguments.epochs} goes with a network: add --design corrected, or leave it out")
     if arguments.out.suffix != ".npz":
         raise RecipeError(f"--out {arguments.out}: expected a name that ends in .npz")
+    check_writable(arguments.out)
     import torch
 
     from windrow.partition.tables.fitting import fit_compute_model
@@ -74,6 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
         torch.set_num_threads(arguments.threads)
     folder = arguments.data or arguments.out.with_suffix("")
     device = torch.device(arguments.device)
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        raise RecipeError("--device cuda, but PyTorch finds no GPU on this machine: use cpu")
     with make_progress(rank=0) as progress:
 
         def show(done: int, of: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_recipe, write_json
+from windrow.launch.commands.arguments import add_recipe, check_writable, write_json
 from windrow.launch.recipe_file import read_recipe
 
 __all__ = ["add_arguments", "run"]
@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     with ending_all_ranks():
         if arguments.steps < 1:
             raise RecipeError(f"--steps {arguments.steps}: expected at least 1")
+        check_writable(arguments.json, "--json")
         read_recipe(arguments.recipe, arguments.overrides)
         from windrow.launch.profiling import profile
         from windrow.launch.recipe import load_any_recipe

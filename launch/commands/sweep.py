@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_recipe, add_shortest, write_json, writing
+from windrow.launch.commands.arguments import add_recipe, add_shortest, check_writable, write_json, writing
 from windrow.launch.recipe_file import read_recipe
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         for name in ("steps", "rounds"):
             if getattr(arguments, name) < 1:
                 raise RecipeError(f"--{name} {getattr(arguments, name)}: expected at least 1")
+        check_writable(arguments.out)
+        check_writable(arguments.json, "--json")
         read_recipe(arguments.recipe, arguments.overrides)
         from windrow.launch.settings import write_toml
         from windrow.launch.sweep import AS_IT_IS, sweep, sweep_rows

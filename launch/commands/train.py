@@ -27,6 +27,7 @@ examples:
   mpirun -n 2 windrow train examples/tolokers.toml --set training.epochs=5 --set sampler.fanouts=[10,10]
   mpirun -n 2 windrow train examples/open_bandit.toml --set tables.dim=16
   mpirun -n 2 windrow train --resume runs/tolokers-1
+  mpirun -n 2 windrow train examples/tolokers.toml --run-folder runs/mine --resume auto
   mpirun -n 2 windrow train examples/tolokers.toml --trace
 """
 
@@ -48,11 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RECIPE",
         help="recipe (*.toml); with --resume, the run's own where none is given",
     )
-    place = parser.add_mutually_exclusive_group()
-    place.add_argument(
-        "--resume", type=Path, metavar="RUN_FOLDER", help="go on with a run from its latest intact checkpoint"
+    parser.add_argument(
+        "--resume",
+        metavar="RUN_FOLDER",
+        help="go on with a run from its latest intact checkpoint; auto: with that of --run-folder where it has one, "
+        "else begin: for a job that may be started again",
     )
-    place.add_argument("--run-folder", type=Path, metavar="DIR", help="folder for the new run")
+    parser.add_argument("--run-folder", type=Path, metavar="DIR", help="folder for the new run")
     parser.add_argument(
         "--trace",
         action="store_true",
@@ -65,24 +68,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it. Collective: every process that the launcher started calls it, with the same arguments."""
     with ending_all_ranks():
-        path = _recipe_path(arguments)
+        resume = arguments.resume if arguments.resume in (None, "auto") else Path(arguments.resume)
+        path = _recipe_path(arguments.recipe, resume)
         read_recipe(path, arguments.overrides)
         from windrow.launch.recipe import load_any_recipe
         from windrow.launch.training import train
 
         recipe = load_any_recipe(path, arguments.overrides)
-    result = train(recipe, resume=arguments.resume, run_folder=arguments.run_folder, trace=arguments.trace)
+    result = train(recipe, resume=resume, run_folder=arguments.run_folder, trace=arguments.trace)
     if launched_rank() == 0:
         print("\n".join(summary_lines(result)), flush=True)
     return 0
 
 
-def _recipe_path(arguments: argparse.Namespace) -> Path:
-    if arguments.recipe is not None:
-        path: Path = arguments.recipe
-        return path
-    if arguments.resume is not None:
-        return open_run_folder(arguments.resume).recipe_file
+def _recipe_path(recipe: Path | None, resume: Path | str | None) -> Path:
+    if recipe is not None:
+        return recipe
+    if isinstance(resume, Path):
+        return open_run_folder(resume).recipe_file
     raise RecipeError("name a recipe, for example examples/tolokers.toml, or a run to go on with by --resume")
 
 

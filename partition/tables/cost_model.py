@@ -30,7 +30,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from windrow.comm.errors import StoreError
+from windrow.comm.errors import DataError, StoreError
+from windrow.comm.numpy_files import load_arrays
+from windrow.partition.atomic_writes import open_atomically
 from windrow.partition.tables.access import REUSE_BINS, asked, expected_distinct, expected_reuse, steps_of
 from windrow.partition.tables.plan import Range, TableSpec
 
@@ -195,7 +197,8 @@ class ComputeModel:
         about = json.dumps({"format_version": FORMAT_VERSION, "design": self.design, "origin": dict(self.origin)})
         arrays: dict[str, Any] = {name: array.astype(np.float32) for name, array in layers.items()}
         arrays |= {"mean": self.mean, "deviation": self.deviation, "roof": self.roof, "about": np.array(about)}
-        np.savez_compressed(path, **arrays)
+        with open_atomically(path) as file:
+            np.savez_compressed(file, **arrays)
 
     @staticmethod
     def load(path: Path) -> "ComputeModel":
@@ -206,8 +209,7 @@ class ComputeModel:
         """
         cure = "write it by `windrow pretrain-cost`, or leave plan.cost_model out for the one that comes with windrow"
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+            arrays = load_arrays(path)
             about = json.loads(str(arrays["about"]))
             if about["format_version"] != FORMAT_VERSION:
                 raise StoreError(f"{path}: format {about['format_version']}, expected {FORMAT_VERSION}: {cure}")
@@ -227,5 +229,5 @@ class ComputeModel:
                 roof=arrays["roof"],
                 origin=about["origin"],
             )
-        except (OSError, ValueError, KeyError) as error:
+        except (DataError, ValueError, KeyError) as error:
             raise StoreError(f"{path}: no cost model ({error}): {cure}") from error

@@ -36,6 +36,10 @@ larger are files."""
 Value = TypeVar("Value")
 
 
+ROUNDING = 1e-12
+"""Of a mean in double precision, more than it is off by."""
+
+
 class Ranks:
     """See the module. Methods are collective, unless they say otherwise.
 
@@ -56,10 +60,9 @@ class Ranks:
         self.report = report if report is not None and self.rank == 0 else lambda *_: None
         self.threads: int | None = None
         if world is not None and world.size > 1:
-            from windrow.comm.hosts import ranks_on_this_machine
-            from windrow.comm.process import core_share
+            from windrow.comm.hosts import cores_of_rank
 
-            self.threads = core_share(ranks_on_this_machine(world))
+            self.threads = cores_of_rank(world)
 
     def everyone(self, value: Value) -> list[Value]:
         """What each rank has for all, in rank order."""
@@ -196,7 +199,9 @@ class Ranks:
                 total, apart = count + more, of_more - mean
                 variance = (count * variance + more * deviates + apart**2 * count * more / total) / total
                 count, mean = total, mean + apart * more / total
-            moments[name] = (mean, float(np.sqrt(variance)) or 1.0)
+            deviation = float(np.sqrt(variance))
+            # Means of equal numbers on several ranks differ by rounding.
+            moments[name] = (mean, deviation if deviation > ROUNDING * abs(mean) else 1.0)
         return moments
 
 

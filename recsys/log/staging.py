@@ -28,7 +28,7 @@ from windrow.recsys.log.options import LogOptions, LogSplitOptions, split_by_has
 from windrow.recsys.log.readers import RawBlock, TextType
 from windrow.recsys.log.vocabulary import FIRST_VALUE_ROW
 
-__all__ = ["Staged", "StagedLog", "conformed", "stage", "staged_columns", "text_types", "write_anew"]
+__all__ = ["Staged", "StagedLog", "check_weights", "conformed", "stage", "staged_columns", "text_types", "write_anew"]
 
 STAGED_FORMAT: Mapping[str, Any] = {"compression": "lz4", "use_dictionary": False, "write_statistics": False}
 """How staged files are written: they are read a few times, and gone."""
@@ -161,7 +161,7 @@ def stage(
             for use in columns:
                 column, staged[use.name] = conformed(block, use, label, log)
                 _check_kind(column, kinds)
-            _check_weights(block, columns, staged)
+            check_weights(block, columns, staged)
             rows = np.arange(first, first + block.batch.num_rows)
             first += len(rows)
             if "time" in staged:
@@ -254,8 +254,8 @@ def _check_kind(column: Column, kinds: dict[str, str]) -> None:
         raise column.refuse(0, f"holds {found}, but {before} in the rows before: give all files one of both")
 
 
-def _check_weights(block: RawBlock, columns: Sequence[ColumnUse], staged: Mapping[str, Any]) -> None:
-    """Each list of weights has to be as long as its list of ids."""
+def check_weights(block: RawBlock, columns: Sequence[ColumnUse], staged: Mapping[str, Any]) -> None:
+    """Refuse a list of weights that is not as long as its list of ids: DataError."""
     for use in columns:
         if use.kind != "weights":
             continue

@@ -126,6 +126,7 @@ class ItemPairs:
 
     def sum(self, items: Tensor, weights: Tensor) -> Tensor:
         """Add up the items [n, d] of each sample, times weights [m]: [B, d], zeros for an empty list."""
+        weights = weights.to(items.dtype)  # Autocast may have computed them in another.
         if is_compiled(items):
             total: Tensor = _Sum.apply(items, weights, *self._places)  # type: ignore[no-untyped-call]
             return total

@@ -47,6 +47,22 @@ def make_store(world, share=0.4, codec="fp32", storage="fp32", shared=False, **m
     return CachedStore(world, offsets, rows, cached_ids=cached_on(world, share), codec=form, **more)
 
 
+@pytest.mark.parametrize("codec", ["fp32", "int8", "int4"])
+def test_rows_without_numbers_do_not_travel(spmd, codec):
+    def body(world):
+        offsets = offsets_for(world.size)
+        rows = torch.empty(offsets[world.rank + 1] - offsets[world.rank], 0)
+        world.meter = Meter()
+        store = CachedStore(world, offsets, rows, cached_ids=cached_on(world, 0.4), codec=make_codec(codec))
+        sent = world.meter.totals()
+        found = store.start(store.plan(torch.arange(ROWS))).finish()
+        assert store.window(2) is None
+        assert world.meter.totals() == sent
+        return found.shape
+
+    assert set(spmd(body)) == {(ROWS, 0)}
+
+
 def requests_of(world, number: int, seed: int = 0) -> list[torch.Tensor]:
     """Lists of ids with repeats; some are empty, on rank 1 all are."""
     generator = np.random.default_rng([seed, world.rank])

@@ -89,6 +89,26 @@ def test_what_was_seen_and_not_planned_is_forgotten():
     assert next(window.planned([third])).kept.tolist() == [0]
 
 
+def test_a_rank_that_keeps_nothing_looks_as_far_ahead_as_others(spmd):
+    def body(world):
+        store, ids, events = make_store(world, 0.3 * (world.rank > 0)), torch.arange(ROWS), []
+        window = store.window(2)
+
+        def minibatches():
+            for number in range(4):
+                events.append(f"sampled {number}")
+                yield store.plan_uncached(ids)
+
+        for request in window.planned(minibatches()) if window else ():
+            events.append("planned")
+            found = store.start(request).finish(torch.empty(ROWS, COLUMNS))
+            assert torch.equal(found, expected(ids, world, "fp32", "fp32", torch.float32))
+        return events
+
+    first, *others = spmd(body)
+    assert all(other == first for other in others)
+
+
 @pytest.mark.parametrize(("codec", "storage"), [("fp32", "fp32"), ("bf16", "fp32"), ("fp32", "fp16"), ("int8", "fp32")])
 @pytest.mark.parametrize("shared", [False, True])
 def test_rows_are_those_of_a_cache_that_stays(spmd, codec, storage, shared):

@@ -12,14 +12,20 @@ from windrow.comm.process import core_share, threads_of_rank
 
 
 def test_threads_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "usable_cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert [threads_of_rank(0, ranks) for ranks in (1, 3, 9)] == [8, 2, 1]
-    assert [core_share(ranks) for ranks in (1, 3, 9)] == [8, 2, 1]
+    assert threads_of_rank(0, 4) == 4
     for given, threads in (("5", 5), ("6,2", 6), ("", 4), ("many", 4), ("0", 4)):
         monkeypatch.setenv("OMP_NUM_THREADS", given)
-        assert threads_of_rank(0, 2) == threads
-        assert threads_of_rank(7, 2) == 7
+        assert threads_of_rank(0, 4) == threads
+        assert threads_of_rank(7, 4) == 7
+
+
+def test_ranks_share_cores_that_both_may_run_on() -> None:
+    machine = range(8)
+    assert [core_share(machine, [machine] * ranks) for ranks in (1, 3, 9)] == [8, 2, 1]
+    bound = [range(4), range(4, 8)]
+    assert [core_share(own, bound) for own in bound] == [4, 4]
+    assert [core_share(own, [range(6), range(4, 8)]) for own in (range(6), range(4, 8))] == [5, 3]
 
 
 SCRIPT = """

@@ -329,6 +329,25 @@ def test_a_two_tower_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "see windrow recommend" in capsys.readouterr().err
 
 
+def test_all_features_may_be_sequences(tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]) -> None:
+    features = {
+        "past": {"ids": "rows", "rows": 50, "multi_hot": True},
+        "seen": {"ids": "rows", "rows": 9, "multi_hot": True},
+    }
+    rows = [f"{n % 2},{n % 7}|{n % 5},{n % 9}" for n in range(200)]
+    (tmp_path / "log.csv").write_text("\n".join(["click,past,seen", *rows]) + "\n")
+    recipe = click_recipe(
+        tmp_path,
+        log={"dense": [], "features": features},
+        model={"top": [8], "sequences": ["past", "seen"], "sequence_pooling": "self"},
+    )
+    prepare_log(recipe.store, recipe.log, recipe.split)
+    with make_trainer(Loopback.single(), recipe, torch.device("cpu")) as trainer:
+        first, *_, last = [trainer.train_epoch(epoch) for epoch in range(4)]
+        assert last < first
+        assert set(trainer.evaluate()) == {"validation", "test"}
+
+
 def test_sequences_have_tables_of_their_own(tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]) -> None:
     features = {
         "item": {"ids": "rows", "rows": 50},

@@ -39,6 +39,16 @@ def test_shortfall_is_named():
         ({"memory.max": "6000\n", "memory.current": "5000\n"}, 1000),
         ({"memory.stat": "anon 5000\n"}, 1000),
         ({"memory.stat": "anon 1800\nshmem 200\ninactive_file 1000\nactive_file 2000\n"}, 4000),
+        ({"own": "0::/slurm/job/step\n", "slurm/job/memory.max": "700\n", "slurm/job/memory.current": "300\n"}, 400),
+        (
+            {
+                "own": "3:cpu:/other\n2:memory,hugetlb:/slurm\n0::/\n",
+                "memory/slurm/memory.limit_in_bytes": "9000\n",
+                "memory/slurm/memory.usage_in_bytes": "8000\n",
+                "memory/slurm/memory.stat": "active_file 1\ntotal_active_file 500\n",
+            },
+            1500,
+        ),
     ],
 )
 def test_available_is_the_smaller_of_machine_and_control_group(tmp_path, monkeypatch, files, available):
@@ -47,7 +57,9 @@ def test_available_is_the_smaller_of_machine_and_control_group(tmp_path, monkeyp
     if "memory.stat" in files:
         usual |= {"memory.max": "6000\n", "memory.current": "5000\n"}
     monkeypatch.setattr(memory, "MEMORY_INFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "CONTROL_GROUP", tmp_path)
+    monkeypatch.setattr(memory, "CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(memory, "OWN_GROUPS", tmp_path / "own")
     for name, text in (usual | files).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert available_memory_bytes() == available

@@ -295,9 +295,56 @@ def test_tables_of_few_bits_are_small(log: recsys.LogStore, tmp_path: Path) -> N
         assert size == 8 + header + item * row_bytes[0] + past * row_bytes[1]
 
 
-def test_weights_without_lengths_are_refused(served: ServedModel) -> None:
+def test_weights_that_do_not_fit_ids_are_refused(served: ServedModel, tmp_path: Path) -> None:
+    dense, ids = torch.zeros(2, 1), torch.tensor([2, 3, 4, 5])
     with pytest.raises(DataError, match="weights go with lengths"):
-        served.score(torch.zeros(2, 1), torch.tensor([[2, 3], [4, 5]]), weights=torch.ones(4))
+        served.score(dense, ids, weights=torch.ones(4))
+    with pytest.raises(DataError, match="5 weights for 4 ids: give one for each"):
+        served.score(dense, ids, torch.ones(4, dtype=torch.int64), weights=torch.ones(5))
+    columns = {"label": [0, 1] * 10, "a": [[1], [2, 3]] * 10, "much": [[0.5], [2.0, 0.0]] * 10}
+    parquet.write_table(pa.table(columns), tmp_path / "log.parquet")
+    rule = recsys.FeatureOptions(ids="rows", rows=9, multi_hot=True, weights="much")
+    log = recsys.prepare(tmp_path / "log.parquet", tmp_path / "log", features={"a": rule})
+    table = recsys.EmbeddingBagConfig(name="a", num_embeddings=9, embedding_dim=4, feature_names=["a"])
+
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bags = recsys.EmbeddingBagCollection([table], is_weighted=True, world=Loopback.single())
+
+        def forward(self, batch: Batch) -> Tensor:
+            return self.bags(batch.sparse).values().sum(1)
+
+    recsys.export(Sums(), log, tmp_path / "model")
+    weighted = recsys.load(tmp_path / "model")
+    assert len(weighted.predict({"a": [[1], [2, 3]], "much": [[1.0], [1.0, 2.0]]})) == 2
+    with pytest.raises(DataError, match="column 'much' has 1 weights for 2 ids: give one for each"):
+        weighted.predict({"a": [[1], [2, 3]], "much": [[1.0], [1.0]]})
+
+
+def test_a_compressed_table_with_first_values_is_served(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    columns = {"label": [0, 1] * 10, "a": list(range(9)) + [0] * 11}
+    parquet.write_table(pa.table(columns), tmp_path / "log.parquet")
+    rule = recsys.FeatureOptions(ids="rows", rows=9)
+    log = recsys.prepare(tmp_path / "log.parquet", tmp_path / "log", features={"a": rule})
+    options = TableOptions(form="narrow", compression=1.2, pretrained={"a": tmp_path / "rows.npy"})
+    table = recsys.EmbeddingBagConfig(name="a", num_embeddings=9, embedding_dim=4, feature_names=["a"])
+
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bags = recsys.EmbeddingBagCollection([table], world=Loopback.single(), optimizer=options)
+
+        def forward(self, batch: Batch) -> Tensor:
+            return self.bags(batch.sparse).values().sum(1)
+
+    model = Sums()
+    recsys.export(model, log, tmp_path / "model")
+    (tmp_path / "rows.npy").unlink()
+    served = recsys.load(tmp_path / "model")
+    torch.testing.assert_close(served.vectors("a", torch.arange(9)), model.bags.whole_table("a"))
 
 
 def test_dense_values_have_a_shape(served: ServedModel) -> None:

@@ -373,6 +373,27 @@ def test_one_rate_for_steps_that_are_added_up():
     assert cut == pytest.approx(copied, rel=1e-5)
 
 
+class OnTest:
+    """An evaluator of one's own, of a split that chooses no epoch."""
+
+    metric, higher_is_better, splits = "share", True, ("test",)
+
+    def evaluate(self):
+        return {"test": {"share": 0.5}}
+
+
+def test_patience_wants_an_evaluator_of_validation_samples(tmp_path):
+    world = Loopback.single()
+    trainer = make_trainer(world)
+    trainer.task = RecommendationTask(MadeUpLog(world), OnTest())
+    with Trainer(world, trainer.model, trainer.task, batch_size=SAMPLES) as other:
+        assert other.evaluate() == OnTest().evaluate()
+        with pytest.raises(RecipeError, match="patience = 2 without a validation split"):
+            other.fit(run_folder=tmp_path / "run", patience=2)
+    with pytest.raises(RecipeError, match=f"batch_size = 7, but the source gives minibatches of {SAMPLES} samples"):
+        Trainer(world, trainer.model, RecommendationTask(MadeUpLog(world)), batch_size=7)
+
+
 def test_what_reads_ahead_is_closed_when_a_step_fails():
     trainer = make_trainer(Loopback.single())
 

@@ -196,6 +196,15 @@ def test_ranks_without_seeds_take_part(spmd):
         assert first == again
 
 
+def test_ranks_without_seeds_send_gradients_in_the_order_of_others():
+    def body(world):
+        part = part_of(make_graph(), world)
+        with make_trainer(world, part, make_embedding(part, world), training={"batch_size": 2}) as trainer:
+            trainer.train_steps(0, range(2))
+
+    Loopback.run(3, body, debug=True)
+
+
 def test_links_are_learnt_from_rows_alone(spmd):
     graph, links = gnn.split_links(make_graph(features=0), seed=3)
 

@@ -54,7 +54,7 @@ def open_journal(recipe: RecommendationRecipe, folder: Path, *, finished_epochs:
         recipe.name,
         recipe.settings(),
         folder,
-        resumed=finished_epochs > 0,
+        "resumed" if finished_epochs else "new",
         finished_epochs=finished_epochs,
         shown_figures={"test auc": "AUC"},
         placement={"kind": "log", "finished": finished_epochs},

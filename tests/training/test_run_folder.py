@@ -21,7 +21,7 @@ def test_a_new_folder_holds_recipe_and_environment(tmp_path: Path) -> None:
 
 def test_a_used_folder_is_refused_with_the_cure(tmp_path: Path) -> None:
     create_run_folder(tmp_path / "a", {})
-    with pytest.raises(StoreError, match=r"already in use.*--resume .*--run-folder"):
+    with pytest.raises(StoreError, match=r"already in use.*--resume .*name another run folder"):
         create_run_folder(tmp_path / "a", {})
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="already in use"):

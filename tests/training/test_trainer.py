@@ -23,10 +23,11 @@ from windrow.gnn import EvaluationOptions, NodeTask, PartitionedGraph
 from windrow.gnn.message_passing import Block
 from windrow.gnn.synthetic import community_graph
 from windrow.partition.book import PartitionBook
-from windrow.training.callbacks import Callback, MLflow, TensorBoard, WeightsAndBiases
+from windrow.training.callbacks import Callback, MLflow, TensorBoard, Tracker, WeightsAndBiases
 from windrow.training.dense import make_linear
 from windrow.training.dropout import DropoutContext
 from windrow.training.journal import EpochRecord, TrainingResult, read_records
+from windrow.training.schedule import ScheduleOptions
 from windrow.training.task import measured, summed_loss
 from windrow.training.trainer import Trainer
 
@@ -246,6 +247,9 @@ class Recorder(Callback):
     def on_end(self, trainer: Trainer, result: TrainingResult) -> None:
         self.calls.append(("end", result.epochs))
 
+    def on_close(self, trainer: Trainer, error: BaseException | None) -> None:
+        self.calls.append(("closed", type(error)))
+
 
 def test_callbacks_are_called_in_order_and_may_stop_the_run(tmp_path: Path) -> None:
     recorder = Recorder(stop_after=2)
@@ -254,7 +258,11 @@ def test_callbacks_are_called_in_order_and_may_stop_the_run(tmp_path: Path) -> N
     epoch = list(range(1, trainer.steps_per_epoch + 1))
     first = [*epoch, ("epoch", 1), ("checkpoint", "checkpoints")]
     second = [*epoch, ("epoch", 2), ("checkpoint", "checkpoints")]
-    assert recorder.calls == [("start", "run"), *first, *second, ("end", 2)]
+    assert recorder.calls == [("start", "run"), *first, *second, ("end", 2), ("closed", type(None))]
+    recorder.calls.clear()
+    # The same trainer goes on, in a run of its own.
+    assert trainer.fit(run_folder=tmp_path / "rest").epochs == 3
+    assert [call for call in recorder.calls if call in [("epoch", 2), ("epoch", 3)]] == [("epoch", 3)]
 
 
 def test_a_run_that_does_not_improve_ends_early(tmp_path: Path) -> None:
@@ -311,6 +319,56 @@ def test_mlflow_gets_the_same_figures(tmp_path: Path, monkeypatch: pytest.Monkey
     history = mlflow.MlflowClient(uri).get_metric_history(run.info.run_id, "loss/train")
     assert [point.value for point in history] == [record.loss for record in records]
     assert run.info.status == "FINISHED"
+
+
+class Notes(Tracker):
+    """A program that has runs of its own, in a list."""
+
+    def __init__(self, runs: list[dict[str, Any]]) -> None:
+        self.runs = runs
+
+    def _open(self, trainer: Trainer, known: str | None) -> Any:
+        called = known or f"run {len(self.runs)}"
+        run: dict[str, Any] = {"name": called, "epochs": []}
+        self.runs.append(run)
+
+        def close(failed: bool) -> None:
+            run["failed"] = failed
+
+        return lambda scalars, epoch: run["epochs"].append(epoch), close, called
+
+
+def test_runs_of_other_programs_go_on_with_the_training_and_are_closed(tmp_path: Path) -> None:
+    runs: list[dict[str, Any]] = []
+    trainer = make_trainer(Loopback.single(), callbacks=[Notes(runs), Fail(after=2)])
+    with pytest.raises(KilledError):
+        trainer.fit(run_folder=tmp_path / "run")
+    make_trainer(Loopback.single(), callbacks=[Notes(runs)]).fit(run_folder=tmp_path / "run", resume=True)
+    make_trainer(Loopback.single(), callbacks=[Notes(runs)]).fit(run_folder=tmp_path / "elsewhere" / "run")
+    assert runs == [
+        {"name": "run 0", "epochs": [1, 2], "failed": True},
+        {"name": "run 0", "epochs": [2, 3], "failed": False},
+        {"name": "run 2", "epochs": [1, 2, 3], "failed": False},
+    ]
+
+
+class KilledError(Exception):
+    pass
+
+
+class Fail(Callback):
+    """Ends a run by an error, after an epoch or in its first step."""
+
+    def __init__(self, *, after: int) -> None:
+        self.after = after
+
+    def on_step(self, trainer: Trainer, done: int) -> None:
+        if not self.after:
+            raise KilledError
+
+    def on_epoch(self, trainer: Trainer, record: EpochRecord) -> None:
+        if record.epoch == self.after:
+            raise KilledError
 
 
 class Seen(Callback):
@@ -387,6 +445,13 @@ def test_a_split_that_is_not_there_is_refused() -> None:
             ask("tset")
 
 
+def test_a_mean_over_no_rows_is_no_loss() -> None:
+    output = torch.zeros(0, 3, requires_grad=True)
+    loss = summed_loss(nn.functional.cross_entropy, output, torch.zeros(0, dtype=torch.int64))
+    loss.backward()
+    assert loss.item() == 0
+
+
 @pytest.mark.parametrize("found", [torch.zeros(2), torch.zeros(3, 2), 1.0], ids=str)
 def test_a_loss_of_another_shape_is_refused(found: Any) -> None:
     with pytest.raises(RecipeError, match="for 3 rows: return their mean"):
@@ -433,6 +498,35 @@ def test_weights_may_be_frozen_and_freed(spmd: Any) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
+def test_frozen_weights_are_frozen_in_a_resumed_run(tmp_path: Path) -> None:
+    class Freeze(Callback):
+        def on_epoch(self, trainer: Trainer, record: EpochRecord) -> None:
+            trainer.model.own[0].weight.requires_grad_(record.epoch > 1)  # type: ignore[union-attr]
+
+    whole = make_trainer(Loopback.single(), learning_rate=0.1, callbacks=[Freeze()])
+    whole.fit(run_folder=tmp_path / "whole")
+    with pytest.raises(KilledError):
+        make_trainer(Loopback.single(), learning_rate=0.1, callbacks=[Freeze(), Fail(after=2)]).fit(
+            run_folder=tmp_path / "run"
+        )
+    resumed = make_trainer(Loopback.single(), learning_rate=0.1, callbacks=[Freeze()])
+    resumed.fit(run_folder=tmp_path / "run", resume=True)
+    assert torch.equal(weights(resumed), weights(whole))
+
+
+def test_a_run_may_go_on_for_more_epochs_where_rates_do_not_depend_on_them(tmp_path: Path) -> None:
+    whole = make_trainer(Loopback.single())
+    whole.fit(run_folder=tmp_path / "whole")
+    for epochs in (2, 3):
+        trainer = make_trainer(Loopback.single(), epochs=epochs)
+        assert trainer.fit(run_folder=tmp_path / "run", resume="auto").epochs == epochs
+    assert torch.equal(weights(trainer), weights(whole))
+    falling = ScheduleOptions(kind="linear")
+    make_trainer(Loopback.single(), epochs=2, schedule=falling).fit(run_folder=tmp_path / "falling")
+    with pytest.raises(StoreError, match=r"training\.epochs was 2 and is 3"):
+        make_trainer(Loopback.single(), schedule=falling).fit(run_folder=tmp_path / "falling", resume=True)
+
+
 class Counting(Net):
     """Remembers a mean of what it was given."""
 
@@ -464,24 +558,19 @@ def test_one_rank_may_stop_all(spmd: Any, shared_tmp_path: Path) -> None:
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
-    class KilledError(Exception):
-        pass
-
-    class Kill(Callback):
-        def on_step(self, trainer: Trainer, done: int) -> None:
-            raise KilledError
-
-    class KillLater(Callback):
-        def on_epoch(self, trainer: Trainer, record: EpochRecord) -> None:
-            raise KilledError
-
-    for kill in (Kill(), KillLater()):
+    for after in (0, 1):
         with pytest.raises(KilledError):
-            make_trainer(Loopback.single(), callbacks=[kill]).fit(run_folder=tmp_path / "run", resume="auto")
+            make_trainer(Loopback.single(), learning_rate=0.5, callbacks=[Fail(after=after)]).fit(
+                run_folder=tmp_path / "run", resume="auto"
+            )
+        (tmp_path / "run" / "job.txt").write_text("what the user put beside it stays")
     with pytest.raises(StoreError, match="is already in use"):
         make_trainer(Loopback.single()).fit(run_folder=tmp_path / "run")
     trainer = make_trainer(Loopback.single())
     assert trainer.fit(run_folder=tmp_path / "run", resume="auto").epochs == 3
+    assert [record.epoch for record in read_records(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3]
+    assert "learning_rate = 0.01" in (tmp_path / "run" / "recipe.toml").read_text()
+    assert (tmp_path / "run" / "job.txt").exists()
     with pytest.raises(RecipeError, match="all 3 epochs of this trainer are done"):
         trainer.fit(run_folder=tmp_path / "again")
     for changed, words in (

@@ -183,6 +183,13 @@ def test_columns_that_are_absent_from_the_first_files(tmp_path, absent):
         assert_same_samples(one, found[0])
 
 
+def test_equal_values_on_all_ranks_deviate_by_nothing():
+    """Their means differ by rounding, which is not divided by."""
+    told = [(3, 0.1, 0.0), (7, 0.1 + 2**-56, 0.0)]
+    found = Loopback.run(2, lambda world: Ranks(world, None).moments({"x": told[world.rank]}))
+    assert [moments["x"][1] for moments in found] == [1.0, 1.0]
+
+
 @given(st.lists(st.lists(st.floats(-100, 100), max_size=6), min_size=1, max_size=4))
 def test_moments_are_those_of_all_values(parts):
     told = [(len(part), *(map(float, (np.mean(part), np.var(part))) if part else (0.0, 0.0))) for part in parts]

@@ -99,6 +99,15 @@ def test_against_indexing(lengths: list[int], picks: list[int] | None, *, by_pyt
             torch.testing.assert_close(*pair)
 
 
+def test_scores_may_be_computed_in_fewer_bits() -> None:
+    pooling = AttentionPooling(4, generator=generator())
+    items, queries = (torch.randn(size, 4, generator=generator(size)) for size in (5, 2))
+    lists = Deduplicated(Jagged.of_lengths(items, torch.tensor([2, 3], dtype=torch.int32)))
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = pooling(lists, queries)
+    torch.testing.assert_close(rounded, pooling(lists, queries), rtol=0.05, atol=0.05)
+
+
 @given(lengths=st.lists(st.integers(0, 4), max_size=6), scale=st.sampled_from([0.0, 1.0, 1e4]))
 def test_softmax_is_that_of_each_run(lengths: list[int], scale: float) -> None:
     scores = (torch.randn(sum(lengths), generator=generator(), dtype=torch.float64) * scale).requires_grad_()
