@@ -57,7 +57,10 @@ def mix64(value: np.uint64) -> np.uint64:
 
 @numba.njit(inline="always", cache=True)
 def mix32(value: np.uint32, key: np.uint32) -> np.uint32:
-    """Mix 32 bits with a key; see `windrow.comm.random.mix32`."""
+    """Mix 32 bits with a key of 32 bits, for processors whose vector units have no products of 64 bits.
+
+    Two products, with `windrow.comm.random.MULTIPLIERS_32`; the key enters before the second one.
+    """
     value = np.uint32((value ^ np.uint32(value >> _16)) * _FIRST_32)
     value = np.uint32((value ^ np.uint32(value >> _15) ^ key) * _SECOND_32)
     return np.uint32(value ^ np.uint32(value >> _15))

@@ -383,7 +383,7 @@ def _choose_parameters(low: tl.tensor, high: tl.tensor, width_bits: tl.tensor) -
 
 @triton.jit
 def _mix32(value: tl.tensor, key: tl.tensor) -> tl.tensor:
-    """Mix 32 bits with a key; see `windrow.comm.random.mix32`."""
+    """Mix 32 bits with a key; see `windrow.comm.inline_kernels.mix32`."""
     value = (value ^ (value >> 16)) * _FIRST_32
     value = (value ^ (value >> 15) ^ key) * _SECOND_32
     return value ^ (value >> 15)

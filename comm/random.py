@@ -10,17 +10,22 @@ probability close to one half. ``windrow.comm.inline_kernels`` holds the same fu
 """
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Stream", "hash_ids", "mix32", "mix64", "permuted", "stream_key"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Stream", "hash_ids", "mix64", "mixed", "permuted", "shifted", "signed", "stream_key"]
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 FIRST_MULTIPLIER = 0xBF58476D1CE4E5B9
 SECOND_MULTIPLIER = 0x94D049BB133111EB
 MULTIPLIERS_32 = 0x21F0AAAD, 0xD35A2D97
+"""Those of least bias that the search of Wellons' hash-prospector had found."""
 
 
 class Stream(IntEnum):
@@ -49,16 +54,21 @@ def mix64(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def mix32(value: int, key: int) -> int:
-    """Mix 32 bits with a key of 32 bits into an integer in [0, 2**32).
+def mixed(values: "Tensor") -> "Tensor":
+    """`mix64` of int64 numbers on any device, taken for unsigned."""
+    values = (values ^ shifted(values, 30)) * signed(FIRST_MULTIPLIER)
+    values = (values ^ shifted(values, 27)) * signed(SECOND_MULTIPLIER)
+    return values ^ shifted(values, 31)
 
-    For processors whose vector units have no products of 64 bits. Two products, with the constants of least bias that
-    the search of Wellons' hash-prospector had found; the key enters before the second one.
-    """
-    first, second = MULTIPLIERS_32
-    value = ((value ^ (value >> 16)) * first) & 0xFFFFFFFF
-    value = ((value ^ (value >> 15) ^ key) * second) & 0xFFFFFFFF
-    return value ^ (value >> 15)
+
+def shifted(values: "Tensor", bits: int) -> "Tensor":
+    """Move bits of int64 numbers to the right and zeros in: PyTorch would fill up with the sign."""
+    return (values >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def signed(number: int) -> int:
+    """An unsigned 64-bit number as PyTorch has it."""
+    return number - (1 << 64) if number >> 63 else number
 
 
 def stream_key(seed: int, *counters: int) -> int:

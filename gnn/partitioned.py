@@ -308,7 +308,8 @@ def partition(graph: Graph, world: World, options: PartitionOptions | None = Non
     Args:
         graph: the same on every rank.
         world: each of its ranks gets a part.
-        options: how; the number of parts is that of the ranks. None: METIS, with one search only.
+        options: how; the number of parts is that of the ranks. None: METIS, with one search only. Rank 0 splits, and
+            others wait: of a graph for which that takes longer than their deadline, see `windrow.connect`, allow more.
 
     Returns:
         This rank's view. ``windrow partition`` writes a store instead, for graphs that are trained on more than once or

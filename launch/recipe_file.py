@@ -36,6 +36,11 @@ def read_recipe(
     """
     values = with_overrides({"name": path.stem, **read_toml(path)}, overrides)
     found = [section for section in WRONG_KIND if section in values]
+    if not found and "task" in values:
+        raise RecipeError(
+            f"{path}: the run is that of a Python program, which alone has its model and data: go on there by "
+            'fit(resume="auto"), measure and predict there after load_weights'
+        )
     if len(found) != 1:
         raise RecipeError(
             f"{path}: has {'both sections [graph] and [log]' if found else 'neither a section [graph] nor [log]'}: "

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from windrow.comm.errors import RecipeError
-from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER, Stream, stream_key
+from windrow.comm.random import GOLDEN, Stream, mixed, signed, stream_key
 from windrow.comm.threads import ROWS_AT_ONCE, in_parallel
 from windrow.training.dropout_kernels import drop_columns, pass_kept
 
@@ -141,25 +141,10 @@ def _has_kernel(x: Tensor) -> bool:
 
 def _drop_anywhere(x: Tensor, row_ids: Tensor, key: int, threshold: int) -> Tensor:
     """The law in torch operations that every device has, for `threshold` = round(65536 p)."""
-    row_keys = _mix(_mix(row_ids + _signed(GOLDEN)) ^ _signed(key))
-    groups = _mix(torch.arange((x.shape[1] + 3) // 4, device=x.device) + _signed(GOLDEN))
-    words = _mix(row_keys.unsqueeze(1) ^ groups)
+    row_keys = mixed(mixed(row_ids + signed(GOLDEN)) ^ signed(key))
+    groups = mixed(torch.arange((x.shape[1] + 3) // 4, device=x.device) + signed(GOLDEN))
+    words = mixed(row_keys.unsqueeze(1) ^ groups)
     shifts = torch.arange(0, 64, 16, device=x.device)
     decisions = (words.unsqueeze(2) >> shifts) & (_DECISIONS - 1)
     kept = decisions.flatten(1)[:, : x.shape[1]] >= threshold
     return x * (kept * (_DECISIONS / (_DECISIONS - threshold))).to(x.dtype)
-
-
-def _mix(value: Tensor) -> Tensor:
-    # int64 arithmetic wraps as uint64 does; only right shifts need their copies of the sign bit removed.
-    value = (value ^ _shift_right(value, 30)) * _signed(FIRST_MULTIPLIER)
-    value = (value ^ _shift_right(value, 27)) * _signed(SECOND_MULTIPLIER)
-    return value ^ _shift_right(value, 31)
-
-
-def _shift_right(value: Tensor, places: int) -> Tensor:
-    return (value >> places) & ((1 << (64 - places)) - 1)
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value

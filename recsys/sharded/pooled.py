@@ -318,7 +318,6 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
     def as_exchange(self) -> InFlightLookup[list[PooledRows]]:
         """The lookup that goes the way of all others instead."""
         self._other = InFlightLookup(self._collection, self._samples)
-        self._look_up = self._other.finish
         return self._other
 
     def look_ahead(self, following: InFlightLookup[list[PooledRows]]) -> None:

@@ -39,8 +39,8 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError
-from windrow.comm.random import GOLDEN, Stream, hash_ids, stream_key
-from windrow.recsys.tables.forms import Form, mixed, refuse_unless_smaller, scale_of, select_rows, signed, whole_table
+from windrow.comm.random import GOLDEN, Stream, hash_ids, mixed, signed, stream_key
+from windrow.recsys.tables.forms import Form, refuse_unless_smaller, scale_of, select_rows, whole_table
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.tables.robe import Robe
 from windrow.recsys.tables.table import table_key

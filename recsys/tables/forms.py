@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from windrow.comm.errors import RecipeError
-from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER
+from windrow.comm.random import GOLDEN, mixed, shifted, signed
 from windrow.partition.tables.plan import Range
 from windrow.recsys.tables.dense_gradient import pool_rows, segment_bounds
 from windrow.recsys.tables.options import TableOptions
@@ -48,10 +48,8 @@ __all__ = [
     "QuotientRemainder",
     "Segment",
     "distinct",
-    "mixed",
     "scale_of",
     "select_rows",
-    "signed",
     "whole_table",
 ]
 
@@ -250,22 +248,6 @@ def scale_of(options: TableOptions, table: LocalTable) -> float:
     return options.initial_scale or float(max(table.num_rows, 1) ** -0.5)
 
 
-def mixed(values: Tensor) -> Tensor:
-    """SplitMix64's finaliser of int64 numbers, taken for unsigned; see `windrow.comm.random.mix64`."""
-    values = (values ^ _shifted(values, 30)) * signed(FIRST_MULTIPLIER)
-    values = (values ^ _shifted(values, 27)) * signed(SECOND_MULTIPLIER)
-    return values ^ _shifted(values, 31)
-
-
-def _shifted(values: Tensor, bits: int) -> Tensor:
-    return (values >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def signed(number: int) -> int:
-    """An unsigned 64-bit number as PyTorch has it."""
-    return number - (1 << 64) if number >> 63 else number
-
-
 def refuse_unless_smaller(table: LocalTable, stored: Sequence[LocalTable], form: str) -> None:
     """Refuse a form that would be no smaller than the table."""
     size = sum(part.num_rows * part.dim for part in stored)
@@ -315,7 +297,7 @@ class Hashed(Form):
 
     def _place(self, ids: Tensor) -> Tensor:
         words = mixed(self._key ^ mixed(ids + signed(GOLDEN)))
-        return _shifted(words, 1) % self.stored[0].num_rows
+        return shifted(words, 1) % self.stored[0].num_rows
 
 
 class QuotientRemainder(Form):

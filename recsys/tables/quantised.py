@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from windrow.comm.errors import RecipeError
-from windrow.comm.random import GOLDEN
+from windrow.comm.random import GOLDEN, mixed, signed
 from windrow.comm.threads import ROWS_AT_ONCE, in_parallel
-from windrow.recsys.tables.forms import Form, distinct, mixed, refuse_unless_smaller, scale_of, signed, whole_table
+from windrow.recsys.tables.forms import Form, distinct, refuse_unless_smaller, scale_of, whole_table
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.tables.table import fill_slices, table_key
 from windrow.training.shard_files import LocalTable, StateTensor

@@ -46,9 +46,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from windrow.comm.errors import RecipeError
-from windrow.comm.random import GOLDEN, Stream, stream_key
+from windrow.comm.random import GOLDEN, Stream, mixed, signed, stream_key
 from windrow.comm.threads import in_parallel
-from windrow.recsys.tables.forms import Form, Segment, mixed, scale_of, signed, whole_table
+from windrow.recsys.tables.forms import Form, Segment, scale_of, whole_table
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.tables.table import table_key
 from windrow.training.shard_files import LocalTable

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from windrow.comm.errors import DataError
 from windrow.comm.quantize import dequantize, expected_squared_error, packed_offsets, packed_row_bytes, quantize
-from windrow.comm.random import GOLDEN, hash_ids, mix32, mix64
+from windrow.comm.random import GOLDEN, MULTIPLIERS_32, hash_ids, mix64
 
 KEY = 0xFEDCBA9876543210
 WIDTHS_IN_BITS = (1, 2, 4, 8)
@@ -56,6 +56,14 @@ def parameters(row, bits):
         zero = math.copysign(BFLOAT16[np.nonzero(low >= BFLOAT16)[0][-1]], low)
     step = BFLOAT16[np.argmax((BFLOAT16 >= TINY) & (zero + (2**bits - 1) * BFLOAT16 >= high))]
     return low, high, np.float32(step), np.float32(zero)
+
+
+def mix32(value, key):
+    """Of whole numbers, as `windrow.comm.inline_kernels.mix32`."""
+    first, second = MULTIPLIERS_32
+    value = ((value ^ (value >> 16)) * first) & 0xFFFFFFFF
+    value = ((value ^ (value >> 15) ^ key) * second) & 0xFFFFFFFF
+    return value ^ (value >> 15)
 
 
 def reference(row, bits, key, row_id):

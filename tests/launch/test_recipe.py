@@ -154,6 +154,7 @@ def test_overrides_reach_features(tmp_path: Path, click_recipe: Callable[..., Re
     [
         ({}, "has neither a section .graph. nor .log.: give .graph. to train on a graph"),
         ({"graph": {}, "log": {}}, "has both sections .graph. and .log."),
+        ({"task": {"kind": "NodeTask"}}, "that of a Python program, which alone has its model and data"),
     ],
 )
 def test_neither_and_both_are_refused(tmp_path: Path, sections: dict[str, object], words: str) -> None:

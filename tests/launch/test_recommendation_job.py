@@ -20,6 +20,7 @@ from windrow.comm.random import hash_ids
 from windrow.comm.world import World
 from windrow.launch.cli import main
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
+from windrow.launch.settings import write_toml
 from windrow.launch.training import make_trainer, train
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
@@ -168,6 +169,7 @@ def test_compressed_tables_start_from_dense_ones(folder: Path, click_recipe: Mak
     pretrained = {"item": str(file), "user": str(file)}
     tables = {"form": form, "compression": 1.8, "robe_block": 4}
     found = {}
+    begun = click_recipe(folder, tables=tables | {"pretrained": pretrained}, training={"epochs": 1})
     for name, more in (("from dense", {"pretrained": pretrained}), ("anew", {})):
         recipe = click_recipe(folder, tables=tables | more)
         with make_trainer(Loopback.single(), recipe, torch.device("cpu")) as trainer:
@@ -178,6 +180,17 @@ def test_compressed_tables_start_from_dense_ones(folder: Path, click_recipe: Mak
         }
         found[name] = sum(float((whole[table] - rows[table]).square().sum()) for table in whole)
     assert found["from dense"] < 0.7 * found["anew"]
+    # Files of first values may be gone once there is a checkpoint, and epochs may follow.
+    train(begun, run_folder=folder / "run")
+    file.unlink()
+    again = click_recipe(folder, tables=tables | {"pretrained": pretrained}, training={"epochs": 2})
+    assert train(again, resume=folder / "run").epochs == 2
+    for command in ("predict", "evaluate"):
+        assert main([command, str(folder / "run")]) == 0
+    # The plan of a run on two ranks is none of the process that exports.
+    planned = click_recipe(folder, tables=tables | {"pretrained": pretrained}, plan={"replica_groups": 2})
+    write_toml(folder / "run" / "recipe.toml", planned.settings())
+    assert main(["export", str(folder / "run"), "--format", "model", "--out", str(folder / "served")]) == 0
 
 
 def test_what_compressed_tables_cannot_do_is_refused(

@@ -236,6 +236,22 @@ def test_a_checkpoint_without_the_ranks_costs_is_resumed(folder: Path, monkeypat
     assert (run / "placement.json").exists()
 
 
+def test_a_job_that_is_started_again_begins_or_goes_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = make(folder, training={"epochs": 2}, run=SETTINGS["run"] | {"folder": str(folder / "run")})
+    train(make(folder, training={"epochs": 1}), resume="auto", run_folder=folder / "run")
+    assert "resuming" not in capsys.readouterr().out
+    assert train(recipe, resume="auto").epochs == 2
+    assert "resuming after epoch 1" in capsys.readouterr().out
+    with pytest.raises(RecipeError, match="--resume auto needs the folder of the run"):
+        train(make(folder), resume="auto")
+    with pytest.raises(RecipeError, match="a run goes on in its own folder"):
+        train(recipe, resume=folder / "run", run_folder=folder / "other")
+    # Before the store is opened.
+    (recipe.store / "manifest.json").unlink()
+    with pytest.raises(StoreError, match="run is already in use"):
+        train(recipe)
+
+
 def test_a_finished_run_has_nothing_left_to_do(folder: Path) -> None:
     recipe = make(folder, training={"epochs": 2})
     first = train(recipe, run_folder=folder / "run")

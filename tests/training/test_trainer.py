@@ -215,6 +215,11 @@ def test_a_killed_run_adds_what_its_sums_had_left_out(tmp_path: Path) -> None:
     torch.testing.assert_close(moved, whole, rtol=0.1, atol=0.05)
 
 
+def test_a_way_of_sums_without_a_world_for_it_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r'wire.topology = "hierarchical" says how recipes sum: here give sums_world'):
+        make_trainer(Loopback.single(), wire=WireOptions(topology="hierarchical"))
+
+
 def test_fp8_goes_with_flat_sums() -> None:
     def body(world: World) -> None:
         task, wire = NodeTask(part_of(world), (4, 3)), WireOptions(sums="fp8")

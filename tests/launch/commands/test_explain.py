@@ -124,7 +124,7 @@ def test_what_cannot_be_explained(recipe: Path, store: str, repository: Path, tm
         explain_with(recipe, "--ranks", 2)
     with pytest.raises(RecipeError, match=r"--alphas says nothing about the recipe of a log"):
         explain_with(repository / "examples" / "parquet_log.toml", "--alphas", 0)
-    with pytest.raises(StoreError, match=r"cannot write .*Choose another --json"):
+    with pytest.raises(StoreError, match=r"there is no folder .*choose another --json"):
         explain_with(recipe, "--set", store, "--json", tmp_path / "no" / "folder.json")
     alone = [f"store={tmp_path / 'alone'}", "partition.num_parts=1", "partition.method=random"]
     partition_to_store(load_recipe(recipe, alone))

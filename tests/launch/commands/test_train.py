@@ -93,10 +93,11 @@ def test_wrong_use_is_refused(capsys: pytest.CaptureFixture[str], arguments: lis
     assert words in capsys.readouterr().err
 
 
-def test_resume_and_run_folder_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["train", "r.toml", "--resume", "a", "--run-folder", "b"])
-    assert "not allowed with" in capsys.readouterr().err
+def test_a_job_that_may_be_started_again(tmp_path: Path, calls: list[Any]) -> None:
+    write_toml(tmp_path / "r.toml", RECIPE)
+    assert main(["train", str(tmp_path / "r.toml"), "--run-folder", "runs/x", "--resume", "auto"]) == 0
+    [(_, resume, run_folder)] = calls
+    assert (resume, run_folder) == ("auto", Path("runs/x"))
 
 
 def test_summary() -> None:

@@ -140,7 +140,7 @@ def train(world, *, order="sessions", deduplicated=False, planner="row_wise", ep
     )
     model = make_model(temperature=0.1, dropout=0.1, log_probabilities=torch.from_numpy(negatives.log_probabilities()))
     recommender = Recommender(None, collection, model)
-    trainer = Trainer(world, recommender, RecommendationTask(source), batch_size=30, learning_rate=0.01)
+    trainer = Trainer(world, recommender, RecommendationTask(source), batch_size=batch_size, learning_rate=0.01)
     losses = [trainer.train_epoch(epoch) for epoch in range(epochs)]
     trainer.close()
     samples = {"train": sessions.samples(np.arange(sessions.num_samples))}

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
-from windrow.comm.random import GOLDEN, MASK, mix64
+from windrow.comm.random import GOLDEN, MASK, mix64, mixed
 from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm, make_forms
-from windrow.recsys.tables.forms import Form, Hashed, Narrow, QuotientRemainder, Segment, mixed, whole_table
+from windrow.recsys.tables.forms import Form, Hashed, Narrow, QuotientRemainder, Segment, whole_table
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
 from windrow.recsys.tables.robe import MERSENNE, PUBLISHED_PRIME, Robe, RobeTable, product
 from windrow.recsys.tables.tensor_train import TensorTrain, column_factors, decompose, row_factors
