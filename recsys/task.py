@@ -155,8 +155,8 @@ class RecommendationTask(Task[Lookups]):
         asked, samples, steps = options.batch_size, self.samples_per_epoch, self.steps_per_epoch
         if asked != type(options)().batch_size and steps not in (samples // asked, -(-samples // asked)):
             raise RecipeError(
-                f"training.batch_size = {asked}, but the source gives {samples} samples in {steps} minibatches: make it "
-                "with that number, or leave batch_size out"
+                f"training.batch_size = {asked}, but the source gives {samples} samples in {steps} minibatches: make "
+                "it with that number, or leave batch_size out"
             )
 
     def global_batch_size(self, epoch: int, step: int) -> int:
