@@ -114,6 +114,22 @@ def test_linked_files_exist(document):
     assert not missing
 
 
+def headings(document: Path) -> list[str]:
+    """The anchors of its sections, as they are linked to."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_sections_that_are_linked_to_exist_once(document):
+    text = document.read_text(encoding="utf-8")
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]*)\)", text):
+        assert headings((document.parent / target) if target else document).count(anchor) == 1, f"{target}#{anchor}"
+    if document.name != "settings.md":  # Which has the sections of two kinds of recipes.
+        assert len(set(headings(document))) == len(headings(document))
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_files_and_modules_in_the_text_exist(document):
     """Paths that begin with a folder of the checkout, and names after ``windrow.``: modules, or what is in them."""

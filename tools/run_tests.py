@@ -73,7 +73,7 @@ def run_session(ranks: int, pytest_arguments: Sequence[str], *, limit_s: float =
         The exit status, 0 only where all ranks passed, and pytest's closing line on rank 0.
     """
     colour = "yes" if sys.stdout.isatty() else "no"
-    options = ["-m", f"parallel[{ranks}]", f"--color={colour}"]
+    options = ["-m", f"parallel[{ranks}]", f"--color={colour}", "--durations=15"]
     if ranks > 1:
         # A rank that ends itself would take the others along before they say where they are.
         options += ["-o", "faulthandler_timeout=0"]
