@@ -306,6 +306,7 @@ class WholeGraphTask(VertexTask[Minibatch]):
                         f'wire.{name} = "{number_format}" with full_graph.messages = "{messages}", which says how '
                         "rows travel as well: leave one of the two out"
                     )
+        self.bound_to_epochs = messages in ("adaptive", "random") and not options.assign_every_epochs
         model, inverse = setup.model, 1 / block.degrees.clamp(min=1).double()
         # Of rgcn's means over the sources of each type, that over all of them.
         means = isinstance(model, GNN) and (

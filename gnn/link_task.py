@@ -126,7 +126,7 @@ class LinkTask(_LearnsLinks, GraphTask):
         seeds = cast("LinkSeeds", minibatch.task)
         self.round_anew(epoch, step)
         if not len(seeds.sources):
-            return minibatch.no_loss(self.setup.model)
+            return minibatch.no_loss()
         with self.setup.stopwatch.measure("forward"):
             return self._objective.loss(self.setup.model, self.forward(minibatch), seeds)
 

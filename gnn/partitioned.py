@@ -345,10 +345,9 @@ def stored_features(store: PartitionStore, part: int) -> npt.NDArray[Any]:
 
 def _read(array: npt.NDArray[Any]) -> Tensor:
     """A copy in memory that goes back to the system with the tensor, where `keep_freed_memory` would keep it."""
-    memory = mmap.mmap(-1, max(1, array.nbytes))
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # Not every kernel has them.
-            memory.madvise(mmap.MADV_HUGEPAGE)
+    memory = mmap.mmap(-1, max(1, array.nbytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(AttributeError, OSError):  # Not every system has them.
+        memory.madvise(mmap.MADV_HUGEPAGE)
     copy = np.frombuffer(memory, array.dtype, array.size).reshape(array.shape)
     copy[...] = array
     return torch.from_numpy(copy)

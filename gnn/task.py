@@ -143,6 +143,7 @@ class GraphTask(VertexTask[LoadedMinibatch]):
         order: Literal["global", "local"] = "global",
     ) -> None:
         super().__init__(graph, embedding)
+        self.holds_sums = embedding is not None
         self._fanouts = tuple(fanouts)
         self._evaluation = evaluation
         self.evaluation_times = evaluation or self.evaluation_times
@@ -462,7 +463,7 @@ class NodeTask(GraphTask):
         setup, seeds = self.setup, minibatch.task.seeds
         self.round_anew(epoch, step)
         if not len(seeds):
-            return minibatch.no_loss(setup.model)
+            return minibatch.no_loss()
         with setup.stopwatch.measure("forward"):
             output = self.forward(minibatch)
             labels = self.graph.labels_of(seeds).to(setup.device)

@@ -1,5 +1,6 @@
 """A recipe's training run: its model, task and trainer."""
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -9,6 +10,7 @@ import torch
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.hosts import gather_hosts
+from windrow.comm.launcher import launched_rank
 from windrow.comm.world import World
 from windrow.gnn.full_graph import FullGraphTask
 from windrow.gnn.models import GNN, build_model
@@ -22,7 +24,7 @@ from windrow.launch.recipe import VERTEX_TABLE, AnyRecipe, Recipe
 from windrow.training.callbacks import Callback, TensorBoard
 from windrow.training.checkpoint import CheckpointOptions
 from windrow.training.journal import TrainingResult
-from windrow.training.run_folder import check_free
+from windrow.training.run_folder import RunFolder, Start, check_free
 from windrow.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -66,10 +68,16 @@ def train(
             )
         if resume == "auto" and folder is None:
             raise RecipeError("--resume auto needs the folder of the run: give --run-folder, or set run.folder")
-        if resume is None and folder is not None:
-            check_free(folder)
-    made_by = without_pretrained(recipe) if isinstance(resume, Path) else recipe
-    with joined_job(recipe.run) as (world, device), make_trainer(world, made_by, device) as trainer:
+        start: Start = "resumed" if isinstance(resume, Path) else "new"
+        if folder is not None and launched_rank() == 0:
+            start = RunFolder(folder).next_start() if resume == "auto" else start
+            if start == "new":
+                check_free(folder)
+    with contextlib.ExitStack() as stack:
+        world, device = stack.enter_context(joined_job(recipe.run))
+        start = world.broadcast_object(start, root=0, stage="run folder")
+        made_by = without_pretrained(recipe) if start == "resumed" else recipe
+        trainer = stack.enter_context(make_trainer(world, made_by, device))
         return trainer.fit(
             run_folder=folder,
             resume="auto" if resume == "auto" else resume is not None,

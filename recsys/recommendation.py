@@ -171,6 +171,8 @@ def _click_recommender(
     """Tables and model with first values. Collective."""
     plan = _planned(world, lambda: plan_tables(recipe, store, world.size, links))
     bag_tables, sequence_tables = table_configs(recipe, store)
+    if not bag_tables and not sequence_tables:
+        raise RecipeError(f"{store.path} has no features, and no tables without them: name some in [log.features]")
 
     def options(tables: Sequence[TableConfig]) -> dict[str, Any]:
         names = {table.name for table in tables}

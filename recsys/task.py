@@ -152,11 +152,12 @@ class RecommendationTask(Task[Lookups]):
             self._model.check_lookahead()
         self.steps_per_epoch = self._source.steps_per_epoch
         self.samples_per_epoch = self._source.samples_per_epoch
-        asked, samples, steps = options.batch_size, self.samples_per_epoch, self.steps_per_epoch
-        if asked != type(options)().batch_size and steps not in (samples // asked, -(-samples // asked)):
+        asked, given = options.batch_size, self._source.global_batch_size(0, 0)
+        # Those of one size, nearly, have at least half as many as were asked for.
+        if self.steps_per_epoch > 1 and asked != type(options)().batch_size and not asked <= 2 * given <= 2 * asked:
             raise RecipeError(
-                f"training.batch_size = {asked}, but the source gives {samples} samples in {steps} minibatches: make "
-                "it with that number, or leave batch_size out"
+                f"training.batch_size = {asked}, but the source gives {given} samples in its first minibatch: make it "
+                "with that number, or leave batch_size out"
             )
 
     def global_batch_size(self, epoch: int, step: int) -> int:

@@ -61,7 +61,8 @@ class Tracker(Callback, ABC):
     def on_start(self, trainer: "Trainer") -> None:
         """Begin, on rank 0."""
         if trainer.world.rank == 0:
-            file, own = trainer.run_folder.trackers_file, type(self).__name__
+            alike = [callback for callback in trainer.callbacks if type(callback) is type(self)]
+            file, own = trainer.run_folder.trackers_file, f"{type(self).__name__} {alike.index(self) + 1}"
             known: dict[str, str | None] = json.loads(file.read_text()) if file.exists() else {}
             self._log, self._close, called = self._open(trainer, known.get(own))
             if called != known.get(own):

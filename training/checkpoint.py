@@ -294,7 +294,8 @@ def load_checkpoint(
         else:
             return Checkpoint(path=path, header=header, state=state, damaged=tuple(damaged))
     reasons = "".join(f"\n  {message}" for message in damaged)
-    raise StoreError(f"no intact checkpoint in {folder}: remove the folder, and start again without --resume.{reasons}")
+    cure = "remove the folder, and start again without --resume" if damaged else "begin again there by --resume auto"
+    raise StoreError(f"no intact checkpoint in {folder}: {cure}.{reasons}")
 
 
 def check_fits(header: CheckpointHeader, *, recipe: Mapping[str, Any], data_fingerprint: str, data: str) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,15 @@ if TYPE_CHECKING:
     from windrow.training.trainer import Trainer
 
 __all__ = ["FitOptions", "Run"]
+
+
+@contextlib.contextmanager
+def _closing_callbacks(trainer: "Trainer") -> Iterator[None]:
+    """Call `on_close` of each callback, whatever another one's has raised."""
+    with contextlib.ExitStack() as stack:
+        for callback in reversed(trainer.callbacks):
+            stack.push(lambda _, error, __, own=callback: own.on_close(trainer, error))
+        yield
 
 
 @checked_dataclass
@@ -97,6 +106,8 @@ class Run:
         # Older versions wrote sums over ranks beside what each one cost.
         self._costs_before = [RankCost(**rank) for rank in (cost.get("ranks", ()) if isinstance(cost, dict) else cost)]
         if self._world.rank == 0:
+            # Later commands, and starts, take the recipe of the folder.
+            RunFolder(folder).set_epochs(self._trainer.options.epochs)
             step = f" and {self._first_step} steps" if self._first_step else ""
             print(f"windrow: resuming after epoch {self._finished}{step} from {checkpoint.path}")
 
@@ -143,7 +154,7 @@ class Run:
                 file = trainer.run_folder.trace_file
                 timeline = Timeline(self._world, trainer.stopwatch, task.data, file, say=progress.write)
                 until_the_end.enter_context(timeline)
-            until_the_end.push(lambda _, error, __: trainer.call("on_close", error))
+            until_the_end.enter_context(_closing_callbacks(trainer))
             trainer.call("on_start")
             self._agree_to_stop()
             while not self._is_over():
@@ -286,9 +297,10 @@ class Run:
         self._trainer.call("on_checkpoint", folder)
 
     def _check(self, header: CheckpointHeader) -> None:
-        asked, before = dict(self._decisive), header.recipe
-        if self._trainer.options.schedule.kind == "constant" and "training" in asked and "training" in before:
-            # Rates do not depend on how many epochs follow, so there may be more.
-            asked["training"] = {**asked["training"], "epochs": before["training"].get("epochs")}
+        asked, epochs = dict(self._decisive), self._trainer.options.epochs
+        before: Any = header.recipe.get("training", {}).get("epochs")
+        depends = self._trainer.options.schedule.kind != "constant" or self._task.bound_to_epochs
+        if not depends and "training" in asked and before is not None and epochs > before:
+            asked["training"] = {**asked["training"], "epochs": before}
         check_fits(header, recipe=asked, data_fingerprint=self._task.fingerprint, data=self._task.data)
         self._task.check_world_size(header.world_size)

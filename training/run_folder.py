@@ -21,6 +21,7 @@ Nothing here communicates: rank 0 makes and fills the folder, the others only re
 
 import itertools
 import json
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -55,6 +56,16 @@ class RunFolder:
         self.summary_file = path / "summary.json"
         self.plot_file = path / "plot.png"
 
+    def set_epochs(self, epochs: int) -> None:
+        """Have the settings say that the run goes on for so many. Rank 0 alone calls it."""
+        import tomli_w
+
+        recipe = tomllib.loads(self.recipe_file.read_text(encoding="utf-8"))
+        training = recipe.get("training", {})
+        if training.get("epochs", epochs) != epochs:
+            changed = recipe | {"training": training | {"epochs": epochs}}
+            write_atomically(self.recipe_file, tomli_w.dumps(changed).encode())
+
     def next_start(self) -> Start:
         """How a run that is to go on here if it can starts."""
         if not self.recipe_file.is_file():
@@ -76,10 +87,9 @@ def next_run_folder(name: str, parent: Path = Path("runs")) -> Path:
 def check_free(path: Path) -> None:
     """Refuse a folder for a new run that holds something: StoreError."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise StoreError(
-            f"{path} is already in use. Go on with its run (--resume {path}, or fit(resume=True)), name another run "
-            "folder, or remove it."
-        )
+        has_run = RunFolder(path).recipe_file.is_file()
+        cure = f"Go on with its run (--resume {path}, or fit(resume=True)), name" if has_run else "Name"
+        raise StoreError(f"{path} is already in use. {cure} another run folder, or remove it.")
 
 
 def create_run_folder(path: Path, recipe: Mapping[str, Any], *, again: bool = False) -> RunFolder:
@@ -99,6 +109,9 @@ def create_run_folder(path: Path, recipe: Mapping[str, Any], *, again: bool = Fa
 
     folder = RunFolder(path)
     try:
+        if again:
+            for file in (folder.trackers_file, folder.trace_file):
+                file.unlink(missing_ok=True)
         path.mkdir(parents=True, exist_ok=True)
         folder.recipe_file.write_text(tomli_w.dumps(recipe), encoding="utf-8")
         folder.record_environment()

@@ -132,6 +132,10 @@ class Task(ABC, Generic[Minibatch]):
     """When `fit` measures, where it is told nothing else; `fit` sets what it is told."""
     bound_to_ranks: str = ""
     """The option by which minibatches depend on the number of ranks; empty where none does."""
+    bound_to_epochs: bool = False
+    """Whether an epoch depends on how many there will be, so that a run cannot go on for more; known after `start`."""
+    holds_sums: bool = False
+    """Whether gradients are summed after the backward pass, since on a rank without samples few come in it."""
     shown_figures: Mapping[str, str] = {}
     """Values of an epoch that get a column of the printed table, beside the metric, with its header."""
     fingerprint: str

@@ -74,6 +74,7 @@ class Trainer:
     Attributes:
         should_stop: whether `fit` ends after this epoch; one rank's callback may say so for all.
         run_folder: of `fit`.
+        callbacks: in the order in which they are called.
         finished_epochs: how many.
 
     After `fit` the model has the weights of the last epoch; ``load_weights(run_folder)`` takes those of the best one.
@@ -102,9 +103,19 @@ class Trainer:
         self.stopwatch = Stopwatch()
         self.should_stop = False
         self.finished_epochs = 0
-        self._callbacks = list(callbacks)
+        self.callbacks = list(callbacks)
         if not isinstance(wire, WireOptions):
             wire = WireOptions.of_name(wire or "fp32", tables=task.data == "log")
+        if wire.topology != "flat" and sums_world is None:
+            raise RecipeError(
+                f'wire.topology = "{wire.topology}" says how recipes sum: here give sums_world = '
+                "windrow.comm.hierarchy.hierarchical(world, hosts)"
+            )
+        if wire.sums == "fp8" and sums_world not in (None, world):
+            raise RecipeError(
+                'wire.sums = "fp8" with a world of sums within hosts, which have no place for what fp8 leaves out: '
+                'leave out sums_world, or set wire.sums = "bf16"'
+            )
         if world.meter is None:
             world.meter = Meter()
         check_model(model)
@@ -118,16 +129,6 @@ class Trainer:
         task.start()
         # Needs the number of steps.
         learning_rate_factor(self.options.schedule, 0, self.options.epochs * task.steps_per_epoch)
-        if wire.topology != "flat" and sums_world is None:
-            raise RecipeError(
-                f'wire.topology = "{wire.topology}" says how recipes sum: here give sums_world = '
-                "windrow.comm.hierarchy.hierarchical(world, hosts)"
-            )
-        if wire.sums == "fp8" and sums_world not in (None, world):
-            raise RecipeError(
-                'wire.sums = "fp8" with a world of sums within hosts, which have no place for what fp8 leaves out: '
-                'leave out sums_world, or set wire.sums = "bf16"'
-            )
         self._make_reducer = functools.partial(
             GradientReducer, sums_world or world, codec=wire.sums_codec(), bucket_bytes=task.bucket_bytes
         )
@@ -221,7 +222,10 @@ class Trainer:
         """Restore what `state_dict` gave, on every rank, on any number of ranks."""
         self.task.load_dense_state(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
-        for parameter, is_learnt in zip(self._dense, state.get("learnt", ()), strict=False):
+        learnt = state.get("learnt", [])
+        if learnt and learnt != self._to_reduce()[1] and self.world.rank == 0:
+            print("windrow: weights are frozen, or not, as they were in the checkpoint", flush=True)
+        for parameter, is_learnt in zip(self._dense, learnt, strict=False):
             parameter.requires_grad_(is_learnt)
         self.task.load_state(state.get("task", {}))
         self._follow_changes()
@@ -281,7 +285,7 @@ class Trainer:
                     "model has no weights, call trainer.evaluate or trainer.predict alone"
                 )
             samples = sum(self.task.global_batch_size(epoch, member) for member in group)
-            with self.stopwatch.measure("backward"), self._reducer.holding(not is_last):
+            with self.stopwatch.measure("backward"), self._reducer.holding(self.task.holds_sums or not is_last):
                 (loss / samples).backward()
             value = loss.item()
         if not is_last:
@@ -442,5 +446,5 @@ class Trainer:
 
     def call(self, method: str, *arguments: Any) -> None:
         """Call a method of every callback."""
-        for callback in self._callbacks:
+        for callback in self.callbacks:
             getattr(callback, method)(self, *arguments)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.launcher import launched_rank
 from windrow.launch.recipe_file import read_recipe
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def byte_count(text: str) -> int:
 
 
 def check_writable(path: Path | None, option: str = "--out", *, parquet: bool = False) -> None:
-    """Refuse a file that could not be written, before hours are spent on what belongs into it.
+    """Refuse a file that rank 0 could not write, before hours are spent on what belongs into it.
 
     Args:
         path: of the file; None: none is wanted.
@@ -207,7 +208,7 @@ def check_writable(path: Path | None, option: str = "--out", *, parquet: bool = 
         RecipeError: pyarrow is not installed.
         StoreError: the path is a folder, or its folder is not there.
     """
-    if path is None:
+    if path is None or launched_rank() > 0:
         return
     if parquet and find_spec("pyarrow") is None:
         raise RecipeError(f"{path} is written with pyarrow, which is not installed: pip install 'windrow[parquet]'")

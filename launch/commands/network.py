@@ -9,9 +9,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from windrow.comm.connect import connect, ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_size
-from windrow.launch.commands.arguments import writing
+from windrow.launch.commands.arguments import check_writable, writing
 
 if TYPE_CHECKING:
     from windrow.comm.links import Links
@@ -40,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it. Collective, unless a network is described: every process that the launcher started calls it."""
+    with ending_all_ranks():
+        check_writable(arguments.out)
     from windrow.launch.known_links import cache_folder, known_links, read_network
 
     if arguments.describe is not None:
@@ -50,7 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
             "one rank has no links: start several, as in mpirun -n 4 windrow network, or describe a network by "
             "--describe FILE"
         )
-    from windrow.comm.connect import connect
     from windrow.comm.hosts import gather_hosts
 
     with connect() as world:

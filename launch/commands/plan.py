@@ -22,6 +22,7 @@ from windrow.launch.commands.arguments import (
     add_recipe,
     add_shortest,
     add_table_bytes,
+    check_writable,
     fit_tables,
     load_log_recipe,
     network_of,
@@ -79,6 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ranks is not None and arguments.ranks < 1:
         raise RecipeError(f"--ranks {arguments.ranks}: expected at least 1")
     refuse_form_alone(arguments)
+    check_writable(arguments.out)
+    check_writable(arguments.picture, "--picture")
     if arguments.auto:
         return _propose(arguments)
     given = [name for name, default in ONLY_AUTO.items() if getattr(arguments, name) != default]

@@ -55,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="go on with a run from its latest intact checkpoint; auto: with that of --run-folder where it has one, "
         "else begin: for a job that may be started again",
     )
-    parser.add_argument("--run-folder", type=Path, metavar="DIR", help="folder for the new run")
+    parser.add_argument(
+        "--run-folder", type=Path, metavar="DIR", help="folder for the new run, or with --resume auto that may be there"
+    )
     parser.add_argument(
         "--trace",
         action="store_true",
@@ -69,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it. Collective: every process that the launcher started calls it, with the same arguments."""
     with ending_all_ranks():
         resume = arguments.resume if arguments.resume in (None, "auto") else Path(arguments.resume)
-        path = _recipe_path(arguments.recipe, resume)
+        going_on = resume if isinstance(resume, Path) else arguments.run_folder if resume == "auto" else None
+        path = _recipe_path(arguments.recipe, going_on)
         read_recipe(path, arguments.overrides)
         from windrow.launch.recipe import load_any_recipe
         from windrow.launch.training import train
@@ -81,11 +84,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _recipe_path(recipe: Path | None, resume: Path | str | None) -> Path:
+def _recipe_path(recipe: Path | None, run_folder: Path | None) -> Path:
     if recipe is not None:
         return recipe
-    if isinstance(resume, Path):
-        return open_run_folder(resume).recipe_file
+    if run_folder is not None:
+        return open_run_folder(run_folder).recipe_file
     raise RecipeError("name a recipe, for example examples/tolokers.toml, or a run to go on with by --resume")
 
 

@@ -183,8 +183,10 @@ def test_compressed_tables_start_from_dense_ones(folder: Path, click_recipe: Mak
     # Files of first values may be gone once there is a checkpoint, and epochs may follow.
     train(begun, run_folder=folder / "run")
     file.unlink()
-    again = click_recipe(folder, tables=tables | {"pretrained": pretrained}, training={"epochs": 2})
-    assert train(again, resume=folder / "run").epochs == 2
+    for epochs in (2, 3):
+        again = click_recipe(folder, tables=tables | {"pretrained": pretrained}, training={"epochs": epochs})
+        with_auto: dict[str, Any] = {"resume": "auto", "run_folder": folder / "run"}
+        assert train(again, **({"resume": folder / "run"} if epochs == 2 else with_auto)).epochs == epochs
     for command in ("predict", "evaluate"):
         assert main([command, str(folder / "run")]) == 0
     # The plan of a run on two ranks is none of the process that exports.

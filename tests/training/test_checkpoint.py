@@ -94,11 +94,11 @@ def test_a_damaged_one_never_pushes_out_those_that_are_intact(tmp_path: Path, ke
 
 
 def test_none_left_is_an_error_with_every_reason(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="without --resume"):
+    with pytest.raises(StoreError, match="begin again there by --resume auto"):
         load_checkpoint(tmp_path)
     only = save(tmp_path, 1)
     only.write_bytes(b"x")
-    with pytest.raises(StoreError, match=f"(?s)no intact checkpoint.*{only.name}"):
+    with pytest.raises(StoreError, match=f"(?s)no intact checkpoint.*without --resume.*{only.name}"):
         load_checkpoint(tmp_path)
     with pytest.raises(StoreError, match="marked as the best"):
         load_checkpoint(tmp_path, "best")

@@ -201,6 +201,11 @@ def test_ranks_without_seeds_send_gradients_in_the_order_of_others():
         part = part_of(make_graph(), world)
         with make_trainer(world, part, make_embedding(part, world), training={"batch_size": 2}) as trainer:
             trainer.train_steps(0, range(2))
+        # Also where a weight of the model has no gradient, so that its sum starts late.
+        trainer.model.register_parameter("unused", nn.Parameter(torch.zeros(2)))
+        task = gnn.NodeTask(part, fanouts=FANOUTS, embedding=make_embedding(part, world))
+        with Trainer(world, trainer.model, task, batch_size=2) as trainer:
+            trainer.train_steps(0, range(2))
 
     Loopback.run(3, body, debug=True)
 

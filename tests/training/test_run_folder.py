@@ -7,7 +7,7 @@ import pytest
 
 from windrow.comm.errors import StoreError
 from windrow.launch.settings import read_toml
-from windrow.training.run_folder import create_run_folder, next_run_folder, open_run_folder
+from windrow.training.run_folder import check_free, create_run_folder, next_run_folder, open_run_folder
 
 
 def test_a_new_folder_holds_recipe_and_environment(tmp_path: Path) -> None:
@@ -20,6 +20,10 @@ def test_a_new_folder_holds_recipe_and_environment(tmp_path: Path) -> None:
 
 
 def test_a_used_folder_is_refused_with_the_cure(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "job.txt").touch()
+    with pytest.raises(StoreError, match=r"already in use\. Name another run folder"):
+        check_free(tmp_path / "other")
     create_run_folder(tmp_path / "a", {})
     with pytest.raises(StoreError, match=r"already in use.*--resume .*name another run folder"):
         create_run_folder(tmp_path / "a", {})

@@ -345,16 +345,27 @@ class Notes(Tracker):
 
 def test_runs_of_other_programs_go_on_with_the_training_and_are_closed(tmp_path: Path) -> None:
     runs: list[dict[str, Any]] = []
-    trainer = make_trainer(Loopback.single(), callbacks=[Notes(runs), Fail(after=2)])
-    with pytest.raises(KilledError):
-        trainer.fit(run_folder=tmp_path / "run")
+    for after in (1, 2):  # The first has no checkpoint yet, so that the second begins anew.
+        trainer = make_trainer(Loopback.single(), callbacks=[Notes(runs), Fail(after=after)])
+        with pytest.raises(KilledError):
+            trainer.fit(run_folder=tmp_path / "run", resume="auto")
     make_trainer(Loopback.single(), callbacks=[Notes(runs)]).fit(run_folder=tmp_path / "run", resume=True)
     make_trainer(Loopback.single(), callbacks=[Notes(runs)]).fit(run_folder=tmp_path / "elsewhere" / "run")
     assert runs == [
-        {"name": "run 0", "epochs": [1, 2], "failed": True},
-        {"name": "run 0", "epochs": [2, 3], "failed": False},
-        {"name": "run 2", "epochs": [1, 2, 3], "failed": False},
+        {"name": "run 0", "epochs": [1], "failed": True},
+        {"name": "run 1", "epochs": [1, 2], "failed": True},
+        {"name": "run 1", "epochs": [2, 3], "failed": False},
+        {"name": "run 3", "epochs": [1, 2, 3], "failed": False},
     ]
+
+
+def test_two_trackers_of_one_kind_keep_two_runs(tmp_path: Path) -> None:
+    one: list[dict[str, Any]] = []
+    other: list[dict[str, Any]] = [{}]
+    for epochs in (2, 3):
+        trainer = make_trainer(Loopback.single(), epochs=epochs, callbacks=[Notes(one), Notes(other)])
+        trainer.fit(run_folder=tmp_path / "run", resume="auto")
+    assert [[run["name"] for run in runs if run] for runs in (one, other)] == [["run 0"] * 2, ["run 1"] * 2]
 
 
 class KilledError(Exception):
@@ -503,7 +514,7 @@ def test_weights_may_be_frozen_and_freed(spmd: Any) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_frozen_weights_are_frozen_in_a_resumed_run(tmp_path: Path) -> None:
+def test_frozen_weights_are_frozen_in_a_resumed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Freeze(Callback):
         def on_epoch(self, trainer: Trainer, record: EpochRecord) -> None:
             trainer.model.own[0].weight.requires_grad_(record.epoch > 1)  # type: ignore[union-attr]
@@ -516,6 +527,7 @@ def test_frozen_weights_are_frozen_in_a_resumed_run(tmp_path: Path) -> None:
         )
     resumed = make_trainer(Loopback.single(), learning_rate=0.1, callbacks=[Freeze()])
     resumed.fit(run_folder=tmp_path / "run", resume=True)
+    assert "weights are frozen, or not, as they were in the checkpoint" in capsys.readouterr().out
     assert torch.equal(weights(resumed), weights(whole))
 
 
@@ -526,6 +538,10 @@ def test_a_run_may_go_on_for_more_epochs_where_rates_do_not_depend_on_them(tmp_p
         trainer = make_trainer(Loopback.single(), epochs=epochs)
         assert trainer.fit(run_folder=tmp_path / "run", resume="auto").epochs == epochs
     assert torch.equal(weights(trainer), weights(whole))
+    # What comes later knows of them.
+    assert "epochs = 3" in (tmp_path / "run" / "recipe.toml").read_text()
+    with pytest.raises(StoreError, match=r"training\.epochs was 3 and is 2"):
+        make_trainer(Loopback.single(), epochs=2).fit(run_folder=tmp_path / "run", resume=True)
     falling = ScheduleOptions(kind="linear")
     make_trainer(Loopback.single(), epochs=2, schedule=falling).fit(run_folder=tmp_path / "falling")
     with pytest.raises(StoreError, match=r"training\.epochs was 2 and is 3"):

@@ -46,7 +46,7 @@ def test_one_rank_has_no_links(monkeypatch):
 
 
 def test_an_output_that_cannot_be_written_is_said(described, tmp_path):
-    with pytest.raises(StoreError, match=r"Choose another --out"):
+    with pytest.raises(StoreError, match=r"choose another --out"):
         network_with("--describe", described, "--out", tmp_path / "no" / "folder.json")
 
 

@@ -92,7 +92,7 @@ def test_what_cannot_be_planned(recipe_file: Path, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="it lacks 1340000 bytes") as caught:
         plan_with(recipe_file, "--ranks", 1, "--set", "plan.rank_memory_bytes=100000")
     assert caught.value.shortfall_bytes == 1340000
-    with pytest.raises(StoreError, match=r"cannot write .*missing.*No such file"):
+    with pytest.raises(StoreError, match=r"there is no folder .*missing: make it"):
         plan_with(recipe_file, "--ranks", 2, "--out", tmp_path / "missing" / "plan.toml")
     with pytest.raises(StoreError, match=r"no prepared log: run `windrow prepare`"):
         plan_with(recipe_file, "--ranks", 2, "--set", "store=elsewhere")

@@ -96,8 +96,11 @@ def test_wrong_use_is_refused(capsys: pytest.CaptureFixture[str], arguments: lis
 def test_a_job_that_may_be_started_again(tmp_path: Path, calls: list[Any]) -> None:
     write_toml(tmp_path / "r.toml", RECIPE)
     assert main(["train", str(tmp_path / "r.toml"), "--run-folder", "runs/x", "--resume", "auto"]) == 0
-    [(_, resume, run_folder)] = calls
-    assert (resume, run_folder) == ("auto", Path("runs/x"))
+    create_run_folder(tmp_path / "run", RECIPE | {"model": {"hidden": 9}})
+    assert main(["train", "--run-folder", str(tmp_path / "run"), "--resume", "auto"]) == 0
+    [(_, *first), (recipe, *second)] = calls
+    assert (first, second) == (["auto", Path("runs/x")], ["auto", tmp_path / "run"])
+    assert recipe.model.hidden == 9
 
 
 def test_summary() -> None:
