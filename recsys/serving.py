@@ -144,7 +144,7 @@ def export(
         write_safetensors(
             path / TABLES,
             layout,
-            lambda name: [_quantised(tables[name][0].stored_table(name), bits_of[name])],
+            lambda name: [_quantised(tables[name][0].stored_table(name).cpu(), bits_of[name])],
             metadata={"format": "pt"},
         )
         parts = {part.key: part.tensor for _, form in forms for part in form.state(replicated=True) if part.is_value}
@@ -180,7 +180,6 @@ def _layout(bits: int, rows: int, dim: int) -> tuple[torch.dtype, tuple[int, int
 
 def _quantised(table: Tensor, bits: int) -> Tensor:
     """Values [rows, dim] float32 as their file has them."""
-    table = table.cpu()
     if bits == 32:
         return table
     pack = torch.ops.quantized.embedding_bag_byte_prepack
@@ -398,19 +397,16 @@ class _Compressed(NamedTuple):
 def _described(options: TableOptions, folder: Path) -> dict[str, Any]:
     """What a table's form is made by; codes are copied into the folder."""
     found = {key: value for key, value in asdict(options).items() if key not in ("per_table", "pretrained")}
-    if options.code_file:
-        name = f"codes-{len(list(folder.glob('codes-*')))}.npy"
-        found["code_file"] = shutil.copyfile(options.code_file, folder / name).name
+    if file := options.code_file:
+        found["code_file"] = shutil.copyfile(file, folder / f"codes-{len(list(folder.glob('codes-*')))}.npy").name
     return found
 
 
 def _form(
     described: Mapping[str, Any], tables: Mapping[tuple[int, int], _Tables], parts: Mapping[str, Tensor], folder: Path
 ) -> _Compressed:
-    options = []
-    for of_table in described["options"]:
-        codes = of_table["code_file"]
-        options.append(TableOptions(**{**of_table, "code_file": codes and folder / codes}))
+    files = ((of_table, of_table["code_file"]) for of_table in described["options"])
+    options = [TableOptions(**of_table | {"code_file": file and folder / file}) for of_table, file in files]
     form = make_form([whole_table(*table) for table in described["tables"]], options)
     for part in form.state(replicated=True):
         if part.is_value:
