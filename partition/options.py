@@ -85,8 +85,7 @@ def _limits() -> Iterator[tuple[Path, Path]]:
 
     Of version 2, and of version 1, which has a folder for memory.
     """
-    yield CONTROL_GROUPS / "memory.max", CONTROL_GROUPS / "memory.current"
-    lines = OWN_GROUPS.read_text(encoding="utf-8").splitlines() if OWN_GROUPS.is_file() else []
+    lines = OWN_GROUPS.read_text(encoding="utf-8").splitlines() if OWN_GROUPS.is_file() else ["0::/"]
     for _, controllers, path in (line.split(":", 2) for line in lines):
         root, names = CONTROL_GROUPS, ("max", "current")
         if controllers:
