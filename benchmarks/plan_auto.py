@@ -21,12 +21,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from typing import Any
 
 from benchmarks.harness.power_law import power_law_communities
 from benchmarks.harness.program import Program, run_benchmark
-from benchmarks.harness.result import Aim, Comparison, Findings, Measurement, Table
+from benchmarks.harness.result import Aim, Comparison, Findings, Measurement, Table, ratio
 from windrow.comm.connect import connect
 from windrow.comm.hosts import gather_hosts
 from windrow.comm.links import Links, links_from_json, links_to_json
@@ -160,44 +160,46 @@ def measure(program: Program) -> Findings:
             found = program.on_ranks(HOSTS, task, rate=rate, environment=kept, deadline_s=3600)
             job = f"{data}_{rate}"
             larger = f"cache.memory_gib = {2 * recipe.cache.memory_gib}" if isinstance(recipe, Recipe) else ""
-            conclude_job(job, proposal, found, larger, figures, aims)
-            times = {what: one["sample_s"] for what, one in found.items() if not isinstance(one, str)}
-            variants = {what: Measurement(seconds=tuple(seconds)) for what, seconds in times.items()}
-            comparisons[job] = Comparison(baseline=PROPOSED, variants=variants, per="sample")
+            comparisons[job] = times_of(found)
+            conclude_job(job, proposal, comparisons[job], larger, figures, aims)
             tables[f"{job}: proposed {dict(proposal.changes)}"] = table_of(found)
     return Findings(figures=figures, aims=aims, comparisons=comparisons, tables=tables)
 
 
-def times_as_fast(found: Mapping[str, Any], one: str, other: str, rounds: slice = slice(None)) -> float:
-    """Median over the rounds, or some, of how many times as fast one recipe is as another."""
-    pairs = zip(found[one]["sample_s"][rounds], found[other]["sample_s"][rounds], strict=True)
-    return float(median(of_other / of_one for of_one, of_other in pairs))
+def times_of(found: Mapping[str, Any]) -> Comparison:
+    """Of the recipes that were not refused."""
+    times = {what: one["sample_s"] for what, one in found.items() if not isinstance(one, str)}
+    variants = {what: Measurement(seconds=tuple(seconds)) for what, seconds in times.items()}
+    return Comparison(baseline=PROPOSED, variants=variants, per="sample")
 
 
-def fastest_neighbour(found: Mapping[str, Any], near: Sequence[str]) -> float:
+def fastest_neighbour(times: Comparison, near: Sequence[str]) -> float:
     """How many times as fast as the proposal the fastest is: chosen by half of the rounds, measured in the others."""
-    middle = len(found[PROPOSED]["sample_s"]) // 2
+
+    def as_fast(name: str, rounds: slice) -> float:
+        return ratio(times.variants[name].seconds[rounds], times.variants[PROPOSED].seconds[rounds]).median
+
+    middle = len(times.variants[PROPOSED].seconds) // 2
     halves = (slice(0, middle), slice(middle, None))
     ratios = []
     for chosen_by, measured_in in (halves, halves[::-1]):
-        fastest = max(near, key=lambda name: times_as_fast(found, name, PROPOSED, chosen_by))
-        ratios.append(times_as_fast(found, fastest, PROPOSED, measured_in))
+        fastest = max(near, key=lambda name: as_fast(name, chosen_by))
+        ratios.append(as_fast(fastest, measured_in))
     return mean(ratios)
 
 
 def conclude_job(
-    job: str, proposal: AutoPlan, found: Mapping[str, Any], larger: str, figures: dict[str, float], aims: dict[str, Aim]
+    job: str, proposal: AutoPlan, times: Comparison, larger: str, figures: dict[str, float], aims: dict[str, Aim]
 ) -> None:
     """The proposal beside its fastest neighbour, but for one with a larger cache, and the recipe that it began with."""
-    others = {PROPOSED, AGAIN, FIRST, larger}
-    near = [name for name, one in found.items() if name not in others and not isinstance(one, str)]
+    near = [name for name in times.variants if name not in {PROPOSED, AGAIN, FIRST, larger}]
     before = proposal.before
     assert before is not None
-    fastest = fastest_neighbour(found, near)
+    fastest = fastest_neighbour(times, near)
     figures |= {
         f"{job}_fastest_neighbour_over_proposed_ratio": fastest,
-        f"{job}_same_again_over_proposed_ratio": times_as_fast(found, AGAIN, PROPOSED),
-        f"{job}_proposed_over_first_ratio": times_as_fast(found, PROPOSED, FIRST),
+        f"{job}_same_again_over_proposed_ratio": times.ratio(AGAIN).median,
+        f"{job}_proposed_over_first_ratio": times.ratio(PROPOSED, FIRST).median,
         f"{job}_predicted_over_first_ratio": before.seconds / proposal.after.seconds,
     }
     aims[job] = Aim(f"no neighbour more than {MOST_SLOWER:g} times as fast as what is proposed", fastest <= MOST_SLOWER)
