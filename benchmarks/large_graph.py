@@ -235,7 +235,7 @@ def partition(task: Mapping[str, Any], watch: MemoryWatch) -> dict[str, Any]:
         graph=GraphOptions(path=str(folder / "edges.parquet"), edge_list=columns),
         partition=PartitionOptions(num_parts=SCALES[task["part"]].ranks, method="fennel", order="original"),
     )
-    with connect("mpi", deadline_s=DEADLINE_S) as world:
+    with connect("mpi", deadline_s=DEADLINE_S, keep_memory=False) as world:  # as `windrow partition` does
         with stages.stage("partition"):
             quality = partition_to_store_on_ranks(job, world)
         ranks = world.gather_object(

@@ -91,7 +91,8 @@ def partition_to_store_on_ranks(
         DataError: the graph breaks a law, or has fewer training vertices than parts.
 
     Memory: see `windrow.gnn.graph_piece.read_piece`, and then, on each rank, 8 bytes for each vertex of the graph, 12
-    where it has 2**31 of them, beside the own lists and rows.
+    where it has 2**31 of them, beside the own lists and rows. It is that where `connect(keep_memory=False)` opened the
+    world; else what is freed on the way stays too.
     """
     check_job_on_ranks(job, overwrite=overwrite)
     progress, start = progress or Progress(), time.perf_counter()

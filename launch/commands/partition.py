@@ -63,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
         from windrow.training.terminal import make_progress
 
         check_job_on_ranks(job, overwrite=arguments.overwrite)
-    with connect(deadline_s=LONG_DEADLINE_S) as world, make_progress(rank=world.rank) as progress:
+    # Nothing that is freed comes again in the same size, and arrays that grow in place need mappings of their own.
+    with connect(deadline_s=LONG_DEADLINE_S, keep_memory=False) as world, make_progress(rank=world.rank) as progress:
         partition_to_store_on_ranks(job, world, overwrite=arguments.overwrite, progress=progress)
     return 0
 

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.perf_counter()
     is_alone = launched_size() == 1
     with (
-        nullcontext() if is_alone else connect(deadline_s=LONG_DEADLINE_S) as world,
+        nullcontext() if is_alone else connect(deadline_s=LONG_DEADLINE_S, keep_memory=False) as world,
         make_progress(rank=0 if world is None else world.rank) as progress,
     ):
         store = prepare_log(

@@ -13,6 +13,23 @@ from windrow.training import journal
 from windrow.training.journal import EpochRecord
 from windrow.training.run_folder import create_run_folder, write_json
 
+MAIN_AND_FREE = """
+import resource
+import sys
+from pathlib import Path
+import numpy as np
+from windrow.launch.cli import main
+
+status, statistics = main(sys.argv[1:]), Path("/proc/self/statm")
+if status == 0 and statistics.exists():
+    pages_held = lambda: int(statistics.read_text().split()[1])
+    large = np.ones(64 << 20, np.uint8)
+    before = pages_held()
+    del large
+    if pages_held() > before - (32 << 20) // resource.getpagesize():
+        sys.exit("freed memory does not go back to the system")
+sys.exit(status)
+"""
 STAGES = {"graph": ("sample", "fetch", "forward", "backward", "evaluate"), "log": tuple("abcdefghij")}
 
 
@@ -21,6 +38,12 @@ def few_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Drawing takes longer than these runs, so one run with it is enough."""
     if request.node.name != "test_a_run_leaves_everything_behind":
         monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
+
+
+@pytest.fixture
+def windrow_that_frees() -> list[str]:
+    """What to start Python with for the command line, which fails where large memory that it frees stays with it."""
+    return ["-P", "-c", MAIN_AND_FREE]
 
 
 @pytest.fixture
