@@ -38,7 +38,6 @@ __all__ = [
     "Wire",
     "WireOptions",
     "make_codec",
-    "number_bytes",
 ]
 
 StorageName = Literal["fp32", "fp16", "bf16"]
@@ -58,14 +57,6 @@ SHORTER: dict[str, torch.dtype | None] = {"fp32": None, "fp16": torch.float16, "
 
 ROWS_CHECKED_AT_ONCE = 1 << 16
 """`Codec.check` copies this many rows at a time, so that it never needs a second copy of the matrix."""
-
-
-def number_bytes(name: CodecName) -> float:
-    """Bytes of a float32 number on the wire under a codec, without what is sent once a row."""
-    if name in FEW_BITS:
-        return FEW_BITS[name] / 8
-    shorter = SHORTER[name]
-    return float(torch.float32.itemsize if shorter is None else shorter.itemsize)
 
 
 class Codec:
@@ -215,9 +206,10 @@ class WireOptions:
     so that their expectation stays."""
 
     sums: SumsName = "fp32"
-    """Of the gradients that are summed over all ranks, those of the dense part: each rank adds up a piece in float32,
-    and the sum travels once more. Sums of a host are rounded too where `topology` makes some. fp8 (e4m3), for flat
-    sums only, has a scale for 256 numbers, and what rounding leaves out of a step each rank adds to the next one."""
+    """Of the gradients that are summed over all ranks, those of the dense part and of replicated tables: each rank adds
+    up a piece in float32, and the sum travels once more. Sums of a host are rounded too where `topology` makes some.
+    fp8 (e4m3), for flat sums only, has a scale for 256 numbers, and what rounding leaves out of a step each rank adds
+    to the next one."""
 
     topology: Topology = "flat"
     """Way of those sums: flat, as the communication library sums over all ranks; hierarchical, within each host first,

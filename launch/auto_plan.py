@@ -237,9 +237,8 @@ class _Job:
         if self.links is None or self.ranks == 1:
             return []
         width = round(np.mean([spec.dim for spec in costs.specs.values()]))
-        vector_bytes = [costs.traffic_of_rank(pieces).vectors for pieces in costs.owned(plan)]
         # Each owner sends every rank as much.
-        numbers = np.array(vector_bytes) / costs.workload.vector_bytes
+        numbers = np.array([sum(map(costs.numbers, pieces)) for pieces in costs.owned(plan)])
         rows = np.repeat(numbers[:, None] / width, costs.world_size, axis=1)
         of_group = self.links.of_first(costs.world_size)
         found = row_savings("vectors", of_group, rows, width) + row_savings("gradients", of_group, rows.T, width)

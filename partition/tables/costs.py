@@ -17,15 +17,16 @@ Exchanges are those of ``comm.links``: what leaves and enters a rank takes its t
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from windrow.comm.errors import PlanError
-from windrow.comm.link_model import predict_all_reduce
-from windrow.comm.wire import WireOptions, number_bytes
+from windrow.comm.wire import WireOptions, make_codec
+from windrow.comm.wire_savings import predict_sum
 from windrow.partition.tables.access import (
     asked,
     copied_octaves,
@@ -70,10 +71,8 @@ class Workload:
     """Samples of each rank."""
     links: "Links | None" = None
     """Between the ranks; None: next to nothing travels for free."""
-    vector_bytes: float = 4.0
-    """Of each number of a pooled vector on the wire."""
-    gradient_bytes: float = 4.0
-    """Of each number of its gradient."""
+    wire: WireOptions = field(default_factory=WireOptions)
+    """Number formats of vectors, their gradients, and sums of those of replicated tables."""
     id_bytes: float = 4.0
     """Of an id on the wire; a length takes as many."""
     learns: bool = True
@@ -86,13 +85,7 @@ class Workload:
         batch_size: int, world_size: int, wire: WireOptions, links: "Links | None", *, ranks_per_core: float = 1.0
     ) -> "Workload":
         """Of training with so many samples in a step of all ranks, and these number formats."""
-        return Workload(
-            batch_size=-(-batch_size // world_size),
-            links=links,
-            vector_bytes=number_bytes(wire.vectors),
-            gradient_bytes=number_bytes(wire.gradients),
-            ranks_per_core=ranks_per_core,
-        )
+        return Workload(batch_size=-(-batch_size // world_size), links=links, wire=wire, ranks_per_core=ranks_per_core)
 
     def of_group(self, size: int) -> "Workload":
         """That of the first so many ranks among themselves."""
@@ -202,6 +195,7 @@ class TableCosts:
                 "published design knows that alone: leave plan.cost_model out, or train one of the design corrected"
             )
         self._links, self._groups = workload.links, replica_groups
+        self._codecs = make_codec(workload.wire.vectors), make_codec(workload.wire.gradients)
         # Compiled loops are loaded with the first costs.
         from windrow.partition.tables.cost_kernels import exchanges, in_turn, network_of
 
@@ -256,15 +250,20 @@ class TableCosts:
         if key not in self._traffic:
             spec, workload = self.specs[piece.table], self.workload
             ids, vectors = asked(spec, piece.rows, workload.batch_size, copied=piece.copied)
-            numbers = vectors * piece.num_columns
+            of_vector, of_gradient = (
+                codec.wire_row_bytes((piece.num_columns,), torch.float32) for codec in self._codecs
+            )
             # A list of exactly one id has no length on the wire.
             lengths = 0.0 if spec.index_dedup or spec.lookups_per_sample == spec.vectors_per_sample else vectors
             self._traffic[key] = Traffic(
-                workload.id_bytes * (ids + lengths),
-                workload.vector_bytes * numbers,
-                workload.gradient_bytes * numbers * workload.learns,
+                workload.id_bytes * (ids + lengths), vectors * of_vector, vectors * of_gradient * workload.learns
             )
         return self._traffic[key]
+
+    def numbers(self, piece: Piece) -> float:
+        """Of the vectors that each rank gets from the owner of a piece."""
+        of_vector = self._codecs[0].wire_row_bytes((piece.num_columns,), torch.float32)
+        return self.traffic(piece).vectors / of_vector * piece.num_columns
 
     def traffic_of_rank(self, pieces: Iterable[Piece]) -> Traffic:
         """Of all pieces of a rank: ids of neighbouring columns travel once."""
@@ -292,7 +291,7 @@ class TableCosts:
         """Seconds of a piece's vectors at home, on each rank."""
         if self.world_size == 1:
             return 0.0
-        numbers = self.traffic(piece).vectors / self.workload.vector_bytes
+        numbers = self.numbers(piece)
         seconds = LANDING_SECONDS_PER_BYTE * FLOAT32_BYTES * numbers
         if piece.copied or piece.rows != (0, self.specs[piece.table].rows):
             seconds += LANDING_SECONDS_PER_ROW * numbers / piece.num_columns
@@ -304,8 +303,10 @@ class TableCosts:
         return sum(self.landing(Piece(spec.name, (0, spec.rows), (0, spec.dim))) for spec in specs)
 
     def _summing(self, num_bytes: float) -> float:
-        """Seconds of dense gradients of so many bytes."""
-        wire = predict_all_reduce(self._links, num_bytes) if self._links is not None else 0.0
+        """Seconds of dense gradients of so many bytes in memory."""
+        numbers, wire = int(num_bytes) // FLOAT32_BYTES, 0.0
+        if self._links is not None:
+            wire = predict_sum(self._links, numbers, self.workload.wire.sums)
         return wire + DENSE_SECONDS_PER_BYTE * num_bytes * self.workload.ranks_per_core
 
     def between_groups(self, pieces: Sequence[Iterable[Piece]]) -> float:

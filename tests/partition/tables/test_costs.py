@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from windrow.comm.errors import PlanError
 from windrow.comm.link_model import predict_all_reduce
 from windrow.comm.links import CollectiveCost, Links, NetworkDescription, described_links
+from windrow.comm.wire import WireOptions
 from windrow.partition.tables import Plan, Replica, Shard, TableSpec, rank_bytes
 from windrow.partition.tables.cost_model import ComputeModel, Piece, piece_features, roof_terms
 from windrow.partition.tables.costs import (
@@ -149,7 +150,7 @@ def test_an_exchange_is_what_its_formulas_say(data: st.DataObject) -> None:
 
 
 def test_a_plan_by_hand(hand_made: ComputeModel) -> None:
-    workload = Workload(batch_size=100, links=network(2), vector_bytes=2.0, id_bytes=4.0)
+    workload = Workload(batch_size=100, links=network(2), wire=WireOptions(vectors="fp16"), id_bytes=4.0)
     costs = TableCosts(SPECS, 2, workload, hand_made)
     plan = Plan((Shard("a", 0, (0, 1000), (0, 8)), Shard("a", 1, (0, 1000), (8, 16))), (Replica("b", (0, 500)),))
     found = costs.of_plan(plan)
@@ -174,6 +175,19 @@ def test_a_plan_by_hand(hand_made: ComputeModel) -> None:
     parts = (found.ids, found.compute, found.backward, found.forward)
     assert found.total == pytest.approx(sum(float(part[0]) for part in parts) + found.landing + found.sums)
     assert costs.least_possible() < found.total
+
+
+def test_few_bits_have_a_scale_for_each_vector_and_blocks_of_a_sum(hand_made: ComputeModel) -> None:
+    wire = WireOptions(vectors="int8", gradients="int4", sums="fp8")
+    costs = TableCosts(SPECS, 2, Workload(batch_size=100, links=network(2), wire=wire), hand_made)
+    whole, half = (costs.traffic(Piece("a", (0, 1000), (0, columns))) for columns in (16, 8))
+    assert (whole.vectors, whole.gradients) == (100 * (16 + 4), 100 * (8 + 4))
+    assert (half.vectors, half.gradients) == (100 * (8 + 4), 100 * (4 + 4))
+    # A number of 8 bits, and 4 bytes for 256 of them, to the other rank and back.
+    travels = (4000 + 4 * 16) / 2
+    plan = Plan((Shard("a", 0, (0, 1000), (0, 16)),), (Replica("b", (0, 500)),))
+    summed = costs.of_plan(plan).sums - DENSE_SECONDS_PER_BYTE * 4 * 4000
+    assert summed == pytest.approx(2 * (GAMMA + travels * THETA), rel=0.01)
 
 
 def test_of_a_compressed_table_what_is_stored_is_summed(hand_made: ComputeModel) -> None:
@@ -251,7 +265,8 @@ def test_a_described_network() -> None:
 
 
 def test_vectors_of_tables_that_are_cut_by_rows_take_longer_to_land(hand_made: ComputeModel) -> None:
-    costs = TableCosts(SPECS, 2, Workload(batch_size=100, links=network(2), vector_bytes=2.0), hand_made)
+    workload = Workload(batch_size=100, links=network(2), wire=WireOptions(vectors="fp16"))
+    costs = TableCosts(SPECS, 2, workload, hand_made)
     whole, half = Piece("a", (0, 1000), (0, 16)), Piece("a", (0, 500), (0, 16))
     assert costs.landing(whole) == pytest.approx(LANDING_SECONDS_PER_BYTE * 2 * 4 * 100 * 16)
     filled = 100 * (1 - 0.5**3)
