@@ -85,10 +85,7 @@ class _HierarchicalWorld(Subgroup):
         if links is None:
             return False
         if key not in self._sums_directly:
-            if encoded:
-                direct = predict_all_reduce_by_exchange(links, num_bytes, [[rank] for rank in range(self.size)])
-            else:
-                direct = predict_all_reduce(links, num_bytes)
+            direct = predict_all_reduce(links, num_bytes, encoded=encoded)
             in_steps = predict_all_reduce_by_exchange(links, num_bytes, self._groups)
             self._sums_directly[key] = in_steps > WORTHWHILE * direct
         return self._sums_directly[key]

@@ -90,12 +90,14 @@ def predict_all_to_all(links: Links, num_bytes: ArrayLike) -> float:
     return max(factor * _largest_latency(links, sent) + wire, float(alone[sent > 0].max()))
 
 
-def predict_all_reduce(links: Links, num_bytes: float) -> float:
-    """Seconds of an all-reduce.
+def predict_all_reduce(links: Links, num_bytes: float, *, encoded: bool = False) -> float:
+    """Seconds of an all-reduce of so many bytes on the wire.
 
     What `Links.all_reduce` says where it was measured. Else by halving and doubling, as `all_reduce_rounds` lists its
     messages: for each round the largest latency, `wire_seconds`, and the additions. On a uniform network, for n a power
     of two and more than 2 KiB: ``2 log2(n) gamma + 2 (n - 1)/n m theta + (n - 1)/n m add``.
+
+    What a codec has encoded no library adds up: all ranks exchange pieces (`windrow.comm.reduction`).
 
     It is 0 on one rank and for an empty vector.
 
@@ -106,6 +108,8 @@ def predict_all_reduce(links: Links, num_bytes: float) -> float:
         raise ValueError(f"num_bytes = {num_bytes}: expected a length that is not negative")
     if num_bytes == 0 or links.size == 1:
         return 0.0
+    if encoded:
+        return predict_all_reduce_by_exchange(links, num_bytes, [[rank] for rank in range(links.size)])
     if links.all_reduce is not None:
         return float(links.all_reduce[num_bytes > SHORT_ALL_REDUCE_BYTES].seconds(num_bytes))
     return sum(

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from windrow.comm.link_model import predict_all_reduce, predict_all_reduce_by_exchange, predict_all_to_all
+from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.links import Links
 from windrow.comm.wire import Codec, CodecName, SumsName, WireOptions, make_codec
 
@@ -89,16 +89,14 @@ def row_savings(
 def predict_sum(links: Links, numbers: int, form: SumsName) -> float:
     """Seconds until all ranks have the sum of vectors of so many float32, which travel in a format."""
     codec = WireOptions(sums=form).sums_codec()
-    if codec is None or numbers == 0 or links.size == 1:
-        return predict_all_reduce(links, 4 * numbers)
-    alone = [[rank] for rank in range(links.size)]
-    return predict_all_reduce_by_exchange(links, codec.wire_row_bytes((numbers,), torch.float32), alone)
+    num_bytes = (codec or Codec()).wire_row_bytes((numbers,), torch.float32)
+    return predict_all_reduce(links, num_bytes, encoded=codec is not None)
 
 
 def sum_savings(links: Links, numbers: int) -> list[FormatSaving]:
     """Of a vector of so many float32 that all ranks sum, which as fp32 goes by the library's own all-reduce."""
     size = links.size
-    exact, found = predict_sum(links, numbers, "fp32"), list[FormatSaving]()
+    exact, found = predict_all_reduce(links, 4 * numbers), list[FormatSaving]()
     for form in _shorter(SumsName):
         codec = WireOptions(sums=form).sums_codec()
         assert codec is not None
@@ -111,7 +109,7 @@ def sum_savings(links: Links, numbers: int) -> list[FormatSaving]:
                 form=form,
                 wire_bytes=travels * num_bytes,
                 saved_bytes=travels * (4 * numbers - num_bytes),
-                saved_s=exact - predict_sum(links, numbers, form),
+                saved_s=exact - predict_all_reduce(links, num_bytes, encoded=True),
                 # Every number is encoded once by each rank, and decoded about twice.
                 codec_s=cost * 4 * numbers * 1.5,
             )

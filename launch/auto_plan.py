@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from windrow.comm.errors import PlanError, StoreError
-from windrow.comm.link_model import predict_all_reduce
 from windrow.comm.wire import WireOptions
-from windrow.comm.wire_savings import FormatSaving, row_savings, sum_savings
+from windrow.comm.wire_savings import FormatSaving, predict_sum, row_savings, sum_savings
 from windrow.launch.recipe import Recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.sweep import PLANNERS, changed, shorter_formats
@@ -250,11 +249,8 @@ class _Job:
         cost = planned.costs.of_plan(planned.plan)
         seconds = cost.total + GROUP_S * recipe.plan.ranks_per_core * len(recipe.deduplication.looked_up_groups())
         if self.links is not None and self.ranks > 1:
-            seconds += predict_all_reduce(self.links, 4 * self._dense_numbers)
-        for one in savings:
-            if getattr(recipe.wire, one.setting) == one.form:
-                # Shorter vectors and gradients are in the plan's costs.
-                seconds += one.codec_s - one.saved_s * (one.setting == "sums")
+            seconds += predict_sum(self.links, self._dense_numbers, recipe.wire.sums)
+        seconds += sum(one.codec_s for one in savings if getattr(recipe.wire, one.setting) == one.form)
         return Step(seconds=seconds, memory_bytes=float(cost.memory.max()))
 
 

@@ -1,6 +1,7 @@
 """Fixtures: data small enough to train on in no time, made-up run folders."""
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -30,6 +31,7 @@ if status == 0 and statistics.exists():
         sys.exit("freed memory does not go back to the system")
 sys.exit(status)
 """
+
 STAGES = {"graph": ("sample", "fetch", "forward", "backward", "evaluate"), "log": tuple("abcdefghij")}
 
 
@@ -42,8 +44,8 @@ def few_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def windrow_that_frees() -> list[str]:
-    """What to start Python with for the command line, which fails where large memory that it frees stays with it."""
-    return ["-P", "-c", MAIN_AND_FREE]
+    """The command ``windrow``, which fails where large memory that it frees stays with it."""
+    return [sys.executable, "-P", "-c", MAIN_AND_FREE]
 
 
 @pytest.fixture

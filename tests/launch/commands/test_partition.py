@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,7 @@ def test_several_ranks_split_an_edge_list(tmp_path: Path, windrow_that_frees: li
     np.savetxt(tmp_path / "edges.csv", np.stack([ring, (ring + 1) % 400], 1), "%d", ",", header="from,to", comments="")
     (command,) = re.findall(r"mpirun .*partition.*", (REPOSITORY / "docs" / "partitioning.md").read_text())
     launcher, words = command.split(" windrow ")
-    arguments = [*launcher.split(), sys.executable, *windrow_that_frees, *words.split()]
+    arguments = [*launcher.split(), *windrow_that_frees, *words.split()]
     done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert "edge cut" in done.stdout

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,7 @@ def test_a_log_becomes_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_ranks_share_out_the_files(tmp_path: Path, windrow_that_frees: list[str]) -> None:
     recipe = write_recipe(tmp_path, "label,word\n0,a\n1,b\n0,\n")
     (tmp_path / "more.csv").write_text("label,word\n0,b\n1,c\n")
-    command = ["mpirun", "-n", "2", sys.executable, *windrow_that_frees, "prepare", str(recipe)]
+    command = ["mpirun", "-n", "2", *windrow_that_frees, "prepare", str(recipe)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("prepared in") == 1
