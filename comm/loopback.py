@@ -7,7 +7,7 @@ All ranks share the interpreter: this world is for correctness, not for speed.
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeAlias, TypeVar
@@ -24,6 +24,9 @@ __all__ = ["Loopback"]
 
 T = TypeVar("T")
 
+LONGEST_SLEEP_S = 0.05
+"""That a rank sleeps where nothing changes: how exactly it keeps to its deadline."""
+
 _Key: TypeAlias = tuple[int, int, int, int, int]
 """Which message: duplicate of the world, sender, receiver, channel, and its number among those of these four."""
 
@@ -33,29 +36,42 @@ class _Hub:
     """What the ranks share: messages on their way, and who has failed or finished."""
 
     size: int
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Whoever holds it may read and change what follows."""
+    changed: list[threading.Condition] = field(init=False)
+    """One for each rank, told when messages for it have come, or a rank is gone. Others would wake up for nothing."""
     mailbox: dict[_Key, tuple[Tensor, torch.cuda.Event | None]] = field(default_factory=dict)
     """Each message, and where it is on a GPU when it is written, since its receiver reads it on another stream."""
     failed: dict[int, BaseException] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self.changed = [threading.Condition(self.lock) for _ in range(self.size)]
+
     @contextmanager
-    def change(self) -> Iterator[None]:
-        """Let those that wait look again afterwards."""
-        with self.changed:
+    def change(self, ranks: Iterable[int]) -> Iterator[None]:
+        """Let those of these ranks that wait look again afterwards."""
+        with self.lock:
             yield
-            self.changed.notify_all()
+            for rank in ranks:
+                self.changed[rank].notify_all()
 
 
 class _Receive(Request):
-    """Waits for one message from each of some peers, then copies them to where they are wanted."""
+    """Waits for one message from each of some peers, then copies them to where they are wanted.
 
-    def __init__(self, hub: _Hub, wanted: dict[int, tuple[_Key, Tensor]]) -> None:
+    Whoever waits sleeps until something has changed: ranks that poll would take the interpreter from those that compute.
+    """
+
+    polls = False
+
+    def __init__(self, hub: _Hub, rank: int, wanted: dict[int, tuple[_Key, Tensor]]) -> None:
         self._hub = hub
+        self._rank = rank
         self._wanted = wanted
 
     def test(self) -> bool:
-        with self._hub.changed:
+        with self._hub.lock:
             late = self.late_peers()
             if late:
                 self._raise_if_gone(late)
@@ -73,9 +89,10 @@ class _Receive(Request):
         return [peer for peer, (key, _) in self._wanted.items() if key not in self._hub.mailbox]
 
     def block(self, seconds: float) -> None:
-        with self._hub.changed:
+        del seconds
+        with self._hub.lock:
             if self.late_peers():
-                self._hub.changed.wait(seconds)
+                self._hub.changed[self._rank].wait(LONGEST_SLEEP_S)
 
     def _raise_if_gone(self, late: Sequence[int]) -> None:
         for peer in late:
@@ -123,10 +140,10 @@ class Loopback(World):
                 # what another would send after it.
                 with torch.autograd.set_multithreading_enabled(False):
                     results[rank] = body(world)
-                with hub.change():
+                with hub.change(range(size)):
                     hub.finished.add(rank)
             except BaseException as error:  # noqa: BLE001  # it is raised again below, in the caller's thread
-                with hub.change():
+                with hub.change(range(size)):
                     hub.failed[rank] = error
             finally:
                 world.close()
@@ -151,14 +168,14 @@ class Loopback(World):
         del gives_way  # A message has arrived when it is posted.
         channels = channels or [0] * self.size
         pairs = [(p, channels[p]) for p in range(self.size) if p != self.rank]
-        with self._hub.change():
+        with self._hub.change(peer for peer, _ in pairs if sends[peer].numel()):
             for peer, channel in pairs:
                 if sends[peer].numel():
                     message = sends[peer].clone()
                     written = torch.cuda.current_stream(message.device).record_event() if message.is_cuda else None
                     self._hub.mailbox[self._next(self.rank, peer, channel)] = message, written
         wanted = {p: (self._next(p, self.rank, channel), receives[p]) for p, channel in pairs if receives[p].numel()}
-        return _Receive(self._hub, wanted)
+        return _Receive(self._hub, self.rank, wanted)
 
     def _duplicate(self) -> "Loopback":
         made = Loopback(self._hub, self.rank, deadline_s=self.deadline_s, debug=self.debug)

@@ -21,8 +21,10 @@ from windrow.comm.random import hash_ids
 from windrow.comm.world import World
 from windrow.gnn.synthetic import community_graph
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
+from windrow.training import journal
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+WRITE_PLOT = journal.write_plot
 
 # The first example of a test may compile a loop, and a shared machine may be slow. Besides, for a longer search:
 # pytest --hypothesis-profile=thorough
@@ -78,6 +80,20 @@ def global_generators_stay_untouched() -> Iterator[None]:
     before = torch.random.get_rng_state()
     yield
     assert torch.equal(before, torch.random.get_rng_state()), "something drew from torch's global generator"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def undrawn_runs() -> Iterator[None]:
+    """Drawing its curves takes longer than a run here; `drawn_runs` brings them back."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal, "write_plot", lambda *_, **__: None)
+        yield
+
+
+@pytest.fixture
+def drawn_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of this test draw their curves, as they do for users."""
+    monkeypatch.setattr(journal, "write_plot", WRITE_PLOT)
 
 
 WORLDS = ("loopback", 1), ("loopback", 2), ("loopback", 4), ("mpi", 2), ("mpi", 4)

@@ -223,7 +223,7 @@ def test_older_rows_reach_layers_that_look_at_each_source(spmd):
 
 def test_sampled_sums_are_right_in_expectation():
     """Of rows and of gradients, over epochs; so are all entries, each of which has other sources."""
-    epochs = 400
+    epochs = 120
 
     def body(world):
         options = FullGraphOptions(keep_first=False, partial_sums=False, method="boundary_sampling", boundary_share=0.4)

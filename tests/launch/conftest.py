@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from windrow.training import journal
 from windrow.training.journal import EpochRecord
 from windrow.training.run_folder import create_run_folder, write_json
 
@@ -33,13 +32,6 @@ sys.exit(status)
 """
 
 STAGES = {"graph": ("sample", "fetch", "forward", "backward", "evaluate"), "log": tuple("abcdefghij")}
-
-
-@pytest.fixture(autouse=True)
-def few_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than these runs, so one run with it is enough."""
-    if request.node.name != "test_a_run_leaves_everything_behind":
-        monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
 
 
 @pytest.fixture

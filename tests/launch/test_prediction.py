@@ -41,7 +41,6 @@ from windrow.partition import atomic_writes
 from windrow.partition.book import PartitionBook
 from windrow.partition.options import PartitionOptions
 from windrow.recsys.log.prepare import prepare_log
-from windrow.training import journal
 from windrow.training.checkpoint import load_checkpoint
 from windrow.training.journal import read_records
 from windrow.training.run_folder import open_run_folder
@@ -86,9 +85,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a store and a finished run, made once."""
     folder = tmp_path_factory.mktemp("prepared")
     store_graph(folder, make_graph(), 1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(journal, "write_plot", lambda *_, **__: None)
-        train(make(folder), run_folder=folder / "run")
+    train(make(folder), run_folder=folder / "run")
     return folder
 
 
@@ -311,10 +308,7 @@ def test_hidden_vectors(prepared: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.parallel(2))])
-def test_rows_of_vertices_are_learnt_where_there_are_no_features(
-    shared_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
-) -> None:
-    monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
+def test_rows_of_vertices_are_learnt_where_there_are_no_features(shared_tmp_path: Path, ranks: int) -> None:
     run, out = shared_tmp_path / "run", shared_tmp_path / "p.parquet"
     if launched_rank() == 0:
         store_graph(shared_tmp_path, dataclasses.replace(make_graph(), features=None), *{1, ranks})

@@ -105,6 +105,7 @@ def assert_same(one: Any, other: Any) -> None:
 # ----------------------------------------------------------------------------------------------------------- whole runs
 
 
+@pytest.mark.usefixtures("drawn_runs")
 def test_a_run_leaves_everything_behind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = folder / "run"
     result = train(make(folder, training={"epochs": 8}), run_folder=run)
