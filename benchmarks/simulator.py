@@ -99,7 +99,7 @@ def predict(graph: Graph, links: Links, variant: str, *, wait_s: float, sharing:
 
     def measure(view: PartitionedGraph) -> StepWork:
         found = measure_step_work(view, shape, sampling, torch.device("cpu"), threads=1, slower=max(1.0, sharing))
-        return replace(found, device_s=wait_s, gradient_bytes=4 * weights, gradient_numbers=weights)
+        return replace(found, device_s=wait_s, gradient_numbers=weights)
 
     options = salient.partition_options(hosts)
     return simulate(graph, sampling, hosts, links, measure, pipelined=depth > 0, partition=options)

@@ -16,12 +16,12 @@ __all__ = [
     "Rendezvous",
     "abort_job",
     "exit_now",
-    "free_port",
     "launched_by_torchrun",
     "launched_local_rank",
     "launched_rank",
     "launched_size",
     "launchers_output",
+    "listen",
 ]
 
 DEFAULT_DEADLINE_S = 600.0
@@ -121,7 +121,10 @@ class Rendezvous:
     host: str
     """Name or address of rank 0's machine, reachable from all."""
     port: int
-    """A free TCP port there."""
+    """A TCP port there: a free one, or that of `listener`."""
+    listener: int | None = None
+    """On rank 0 a socket that listens at the port already, of which the world that meets there takes charge. Without,
+    nobody may come before rank 0: who finds nobody there tries again only after half a second or so."""
     abort: Callable[[int], NoReturn] = exit_now
     """Ends every rank with an exit status. By default this process exits, and its launcher ends the others."""
 
@@ -136,9 +139,9 @@ class Rendezvous:
         )
 
 
-def free_port(host: str) -> int:
-    """A TCP port that nobody listens on at this moment, at an address of this machine (empty: at all of them)."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-    return port
+def listen(host: str) -> tuple[int, int]:
+    """Listen at an address of this machine (empty: at all of them): the socket's file descriptor, and its TCP port."""
+    dual = not host and socket.has_dualstack_ipv6()
+    made = socket.create_server((host, 0), family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual)
+    port: int = made.getsockname()[1]
+    return made.detach(), port

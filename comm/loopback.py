@@ -60,7 +60,7 @@ class _Hub:
 class _Receive(Request):
     """Waits for one message from each of some peers, then copies them to where they are wanted.
 
-    Whoever waits sleeps until something has changed: ranks that poll would take the interpreter from those that compute.
+    Whoever waits sleeps until something has changed: ranks that poll take the interpreter from those that compute.
     """
 
     polls = False

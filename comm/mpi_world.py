@@ -27,7 +27,7 @@ from mpi4py import MPI
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError
-from windrow.comm.launcher import DEFAULT_DEADLINE_S, Rendezvous, abort_job, free_port
+from windrow.comm.launcher import DEFAULT_DEADLINE_S, Rendezvous, abort_job, listen
 from windrow.comm.reduction import ReduceOp
 from windrow.comm.transfer import Request, Tensors, as_bytes, chunk_bounds
 from windrow.comm.wire import Codec
@@ -415,8 +415,10 @@ def mpi_rendezvous(*, deadline_s: float = DEFAULT_DEADLINE_S) -> Rendezvous:
     """
     world = MPIWorld(deadline_s=deadline_s)
     hosts = world.all_gather_object(socket.gethostname(), stage="rendezvous")
-    host = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
-    # The store listens at every address; this machine's own name need not even resolve here.
-    port = world.broadcast_object(free_port("") if world.rank == 0 else None, root=0, stage="rendezvous")
+    one_host = len(set(hosts)) == 1
+    # Of several at every address: this machine's own name need not even resolve here.
+    listener, port = listen("127.0.0.1" if one_host else "") if world.rank == 0 else (None, None)
+    port = world.broadcast_object(port, root=0, stage="rendezvous")
     world.close()
-    return Rendezvous(rank=world.rank, size=world.size, host=host, port=port, abort=abort_job)
+    host = "127.0.0.1" if one_host else hosts[0]
+    return Rendezvous(rank=world.rank, size=world.size, host=host, port=port, listener=listener, abort=abort_job)

@@ -120,7 +120,14 @@ class TorchWorld(World):
         if is_duplicate:
             self._group = dist.new_group(timeout=patience, backend=backend)
             return
-        store = TCPStore(rendezvous.host, rendezvous.port, self.size, is_master=self.rank == 0, timeout=timeout)
+        store = TCPStore(
+            rendezvous.host,
+            rendezvous.port,
+            self.size,
+            is_master=self.rank == 0,
+            timeout=timeout,
+            master_listen_fd=rendezvous.listener,
+        )
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=patience)
 
     def post_exchange(

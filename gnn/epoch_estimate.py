@@ -24,9 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
+from windrow.comm.link_model import predict_all_to_all
 from windrow.comm.links import Links
-from windrow.comm.wire import Codec, make_codec
+from windrow.comm.wire import SumsName, make_codec
+from windrow.comm.wire_savings import predict_sum
 from windrow.gnn.cache_choice import Sampling, seed_order
 from windrow.gnn.message_passing import Minibatch
 from windrow.gnn.models import GNN, ModelOptions, build_model
@@ -58,10 +59,10 @@ class StepWork:
     """Seconds of sampling and gathering rows; where a CPU computes the model, of that as well."""
     device_s: float
     """Seconds of forward, backward and update on a GPU; 0 where a CPU does them."""
-    gradient_bytes: int
-    """Of the gradients that are summed over the ranks, as they travel."""
-    gradient_numbers: int = 0
-    """How many they are."""
+    gradient_numbers: int
+    """Gradients that are summed over the ranks."""
+    sums: SumsName = "fp32"
+    """How they travel."""
     neighbour_bytes: int = NEIGHBOUR_BYTES
     """Of a neighbour that another rank has drawn, and of what the model needs of its edge."""
     asked_lists: Sequence[tuple[float, float]] = ()
@@ -116,7 +117,7 @@ def estimate_epoch(
         processor_s=steps * work.processor_s,
         device_s=steps * work.device_s,
         exchange_s=steps * exchange,
-        reduction_s=steps * predict_all_reduce(links, work.gradient_bytes),
+        reduction_s=steps * predict_sum(links, work.gradient_numbers, work.sums),
     )
 
 
@@ -156,9 +157,7 @@ def measure_step_work(
     """
     columns, outputs = graph.num_features, graph.num_outputs
     built = build_model(model, in_features=columns, out_features=outputs, seed=sampling.seed, types=graph.types)
-    codec = sampling.wire.sums_codec() or Codec()
     gradient_numbers = sum(weight.numel() for weight in built.parameters() if weight.requires_grad)
-    gradient_bytes = codec.wire_row_bytes((gradient_numbers,), torch.float32)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -171,8 +170,8 @@ def measure_step_work(
     return StepWork(
         processor_s=slower * processor,
         device_s=on_device,
-        gradient_bytes=gradient_bytes,
         gradient_numbers=gradient_numbers,
+        sums=sampling.wire.sums,
         neighbour_bytes=NEIGHBOUR_BYTES + WEIGHT_BYTES * built.needs_edge_weights,
         asked_lists=np.mean(asked, 0).tolist() if together else (),
     )

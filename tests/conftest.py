@@ -96,8 +96,8 @@ def drawn_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "write_plot", WRITE_PLOT)
 
 
-WORLDS = ("loopback", 1), ("loopback", 2), ("loopback", 4), ("mpi", 2), ("mpi", 4)
-MORE_WORLDS = {"comm": (("mpi", 1), ("gloo", 2), ("gloo", 4)), "training": (("gloo", 2),)}
+WORLDS = ("loopback", 1), ("loopback", 4), ("mpi", 2), ("mpi", 4)
+MORE_WORLDS = {"comm": (("loopback", 2), ("mpi", 1), ("gloo", 2), ("gloo", 4)), "training": (("gloo", 2),)}
 """Of tests in some folders only: what stands above `World` and the trainer cannot tell them from the others. A module
 with a WORLDS of its own runs on these instead."""
 

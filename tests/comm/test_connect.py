@@ -1,7 +1,6 @@
 """Environments of launchers; joining a job, and what happens to others when a rank fails: real jobs under mpirun."""
 
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -11,7 +10,7 @@ import torch
 
 from windrow.comm.connect import connect
 from windrow.comm.errors import DataError, RecipeError
-from windrow.comm.launcher import free_port, launched_by_torchrun, launched_local_rank, launched_rank, launched_size
+from windrow.comm.launcher import launched_by_torchrun, launched_local_rank, launched_rank, launched_size
 from windrow.comm.process import usable_cores
 
 FAILING_JOB = """
@@ -182,11 +181,6 @@ def test_rank_and_size_are_read_from_the_launchers_environment(environment, rank
 def test_the_place_on_the_machine_is_read_too(name):
     assert launched_local_rank({name: "3"}) == 3
     assert launched_local_rank({}) == 0
-
-
-def test_a_free_port_can_be_bound():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", free_port("127.0.0.1")))
 
 
 def test_aborting_ends_the_process_with_its_status():

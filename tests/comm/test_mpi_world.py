@@ -1,5 +1,8 @@
 """What is special about MPI; the rest is in test_world."""
 
+import os
+import socket
+
 import pytest
 import torch
 
@@ -90,12 +93,19 @@ def test_opening_has_a_deadline_too():
 
 @pytest.mark.parallel(2)
 def test_torch_jobs_meet_through_mpi():
+    from mpi4py import MPI
+
     from windrow.comm.mpi_world import mpi_rendezvous
 
     meeting = mpi_rendezvous()
     assert meeting.size == 2
     assert meeting.host == "127.0.0.1"
-    assert 0 < meeting.port < 65536
+    # Also before rank 0 has a world.
+    socket.create_connection((meeting.host, meeting.port), timeout=60).close()
+    MPI.COMM_WORLD.Barrier()
+    assert (meeting.listener is not None) == (meeting.rank == 0)
+    if meeting.listener is not None:
+        os.close(meeting.listener)
 
 
 @pytest.mark.parallel(2)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from windrow.comm.launcher import Rendezvous, free_port
+from windrow.comm.launcher import Rendezvous
 from windrow.comm.torch_world import GROUP_PATIENCE, TorchWorld
 
 
 def test_a_world_of_one_without_any_launcher():
-    meeting = Rendezvous(rank=0, size=1, host="127.0.0.1", port=free_port("127.0.0.1"))
+    meeting = Rendezvous(rank=0, size=1, host="127.0.0.1", port=0)
     world = TorchWorld("gloo", meeting, deadline_s=10)
     assert world.all_reduce(torch.ones(2), stage="test").tolist() == [1, 1]
     assert world.all_to_all(torch.ones(3, 2), [3], [3], stage="test").shape == (3, 2)
@@ -72,7 +72,7 @@ def test_a_reduction_that_a_rank_does_not_join_is_an_error(wait_late):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_nccl_moves_cuda_and_cpu_tensors():
-    meeting = Rendezvous(rank=0, size=1, host="127.0.0.1", port=free_port("127.0.0.1"))
+    meeting = Rendezvous(rank=0, size=1, host="127.0.0.1", port=0)
     world = TorchWorld("nccl", meeting, deadline_s=60)
     assert world.all_reduce(torch.ones(2, device="cuda"), stage="test").tolist() == [1, 1]
     assert world.all_reduce(torch.ones(2), stage="test").device.type == "cpu"
@@ -99,7 +99,7 @@ def test_finished_sums_keep_an_owner_when_the_group_is_closed():
     world.close()
     assert sys.getrefcount(work) == owners + 1
     # A later world takes its place: what is kept keeps threads of its group as well.
-    after = TorchWorld("gloo", Rendezvous(rank=0, size=1, host="127.0.0.1", port=free_port("127.0.0.1")))
+    after = TorchWorld("gloo", Rendezvous(rank=0, size=1, host="127.0.0.1", port=0))
     after.close()
     assert sys.getrefcount(work) == owners - 1
 
@@ -111,7 +111,7 @@ def test_worlds_that_are_closed_leave_the_threads_of_one_behind_at_most():
         return sum(name.startswith("gloo") for name in names)
 
     for _ in range(4):
-        meeting = Rendezvous(rank=0, size=1, host="127.0.0.1", port=free_port("127.0.0.1"))
+        meeting = Rendezvous(rank=0, size=1, host="127.0.0.1", port=0)
         world = TorchWorld("gloo", meeting, deadline_s=10)
         world.all_reduce(torch.ones(2), stage="test")
         world.close()

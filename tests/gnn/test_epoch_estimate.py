@@ -26,7 +26,7 @@ from windrow.partition.book import PartitionBook
 LINKS = described_links(NetworkDescription(nodes=2, rate="8mbit", latency_us=10.0))
 """A byte takes a microsecond."""
 
-WORK = StepWork(processor_s=0.5, device_s=0.25, gradient_bytes=4000)
+WORK = StepWork(processor_s=0.5, device_s=0.25, gradient_numbers=1000)
 
 
 def test_a_pipeline_hides_most_of_all_but_the_longest_and_the_sums() -> None:
@@ -45,6 +45,12 @@ def test_counts_then_ids_to_the_owner_then_rows_back() -> None:
     assert time.exchange_s == pytest.approx(3 * a_step * 1e-6)
     assert time.reduction_s == pytest.approx(3 * predict_all_reduce(LINKS, 4000))
     assert (time.processor_s, time.device_s) == (1.5, 0.75)
+
+
+def test_rounded_sums_are_exchanged_and_not_added_up_by_the_library() -> None:
+    rounded = estimate_epoch(replace(WORK, sums="bf16"), LINKS, None, row_bytes=100, steps=3)
+    assert rounded.reduction_s == pytest.approx(3 * predict_all_reduce(LINKS, 2000, encoded=True))
+    assert rounded.reduction_s != pytest.approx(3 * predict_all_reduce(LINKS, 2000))
 
 
 def test_rows_travel_against_the_ids() -> None:
@@ -95,7 +101,7 @@ def test_a_step_takes_time_and_has_gradients() -> None:
     assert work.processor_s > 0
     assert work.device_s == 0
     model = build_model(options, in_features=6, out_features=3, seed=0)
-    assert work.gradient_bytes == 4 * sum(weight.numel() for weight in model.parameters())
+    assert work.gradient_numbers == sum(weight.numel() for weight in model.parameters())
 
     # More parts than seeds in a step: some ranks have none.
     assert measure_step_work(one, options, sampling(2, "bf16"), CPU, threads=1).processor_s > 0

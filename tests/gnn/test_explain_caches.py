@@ -22,7 +22,7 @@ from windrow.partition.book import PartitionBook
 
 PARTS = 4
 ROW_BYTES = 4 * 6
-WORK = StepWork(processor_s=0.02, device_s=0.0, gradient_bytes=40)
+WORK = StepWork(processor_s=0.02, device_s=0.0, gradient_numbers=10)
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +216,7 @@ def explanation(*, timed: bool, device_s: float = 0.0) -> Explanation:
         input_rows=6e5,
         row_bytes=40,
         wire_row_bytes=20,
-        work=StepWork(processor_s=0.025, device_s=device_s, gradient_bytes=1) if timed else None,
+        work=StepWork(processor_s=0.025, device_s=device_s, gradient_numbers=1) if timed else None,
         sizes=(none, some, everything),
         curve=(none, some, everything),
         formats=(),

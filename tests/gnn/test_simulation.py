@@ -18,7 +18,7 @@ from windrow.gnn.simulation import RANKS_LOOKED_AT, describe_scales, simulate
 from windrow.gnn.synthetic import community_graph
 from windrow.partition import PartitionOptions
 
-WORK = StepWork(processor_s=0.02, device_s=0.03, gradient_bytes=4000)
+WORK = StepWork(processor_s=0.02, device_s=0.03, gradient_numbers=1000)
 GRAPH = community_graph(800, 4, seed=5, num_features=6, homophily=0.6)
 SAMPLING = Sampling(
     sampler=SamplerOptions(fanouts=(3, 2)),
