@@ -24,8 +24,8 @@ __all__ = ["Loopback"]
 
 T = TypeVar("T")
 
-LONGEST_SLEEP_S = 0.05
-"""That a rank sleeps where nothing changes: how exactly it keeps to its deadline."""
+LOOK_AGAIN_S = 0.05
+"""After which a rank that nobody woke up looks again: at its deadline, and whether a peer failed before it slept."""
 
 _Key: TypeAlias = tuple[int, int, int, int, int]
 """Which message: duplicate of the world, sender, receiver, channel, and its number among those of these four."""
@@ -92,7 +92,7 @@ class _Receive(Request):
         del seconds
         with self._hub.lock:
             if self.late_peers():
-                self._hub.changed[self._rank].wait(LONGEST_SLEEP_S)
+                self._hub.changed[self._rank].wait(LOOK_AGAIN_S)
 
     def _raise_if_gone(self, late: Sequence[int]) -> None:
         for peer in late:
@@ -167,14 +167,18 @@ class Loopback(World):
         """Put clones of what is sent into the mailbox."""
         del gives_way  # A message has arrived when it is posted.
         channels = channels or [0] * self.size
-        pairs = [(p, channels[p]) for p in range(self.size) if p != self.rank]
-        with self._hub.change(peer for peer, _ in pairs if sends[peer].numel()):
-            for peer, channel in pairs:
-                if sends[peer].numel():
-                    message = sends[peer].clone()
-                    written = torch.cuda.current_stream(message.device).record_event() if message.is_cuda else None
-                    self._hub.mailbox[self._next(self.rank, peer, channel)] = message, written
-        wanted = {p: (self._next(p, self.rank, channel), receives[p]) for p, channel in pairs if receives[p].numel()}
+        peers = [peer for peer in range(self.size) if peer != self.rank]
+        receivers = [peer for peer in peers if sends[peer].numel()]
+        with self._hub.change(receivers):
+            for peer in receivers:
+                message = sends[peer].clone()
+                written = torch.cuda.current_stream(message.device).record_event() if message.is_cuda else None
+                self._hub.mailbox[self._next(self.rank, peer, channels[peer])] = message, written
+        wanted = {
+            peer: (self._next(peer, self.rank, channels[peer]), receives[peer])
+            for peer in peers
+            if receives[peer].numel()
+        }
         return _Receive(self._hub, self.rank, wanted)
 
     def _duplicate(self) -> "Loopback":

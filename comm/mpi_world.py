@@ -415,10 +415,10 @@ def mpi_rendezvous(*, deadline_s: float = DEFAULT_DEADLINE_S) -> Rendezvous:
     """
     world = MPIWorld(deadline_s=deadline_s)
     hosts = world.all_gather_object(socket.gethostname(), stage="rendezvous")
-    one_host = len(set(hosts)) == 1
-    # Of several at every address: this machine's own name need not even resolve here.
-    listener, port = listen("127.0.0.1" if one_host else "") if world.rank == 0 else (None, None)
+    # Of several machines at every address: the own name of one need not even resolve there.
+    address = "127.0.0.1" if len(set(hosts)) == 1 else ""
+    listener, port = listen(address) if world.rank == 0 else (None, None)
     port = world.broadcast_object(port, root=0, stage="rendezvous")
     world.close()
-    host = "127.0.0.1" if one_host else hosts[0]
+    host = address or hosts[0]
     return Rendezvous(rank=world.rank, size=world.size, host=host, port=port, listener=listener, abort=abort_job)

@@ -37,7 +37,7 @@ class Request(ABC):
     """What a backend knows about one posted communication."""
 
     polls: bool = True
-    """Whether `test` may come to see completion; False: only `block` brings it about, so waiting starts with it."""
+    """Whether waiting begins with polling; False where only `block` brings completion about, or is told of it."""
 
     @abstractmethod
     def test(self) -> bool:

@@ -1,6 +1,8 @@
 """Environments of launchers; joining a job, and what happens to others when a rank fails: real jobs under mpirun."""
 
+import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -10,7 +12,7 @@ import torch
 
 from windrow.comm.connect import connect
 from windrow.comm.errors import DataError, RecipeError
-from windrow.comm.launcher import launched_by_torchrun, launched_local_rank, launched_rank, launched_size
+from windrow.comm.launcher import launched_by_torchrun, launched_local_rank, launched_rank, launched_size, listen
 from windrow.comm.process import usable_cores
 
 FAILING_JOB = """
@@ -181,6 +183,15 @@ def test_rank_and_size_are_read_from_the_launchers_environment(environment, rank
 def test_the_place_on_the_machine_is_read_too(name):
     assert launched_local_rank({name: "3"}) == 3
     assert launched_local_rank({}) == 0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", ""])
+def test_a_port_that_is_listened_at_can_be_reached_at_once(host):
+    listener, port = listen(host)
+    socket.create_connection(("127.0.0.1", port), timeout=60).close()
+    with pytest.raises(OSError, match="in use"):
+        socket.create_server(("127.0.0.1", port))
+    os.close(listener)
 
 
 def test_aborting_ends_the_process_with_its_status():

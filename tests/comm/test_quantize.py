@@ -250,7 +250,7 @@ def special_messages():
         count = 16 if width < 100 else 5
         rows = torch.randn(12, width, generator=random) * torch.logspace(-40, 37, 12)[:, None]
         rows[2], rows[3], rows[4], rows[5, ::2] = 0.1, -0.0, -LARGEST, 0
-        bits = torch.tensor(WIDTHS_IN_BITS, dtype=torch.uint8)[torch.randint(4, (count,), generator=random)]
+        bits = torch.tensor(WIDTHS_IN_BITS, dtype=torch.uint8)[torch.randperm(count, generator=random) % 4]
         positions = torch.randint(12, (count,), generator=random)
         row_ids = torch.randint(-(2**63), 2**63 - 1, (count,), generator=random)
         found.append((rows, positions, bits, row_ids, torch.randperm(count, generator=random)))
