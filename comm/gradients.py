@@ -18,10 +18,15 @@ from windrow.comm.transfer import Pending
 from windrow.comm.wire import Codec
 from windrow.comm.world import World
 
-__all__ = ["GradientReducer"]
+__all__ = ["GradientReducer", "gradient_strides"]
 
 BUCKET_BYTES = 4 << 20
 """Large enough that latency does not show, small enough that the first bucket starts early."""
+
+
+def gradient_strides(parameter: Tensor) -> tuple[int, ...]:
+    """Order in memory that PyTorch expects of a gradient: the parameter's, where that has no gaps, else rows first."""
+    return torch.empty_like(parameter, device="meta").stride()
 
 
 @dataclass
@@ -128,7 +133,8 @@ class GradientReducer:
     def _add_bucket(self, parameters: list[nn.Parameter], codec: Codec | None) -> None:
         first, sizes = parameters[0], [p.numel() for p in parameters]
         flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
-        bucket = _Bucket(flat, {p: part.view_as(p) for p, part in zip(parameters, flat.split(sizes), strict=True)})
+        parts = zip(parameters, flat.split(sizes), strict=True)
+        bucket = _Bucket(flat, {p: part.as_strided(p.shape, gradient_strides(p)) for p, part in parts})
         if codec is not None and flat.dtype == torch.float32:
             bucket.codec = codec.for_vector()
         self._buckets.append(bucket)

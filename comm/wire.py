@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FEW_BITS",
+    "SHORTER",
     "Buffers",
     "Codec",
     "CodecName",
@@ -238,6 +239,25 @@ class WireOptions:
         """
         found: Any = name
         return cls(vectors=found, sums="fp8" if name in FEW_BITS else found, gradients=found if tables else "fp32")
+
+    def check_vertices(self, dtype: torch.dtype | None, *, learnt: bool) -> None:
+        """Refuse what features of vertices could not honour: RecipeError.
+
+        Args:
+            dtype: that they are kept in; None: float32.
+            learnt: whether there are rows of vertices that are learnt, too.
+        """
+        storage = next((name for name, shorter in SHORTER.items() if shorter == dtype), "fp32")
+        if storage != "fp32" and self.vectors not in ("fp32", storage):
+            raise RecipeError(
+                f'wire.vectors = "{self.vectors}" with sampler.storage = "{storage}": rows travel as they are stored, '
+                'so leave out wire.vectors, or store them as "fp32"'
+            )
+        if self.gradients != "fp32" and not learnt:
+            raise RecipeError(
+                f'wire.gradients = "{self.gradients}": features of vertices are not learnt, so no gradients of them '
+                "travel; leave it out, and set wire.sums for the gradients of the model"
+            )
 
     def vectors_codec(self, dtype: torch.dtype) -> Codec:
         """How rows travel that are kept in this dtype: what is shorter than fp32 travels as it is."""

@@ -206,8 +206,8 @@ class Evaluator:
         )
 
 
-def rows_of(graph: PartitionedGraph, own_rows: Tensor, ids: Tensor) -> Tensor:
-    """Of the rows of all vertices of this part, those of some ids of the partition, over all parts."""
+def rows_of(graph: PartitionedGraph, own_rows: Tensor, ids: Tensor | None) -> Tensor:
+    """Of the rows of all vertices of this part, those of some ids of the partition, over all parts; None: all."""
     return own_rows[own_vertices(graph, ids) - graph.own_range[0]]
 
 
@@ -227,18 +227,15 @@ def metrics_of(options: EvaluationOptions, graph: PartitionedGraph) -> Metrics:
 
 
 def measure_split(
-    world: World, graph: PartitionedGraph, metrics: Mapping[str, Metric], own_ids: Tensor, own_outputs: Tensor
+    world: World, graph: PartitionedGraph, metrics: Mapping[str, Metric], ids: Tensor, own_outputs: Tensor
 ) -> dict[str, float]:
     """Measure predictions for a split over the vertices of all ranks. Collective; the same on every rank.
 
-    `own_ids` int64 [n] are the split's vertices of this part, ids of the partition, `own_outputs` [n, outputs] theirs,
-    on the CPU. Every rank holds the split's outputs of all ranks. Built-in metrics raise DataError where labels cannot
-    be scored, or an output is NaN or infinite.
+    `ids` int64 [n] are the split's vertices, ids of the partition, and `own_outputs` [own vertices, outputs] those of
+    this rank, in the order of `own_vertices`. Every rank holds the split's outputs of all ranks. Built-in metrics raise
+    DataError where labels cannot be scored, or an output is NaN or infinite.
     """
-    all_ids = torch.cat(world.all_gather(own_ids, stage="evaluation ids"))
-    all_outputs = torch.cat(world.all_gather(own_outputs, stage="evaluation logits"))
-    labels = graph.labels_of(all_ids)
-    values = measured(metrics, all_outputs, labels)
+    values = measured(metrics, gather_predictions(world, graph, own_outputs, ids), graph.labels_of(ids))
     # Machines may differ in the last bit, and ranks must agree on when to stop.
     return world.broadcast_object(values, root=0, stage="evaluation")
 
@@ -252,16 +249,16 @@ def measure_splits(
 ) -> dict[str, dict[str, float]]:
     """`measure_split` of all splits that have vertices; ``outputs(ids)`` are of those of this part among them."""
     wanted = {split: ids for split in splits if len(ids := graph.split_ids(split))}
-    return {
-        split: measure_split(world, graph, metrics, own_vertices(graph, ids), outputs(ids).cpu())
-        for split, ids in wanted.items()
-    }
+    return {split: measure_split(world, graph, metrics, ids, outputs(ids)) for split, ids in wanted.items()}
 
 
-def predictions_of(world: World, graph: PartitionedGraph, own_rows: Tensor, split: str | None) -> Tensor:
-    """Rows [rows of this part, ...] of all ranks by the user's id, or of a split in its order, on each. Collective."""
-    everything = gather_predictions(world, graph, own_rows)
-    if split is None:
-        return everything
-    check_splits([split])
-    return everything[graph.original_ids[graph.split_ids(split)]]
+def predictions_of(
+    world: World, graph: PartitionedGraph, outputs: Callable[[Tensor | None], Tensor], split: str | None
+) -> Tensor:
+    """Outputs of all vertices by the user's id, or of a split in its order, on every rank. Collective.
+
+    ``outputs(ids)`` are those of this rank's vertices among them, as of `Evaluator.infer`.
+    """
+    check_splits([] if split is None else [split])
+    ids = None if split is None else graph.split_ids(split)
+    return gather_predictions(world, graph, outputs(ids), ids)

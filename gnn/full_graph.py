@@ -40,7 +40,7 @@ from windrow.gnn.message_passing import Block
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, graph_placement
 from windrow.gnn.task import VertexTask, loss_sum
-from windrow.training.dropout import DropoutContext, takes_dropout
+from windrow.training.dropout import DropoutContext, run_model
 from windrow.training.embedding import EmbeddingModule
 from windrow.training.shard_files import StoredTables
 from windrow.training.task import Loss, Metrics, Minibatch, options_set, summed_loss
@@ -150,7 +150,7 @@ class WholeGraphTask(VertexTask[Minibatch]):
 
     def settings(self) -> dict[str, Any]:
         """See `Task.settings`."""
-        return options_set(self._options)
+        return {**options_set(self._options), "num_layers": self._num_layers or 0}
 
     def start_exchanges(self) -> None:
         """Agree on who sends what. Collective.
@@ -162,7 +162,6 @@ class WholeGraphTask(VertexTask[Minibatch]):
         graph, setup = self.graph, self.setup
         model, world, device = setup.model, setup.world, setup.device
         check_model(self._options.method, model, recompute=self._options.recompute)
-        self._takes_dropout = takes_dropout(model)
         num_layers = self._num_layers
         if isinstance(model, GNN):
             num_layers = model.options.num_layers
@@ -341,24 +340,25 @@ class WholeGraphTask(VertexTask[Minibatch]):
         for exchange in self.exchanges:
             exchange.begin(epoch)
         self.round_anew(epoch, step)
-        arguments: list[Any] = [self._blocks, self._inputs()]
-        if self._takes_dropout:
+
+        def dropout() -> DropoutContext:
             row_ids = self.graph.original_ids[slice(*self.graph.own_range)].to(self.setup.device)
-            arguments.append(DropoutContext(seed=self.setup.seed, epoch=epoch, step=step, row_ids=row_ids))
+            return DropoutContext(seed=self.setup.seed, epoch=epoch, step=step, row_ids=row_ids)
+
         fetching = fetching_again(self.exchanges) if self._options.recompute else nullcontext()
         with self.setup.stopwatch.measure("forward"), fetching:
-            output: Tensor = self.setup.model(*arguments)
+            output: Tensor = run_model(self.setup.model, self._blocks, self._inputs(), dropout=dropout)
         return output
 
     def predict(self, split: str | None = None) -> Tensor:
         """Outputs for all vertices by the user's id, or for those of a split in its order. Collective."""
-        return predictions_of(self.setup.world, self.graph, self.infer(), split)
+        return predictions_of(self.setup.world, self.graph, partial(rows_of, self.graph, self.infer()), split)
 
     @torch.no_grad()
     def infer(self) -> Tensor:
         """Outputs of this part's vertices, from rows that travel as they are. Collective."""
         self.setup.model.eval()
-        outputs: Tensor = self.setup.model(self._exact_blocks, self._inputs())
+        outputs: Tensor = run_model(self.setup.model, self._exact_blocks, self._inputs())
         return outputs
 
     def _inputs(self) -> Tensor:

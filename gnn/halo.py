@@ -300,6 +300,8 @@ class HaloExchange:
             way: Wire(world, stage=name, rows_stage=way, device=device, codec=codecs.get(way)) for way in WAYS
         }
         self._exact = Wire(world, stage=name, rows_stage=KEPT, device=device)
+        self._is_mapped = False
+        """Whether rows travel behind the layer's map."""
         self.used: dict[Way, Halo] = {}
         """What travelled last each way, but for what is kept."""
         self.fetched: _Fetched | None = None
@@ -314,7 +316,9 @@ class HaloExchange:
 
     def projects_first(self, in_features: int, out_features: int, *, learnt: bool) -> bool:
         """Whether the narrower side travels behind the map: rows of `in_features`, and their gradients if `learnt`."""
-        return projects_first(self._order, in_features, out_features, learnt=learnt, keeps=self._kept is not None)
+        keeps = self._kept is not None
+        self._is_mapped = projects_first(self._order, in_features, out_features, learnt=learnt, keeps=keeps)
+        return self._is_mapped
 
     def start_sums(self, x: Tensor, *, weighted: bool) -> Arrival:
         """Begin to add up the rows of each vertex's sources; what is given completes that. Collective, both.
@@ -323,9 +327,9 @@ class HaloExchange:
         do its gradients in the backward pass.
         """
         x = _as_travels(x)
-        # Without gradients nothing tells rows that are learnt from those that are not.
-        if self._kept is not None and not x.requires_grad and (torch.is_grad_enabled() or SUMS in self._kept):
-            kept = self._kept
+        # Without gradients nothing tells rows that are learnt from those that are not; a map may be frozen for a while.
+        kept = None if self._is_mapped or x.requires_grad else self._kept
+        if kept is not None and (torch.is_grad_enabled() or SUMS in kept):
             if SUMS not in kept:
                 kept[SUMS] = self.begin_sums(x, weighted=weighted, keeps=True)()
             return lambda: kept[SUMS]

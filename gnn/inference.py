@@ -36,6 +36,7 @@ from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import MinibatchPipeline, PipelineOptions, SeedTask
 from windrow.gnn.sampler import NeighborSampler
+from windrow.training.dropout import run_model
 from windrow.training.embedding import EmbeddingModule
 from windrow.training.task import device_of
 
@@ -153,14 +154,24 @@ def block_of_range(
     return block, sources
 
 
-def gather_predictions(world: World, graph: PartitionedGraph, own_rows: Tensor) -> Tensor:
-    """Bring the rows of all ranks, [rows of this part, ...] from `infer_exactly`, together. Collective.
+def gather_predictions(world: World, graph: PartitionedGraph, own_rows: Tensor, ids: Tensor | None = None) -> Tensor:
+    """Bring the rows of all ranks together. Collective.
+
+    Args:
+        world: all ranks call this.
+        graph: this rank's view.
+        own_rows: [own vertices, ...], in the order of `own_vertices`.
+        ids: int64 [n], distinct ids of the partition, over all parts; None for all vertices; must agree.
 
     Returns:
-        [N, ...] on every rank; row v belongs to the vertex that the user calls v.
+        On every rank and on the CPU, [n, ...] in the order of the ids, or [N, ...], whose row v belongs to the vertex
+        that the user calls v.
     """
-    rows = torch.cat(world.all_gather(own_rows.cpu(), stage="predictions"))
-    return rows[torch.from_numpy(graph.book.old_to_new)]
+    rows = torch.cat(world.all_gather(own_rows.cpu(), stage=PREDICTIONS_STAGE))
+    if ids is None:
+        return rows[torch.from_numpy(graph.book.old_to_new)]
+    order, _ = group_by_owner(ids, graph.offsets)
+    return rows if order is None else torch.empty_like(rows).index_copy_(0, order, rows)
 
 
 def own_vertices(graph: PartitionedGraph, ids: Tensor | None) -> Tensor:
@@ -227,7 +238,7 @@ def infer_sampled(
         for step, ((first, last), loaded) in enumerate(zip(bounds, pipeline.run(tasks), strict=True), start=1):
             inputs = loaded.inputs()
             if first < last:
-                found: Tensor = model(loaded.minibatch.blocks, inputs)
+                found: Tensor = run_model(model, loaded.minibatch.blocks, inputs)
                 if outputs is None:
                     outputs = torch.empty((len(own), *found.shape[1:]))
                 outputs[first:last] = found

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from windrow.comm.errors import DataError
+from windrow.comm.errors import DataError, RecipeError
 from windrow.gnn.graph import Task, known_labels
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Metric",
     "check_finite",
     "check_labels_can_be_scored",
+    "check_outputs",
     "evaluate_predictions",
     "prediction_columns",
 ]
@@ -84,7 +85,7 @@ def evaluate_predictions(metric: Metric, task: Task, logits: Tensor, labels: Ten
     A vertex is predicted to have the class with the largest logit, or each class with a logit above 0.
 
     Logits and labels are on one device. DataError as of `check_labels_can_be_scored`, or where a logit is NaN or
-    infinite: the training diverged.
+    infinite: the training diverged; RecipeError where they are not as many as labels that have one each.
     """
     check_labels_can_be_scored(metric, labels)
     lost = _diverged(logits)
@@ -93,6 +94,7 @@ def evaluate_predictions(metric: Metric, task: Task, logits: Tensor, labels: Ten
             f"the prediction for vertex {int(lost[0])} of {len(logits)} is NaN or infinite: "
             "the training diverged; lower the learning rate"
         )
+    check_outputs(task, logits, labels)
     if task == "regression":
         return _real_measure(metric, logits.detach().double().reshape(labels.shape), labels.double())
     multi = task == "multi-label"
@@ -120,6 +122,16 @@ def _real_measure(metric: Metric, numbers: Tensor, labels: Tensor) -> float:
     spread = (labels - labels.mean(0)).square().sum(0)
     varies = (labels != labels[0]).any(0)
     return float((1 - error.square().sum(0) / spread)[varies].mean())
+
+
+def check_outputs(task: Task, outputs: Tensor, labels: Tensor) -> None:
+    """Refuse outputs that are not as many as labels, of tasks where each label has one: RecipeError."""
+    if task != "single-label" and outputs.numel() != labels.numel():
+        raise RecipeError(
+            f"the model gives outputs of shape {list(outputs.shape)} for labels of shape {list(labels.shape)} of a "
+            f"{task} task: give one for each label (part.num_outputs for each vertex; two classes are one logit), or a "
+            "loss and metrics of your own"
+        )
 
 
 def _score_columns(task: Task, logits: Tensor) -> Tensor:

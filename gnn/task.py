@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -29,13 +29,13 @@ from windrow.gnn.evaluation import (
     predictions_of,
 )
 from windrow.gnn.graph import Task as Labels
-from windrow.gnn.metrics import LOWER_IS_BETTER
+from windrow.gnn.metrics import LOWER_IS_BETTER, check_outputs
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, graph_placement
 from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline, PipelineOptions, SeedTask
 from windrow.gnn.sampler import SamplerOptions
 from windrow.training import task as training
-from windrow.training.dropout import DropoutContext, takes_dropout
+from windrow.training.dropout import DropoutContext, run_model
 from windrow.training.embedding import EmbeddingModule, check_number_formats
 from windrow.training.task import Loss, Metrics, Minibatch, Setup, Task, summed_loss
 from windrow.training.terminal import byte_size
@@ -62,12 +62,17 @@ def loss_sum(task: Labels, logits: Tensor, labels: Tensor) -> Tensor:
 
     Returns:
         Scalar, differentiable in `logits`; 0 for no vertices.
+
+    Raises:
+        RecipeError: there are not as many logits as labels.
     """
     if task == "single-label":
         return F.cross_entropy(logits, labels, reduction="sum")
-    targets = labels.to(logits.dtype)
+    check_outputs(task, logits, labels)
+    # Labels would be rounded to what autocast gives.
+    dtype = torch.promote_types(logits.dtype, torch.float32)
     compare = F.mse_loss if task == "regression" else F.binary_cross_entropy_with_logits
-    total: Tensor = compare(logits.reshape(labels.shape), targets, reduction="sum")
+    total: Tensor = compare(logits.reshape(labels.shape).to(dtype), labels.to(dtype), reduction="sum")
     return total if task == "binary" else total / labels.shape[1]
 
 
@@ -167,13 +172,8 @@ class GraphTask(VertexTask[LoadedMinibatch]):
         """
         graph, setup = self.graph, self.setup
         world, model = setup.world, setup.model
-        if self._embedding is None and setup.wire.gradients != "fp32":
-            raise RecipeError(
-                f'wire.gradients = "{setup.wire.gradients}": features of vertices are not learnt, so no gradients of '
-                "them travel; leave it out, and set wire.sums for the gradients of the model"
-            )
+        setup.wire.check_vertices(graph.features.dtype, learnt=self._embedding is not None)
         check_layers(model, self._fanouts, "sampler.fanouts")
-        self._takes_dropout = takes_dropout(model)
         codec = setup.wire.vectors_codec(graph.features.dtype)
         codec.check(graph.features)
         graph, shared = graph.shared_with(world, codec, setup.device, self._cache)
@@ -243,11 +243,10 @@ class GraphTask(VertexTask[LoadedMinibatch]):
                 every = self.evaluation_times.every_epochs
                 last = min(last, (epoch // every + 1) * every)
             self._next, self._last = first, last * of_epoch
-            numbers = range(first, self._last)
-            self._running = self._pipeline.run(self.seeds(*divmod(number, of_epoch)) for number in numbers)
+            self._running = self._run()
         try:
             with self.setup.world.background_progress():
-                yield self._counted(islice(self._running, len(steps)))
+                yield self._counted(len(steps))
         except BaseException:
             self._stop()
             raise
@@ -256,8 +255,15 @@ class GraphTask(VertexTask[LoadedMinibatch]):
         if self._next % of_epoch == 0:
             self._pipeline.rest()
 
-    def _counted(self, minibatches: Iterator[LoadedMinibatch]) -> Iterator[LoadedMinibatch]:
-        for minibatch in minibatches:
+    def _run(self) -> Generator[LoadedMinibatch, None, None]:
+        numbers = range(self._next, self._last)
+        return self._pipeline.run(self.seeds(*divmod(number, self.steps_per_epoch)) for number in numbers)
+
+    def _counted(self, steps: int) -> Iterator[LoadedMinibatch]:
+        for _ in range(steps):
+            if self._running is None:  # A callback has measured through the same store.
+                self._running = self._run()
+            minibatch = next(self._running)
             self._next += 1
             yield minibatch
 
@@ -280,18 +286,20 @@ class GraphTask(VertexTask[LoadedMinibatch]):
 
     def settings(self) -> dict[str, Any]:
         """See `Task.settings`."""
-        return {"fanouts": self._fanouts, "order": self._sampler_options.order}
+        features = str(self.graph.features.dtype).removeprefix("torch.")
+        return {"fanouts": self._fanouts, "order": self._sampler_options.order, "features": features}
 
     def forward(self, minibatch: LoadedMinibatch) -> Any:
         """Run the model on a minibatch."""
         setup, task = self.setup, minibatch.task
-        arguments: list[Any] = [minibatch.minibatch.blocks, minibatch.inputs()]
-        if self._takes_dropout:
+
+        def dropout() -> DropoutContext:
             row_ids = torch.empty_like(minibatch.input_ids)
             move_rows(self.graph.original_ids, minibatch.input_ids, row_ids, None)
             row_ids = row_ids.to(setup.device)
-            arguments.append(DropoutContext(seed=setup.seed, epoch=task.epoch, step=task.step, row_ids=row_ids))
-        output = setup.model(*arguments)
+            return DropoutContext(seed=setup.seed, epoch=task.epoch, step=task.step, row_ids=row_ids)
+
+        output = run_model(setup.model, minibatch.minibatch.blocks, minibatch.inputs(), dropout=dropout)
         seeds = minibatch.minibatch.blocks[-1].num_dst
         if isinstance(output, Tensor) and len(output) != seeds:
             raise RecipeError(
@@ -326,7 +334,7 @@ class GraphTask(VertexTask[LoadedMinibatch]):
                 raise RecipeError("rows of vertices were learnt for the task's own graph: another one has none")
             evaluator = self._make_evaluator(graph)
         graph = graph or self.graph
-        return predictions_of(self.setup.world, graph, evaluator.infer(hidden=hidden), split)
+        return predictions_of(self.setup.world, graph, partial(evaluator.infer, hidden=hidden), split)
 
     def _make_evaluator(
         self, graph: PartitionedGraph, metrics: Metrics = MappingProxyType({}), store: CachedStore | None = None

@@ -163,10 +163,9 @@ def predict(
         metric = next(iter(metrics), "")
         figures: dict[str, float] = {}
         for split in measured:
-            own = own_vertices(part, part.split_ids(split))
-            if len(part.split_ids(split)):
-                rows = outputs[torch.searchsorted(own_ids, own)]
-                figures[split] = measure_split(world, part, metrics, own, rows)[metric]
+            if len(of_split := part.split_ids(split)):
+                rows = outputs[torch.searchsorted(own_ids, own_vertices(part, of_split))]
+                figures[split] = measure_split(world, part, metrics, of_split, rows)[metric]
         wanted = wanted_vertices(part, ids)
         result = Prediction(out=out, rows=len(wanted), epoch=loaded.header.epoch, metric=metric, figures=figures)
         about = {

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import RecipeError
 from windrow.comm.options import checked_dataclass
-from windrow.comm.wire import WireOptions
+from windrow.comm.wire import SHORTER, WireOptions
 from windrow.gnn.cache_choice import Sampling
 from windrow.gnn.evaluation import EvaluationOptions
 from windrow.gnn.full_graph import FullGraphOptions
@@ -90,17 +90,7 @@ class Recipe(PartitionJob):
         self._check_fanouts("sampler", self.sampler.fanouts)
         if self.evaluation.fanouts:
             self._check_fanouts("evaluation", self.evaluation.fanouts)
-        storage, vectors = self.sampler.storage, self.wire.vectors
-        if storage != "fp32" and vectors not in ("fp32", storage):
-            raise RecipeError(
-                f'wire.vectors = "{vectors}" with sampler.storage = "{storage}": rows travel as they are stored, so '
-                'leave out wire.vectors, or store them as "fp32"'
-            )
-        if self.wire.gradients != "fp32" and not self.model.embedding:
-            raise RecipeError(
-                f'wire.gradients = "{self.wire.gradients}": features of vertices are not learnt, so no gradients of '
-                "them travel; leave it out, and set wire.sums for the gradients of the model"
-            )
+        self.wire.check_vertices(SHORTER[self.sampler.storage], learnt=self.model.embedding)
 
     def _check_full_graph(self) -> None:
         """Refuse what has no meaning without sampling."""

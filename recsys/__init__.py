@@ -7,6 +7,7 @@ made, not before.
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.evaluation import ClickEvaluator, RecommendationEvaluationOptions
+from windrow.recsys.exporting import export
 from windrow.recsys.log.co_occurrences import CoOccurrences, co_occurrences
 from windrow.recsys.log.options import FeatureOptions, LogSplitOptions
 from windrow.recsys.log.prepare import prepare, prepare_rows
@@ -16,7 +17,7 @@ from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.replan import Replan
-from windrow.recsys.serving import ServedModel, export, load
+from windrow.recsys.serving import ServedModel, load
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.sharded.tables_of_ranks import table_specs

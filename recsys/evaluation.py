@@ -27,7 +27,7 @@ from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.options import PositiveInt, checked_dataclass
 from windrow.comm.world import World
 from windrow.recsys.log.options import LabelKind
-from windrow.recsys.recommender import BatchSource, PrefetchedModel, pipelined
+from windrow.recsys.recommender import BatchSource, PrefetchedModel
 from windrow.training.task import EvaluationTimes, Metrics, measured
 
 __all__ = [
@@ -121,16 +121,13 @@ class ClickEvaluator:
         Raises:
             DataError: a prediction is NaN or infinite.
         """
-        self._model.module.eval()
         return {split: self._measure(split, source) for split, source in self._sources.items()}
 
     def _measure(self, split: str, source: BatchSource) -> dict[str, float]:
         outputs, labels = [torch.empty(0)], [torch.empty(0)]
-        with source.batches(0) as batches:
-            moved = (batch.to(self._device) for batch in batches)
-            for lookup in pipelined(moved, self._model.start):
-                outputs.append(self._model.finish(lookup).float().cpu())
-                labels.append(lookup.batch.labels.cpu())
+        for batch, output in self._model.outputs(source, self._device):
+            outputs.append(output)
+            labels.append(batch.labels.cpu())
         # The first is empty, of a shape that goes with any other.
         own = [torch.cat(parts) for parts in (outputs, labels)]
         del outputs, labels

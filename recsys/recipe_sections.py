@@ -80,9 +80,5 @@ class RecommendationSections:
                 "interactions are read from one file, and from one more for the test split: give one path in log.paths "
                 "and at most one in split.test_paths"
             )
-        usual = TrainingOptions()
-        names = ("shuffle", "shuffle_rows", "reader_shards", "reader_memory_bytes")
-        given = [f"training.{name}" for name in names if getattr(self.training, name) != getattr(usual, name)]
-        given += ["deduplication.groups"] * bool(self.deduplication.groups) + ["transforms"] * bool(self.transforms)
-        if given:
-            raise RecipeError(f"{' and '.join(given)}: for prepared logs, and interactions are none: leave it out")
+        others = {"deduplication.groups": self.deduplication.groups, "transforms": self.transforms}
+        self.training.check_unread(*(name for name, given in others.items() if given))

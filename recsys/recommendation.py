@@ -9,7 +9,6 @@ from windrow.comm.errors import RecipeError, WindrowError
 from windrow.comm.world import World
 from windrow.partition.tables.plan import Plan
 from windrow.partition.tables.planners import make_plan
-from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.interaction_reader import InteractionReader, Neighbourhoods
 from windrow.recsys.batches.interactions import read_interactions
 from windrow.recsys.batches.sampling import NegativeSampler
@@ -18,7 +17,7 @@ from windrow.recsys.log.store import LogStore
 from windrow.recsys.log_tables import check_store, log_transforms, plan_tables, plan_workload, table_configs
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.click_models import ClickModel
-from windrow.recsys.models.retrieval import RetrievalVectors, TwoTower, two_tower_tables
+from windrow.recsys.models.retrieval import TwoTower, two_tower_tables
 from windrow.recsys.ranking_evaluation import RankingEvaluator
 from windrow.recsys.recipe_sections import RecommendationSections
 from windrow.recsys.recommender import Recommender
@@ -122,14 +121,9 @@ def _two_tower(
     model = TwoTower(dim, temperature=recipe.model.temperature, log_probabilities=correction)
     recommender = Recommender(bags, None, model.to(device))
 
-    def vectors(batch: Batch) -> RetrievalVectors:
-        recommender.eval()
-        found: RetrievalVectors = recommender(batch)
-        return found
-
     evaluator = RankingEvaluator(
         world,
-        vectors,
+        recommender,
         interactions,
         Neighbourhoods.of(interactions, seed=seed),  # Whole ones.
         k=recipe.evaluation.k,

@@ -6,7 +6,8 @@ from contextlib import AbstractContextManager
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.meter import Stopwatch
@@ -18,7 +19,7 @@ from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.click_models import DenseModel
 from windrow.recsys.sharded.collection import ShardedTables
 from windrow.recsys.sharded.in_flight import look_up_together
-from windrow.training.dropout import DropoutContext, takes_dropout
+from windrow.training.dropout import DropoutContext, run_model
 
 if TYPE_CHECKING:
     from windrow.recsys.sharded.in_flight import InFlightLookup
@@ -180,7 +181,7 @@ class PrefetchedModel:
     """Any module that holds collections of tables, run with lookups that were started before.
 
     Args:
-        module: called as ``module(batch)``, or with a second argument ``dropout``, where `forward` has it: a
+        module: called as ``module(batch)``, or with an argument ``dropout``, where `forward` has it: a
             `DropoutContext`, None in evaluation. It calls each of its collections once with ``batch.sparse``, and with
             ``batch.deduplicated`` where that was made for groups.
 
@@ -191,7 +192,6 @@ class PrefetchedModel:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self._collections = collections_of(module)
-        self._takes_dropout = takes_dropout(module)
 
     def start(self, batch: Batch, stopwatch: Stopwatch | None = None) -> Lookups:
         """Send the counts of a batch, which is on the model's device. Collective.
@@ -205,6 +205,13 @@ class PrefetchedModel:
                 batch = self.module.checked(batch)
             given = (batch.sparse, batch.deduplicated)
             return Lookups(batch, [collection.prefetch(*given) for collection in self._collections], stopwatch)
+
+    def outputs(self, source: BatchSource, device: torch.device) -> Iterator[tuple[Batch, Tensor]]:
+        """Run the module on an epoch's batches, in evaluation mode: them and its outputs on the CPU. Collective."""
+        self.module.eval()
+        with source.batches(0) as batches:
+            for lookup in pipelined((batch.to(device) for batch in batches), self.start):
+                yield lookup.batch, self.finish(lookup).float().cpu()
 
     def check_lookahead(self) -> None:
         """Refuse tables of which no vector can travel before the minibatch before is learnt from: RecipeError."""
@@ -229,7 +236,7 @@ class PrefetchedModel:
         if isinstance(self.module, Recommender):
             return self.module(batch, context, lookup.stopwatch)
         with lookup.stopwatch.measure("forward"):
-            output = self.module(batch, context) if self._takes_dropout else self.module(batch)
+            output = run_model(self.module, batch, dropout=None if context is None else lambda: context)
         if any(collection.has_prefetched(batch.sparse) for collection in self._collections):
             raise RecipeError(
                 f"{type(self.module).__name__} did not call all of its collections of tables with batch.sparse: look "

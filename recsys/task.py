@@ -30,8 +30,8 @@ from windrow.recsys.batches.deduplication.options import DeduplicationOptions
 from windrow.recsys.batches.transforms import TransformOptions, Transforms
 from windrow.recsys.evaluation import ClickEvaluator, RecommendationEvaluationOptions, check_split_can_be_scored
 from windrow.recsys.log.options import LabelKind
-from windrow.recsys.models.click_models import label_loss
-from windrow.recsys.recommender import BatchSource, Lookups, PrefetchedModel, Recommender, pipelined
+from windrow.recsys.models.click_models import check_outputs, label_loss
+from windrow.recsys.recommender import BatchSource, Lookups, PrefetchedModel, Recommender, collections_of, pipelined
 from windrow.training import task as training
 from windrow.training.dropout import DropoutContext
 from windrow.training.embedding import check_number_formats
@@ -92,6 +92,14 @@ class TrainingOptions(training.TrainingOptions):
                 "at once and hides all of their vectors but the first's: leave one of the two out"
             )
 
+    def check_unread(self, *others: str) -> None:
+        """Refuse what says how a prepared log is read, and names of other settings, where none is: RecipeError."""
+        usual = type(self)()
+        names = ("shuffle", "shuffle_rows", "reader_shards", "reader_memory_bytes")
+        given = [f"training.{name}" for name in names if getattr(self, name) != getattr(usual, name)]
+        if given := [*given, *others]:
+            raise RecipeError(f"{' and '.join(given)}: for prepared logs, and this source is none: leave it out")
+
 
 class RecommendationTask(Task[Lookups]):
     """Batches from any source, for a model with embedding tables.
@@ -113,6 +121,8 @@ class RecommendationTask(Task[Lookups]):
     default_options: ClassVar[training.TrainingOptions] = TrainingOptions()
 
     _label_kind: LabelKind = "binary"
+    _measures_labels = False
+    """Whether outputs are compared with labels by the product's own metrics, whatever the loss is."""
 
     def __init__(
         self,
@@ -140,8 +150,8 @@ class RecommendationTask(Task[Lookups]):
 
         Raises:
             RecipeError: there are none, they were made for other number formats than the trainer's, or nothing of
-                them can travel early as `TrainingOptions.lookahead` asks for; or minibatches have another size than
-                the options say.
+                them can travel early as `TrainingOptions.lookahead` asks for; minibatches have another size than the
+                options say, or these say how a log is read, and the source is none.
         """
         self._model = PrefetchedModel(self.setup.model)
         for embedding in self.embeddings:
@@ -152,6 +162,8 @@ class RecommendationTask(Task[Lookups]):
             self._model.check_lookahead()
         self.steps_per_epoch = self._source.steps_per_epoch
         self.samples_per_epoch = self._source.samples_per_epoch
+        if isinstance(options, TrainingOptions) and not isinstance(self._source, BatchReader):
+            options.check_unread()
         asked, given = options.batch_size, self._source.global_batch_size(0, 0)
         # Those of one size, nearly, have at least half as many as were asked for.
         if self.steps_per_epoch > 1 and asked != type(options)().batch_size and not asked <= 2 * given <= 2 * asked:
@@ -187,6 +199,8 @@ class RecommendationTask(Task[Lookups]):
         self.round_anew(epoch, step)
         with setup.stopwatch.measure("forward"):
             if self._loss is not None:
+                if self._measures_labels:
+                    check_outputs(output, batch.labels)
                 return summed_loss(self._loss, output, batch.labels, batch.weights)
             if isinstance(setup.model, Recommender):
                 found: Tensor = setup.model.model.loss_sum(output, batch)
@@ -200,6 +214,7 @@ class RecommendationTask(Task[Lookups]):
         unknown = [split for split in splits if split not in ("validation", "test")]
         if unknown:
             raise RecipeError(f"{unknown[0]!r} is not measured on: choose validation or test")
+        self.setup.model.eval()
         found = self.evaluator.evaluate()
         # Machines may differ in the last bit, and ranks must agree on when to stop.
         figures = {split: dict(found[split]) for split in splits if split in found}
@@ -272,8 +287,19 @@ class ClickTask(RecommendationTask):
             shuffle_rows=options.shuffle_rows,
             seed=self.setup.seed,
         )
-        self._use(source, self._evaluator_of(self._log))
+        evaluator = self._evaluator_of(self._log)
+        self._use(source, evaluator)
+        self._measures_labels = not self._metrics and bool(evaluator.splits)
         super().start()
+
+    def opening_lines(self) -> Sequence[str]:
+        """What the model does not use of the log."""
+        weighted = [feature.name for feature in self._log.features if feature.weighted]
+        if not weighted or any(tables.has_weights for tables in collections_of(self.setup.model)):
+            return ()
+        return [
+            f"ids of {', '.join(weighted)} have weights, which no collection of the model takes (is_weighted = True)"
+        ]
 
     def settings(self) -> dict[str, Any]:
         """See `Task.settings`."""
@@ -315,15 +341,12 @@ class ClickTask(RecommendationTask):
         if name not in log.splits:
             raise RecipeError(f"there is no split {name!r}: choose from {', '.join(log.splits)}")
         world = self.setup.world
-        self.setup.model.eval()
         outputs: list[Tensor] = []
         numbers: list[Tensor] = []
         source = self._reader(log, name, batch_size=self._evaluation.batch_size, shuffle="none")
-        with source.batches(0) as batches:
-            moved = (batch.to(self.setup.device) for batch in batches)
-            for lookup in pipelined(moved, self._model.start):
-                outputs.append(self._model.finish(lookup).float().cpu())
-                numbers.append(lookup.batch.row_ids)
+        for batch, output in self._model.outputs(source, self.setup.device):
+            outputs.append(output)
+            numbers.append(batch.row_ids)
         everything, order = (
             torch.cat(world.all_gather(torch.cat(own), stage="predictions")) for own in (outputs, numbers)
         )

@@ -13,7 +13,7 @@ draws the same bits again, or reads them off the result where a rectifier came f
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -29,9 +29,11 @@ from windrow.comm.random import GOLDEN, Stream, mixed, signed, stream_key
 from windrow.comm.threads import ROWS_AT_ONCE, in_parallel
 from windrow.training.dropout_kernels import drop_columns, pass_kept
 
-__all__ = ["DropoutContext", "seeded_generator", "takes_dropout"]
+__all__ = ["DropoutContext", "draws_from_torch", "run_model", "seeded_generator"]
 
 _DECISIONS = 1 << 16
+
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -72,8 +74,22 @@ class DropoutContext:
         return result
 
 
-def takes_dropout(model: nn.Module) -> bool:
-    """Whether the model's forward method has a parameter ``dropout``, for a `DropoutContext`."""
+def run_model(model: nn.Module, *inputs: Any, dropout: Callable[[], DropoutContext] | None = None) -> Any:
+    """Call a model. A parameter ``dropout`` of its forward method gets what that makes, or None in evaluation."""
+    if not _takes_dropout(model):
+        return model(*inputs)
+    return model(*inputs, dropout=None if dropout is None else dropout())
+
+
+def draws_from_torch(model: nn.Module) -> bool:
+    """Whether its forward passes may: it takes no parameter ``dropout``, or it has modules of torch that drop."""
+    return not _takes_dropout(model) or any(
+        isinstance(module, _DROPOUTS) or (isinstance(module, nn.MultiheadAttention | nn.RNNBase) and module.dropout)
+        for module in model.modules()
+    )
+
+
+def _takes_dropout(model: nn.Module) -> bool:
     return "dropout" in inspect.signature(model.forward).parameters
 
 

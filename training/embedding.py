@@ -1,10 +1,11 @@
 """Embedding tables whose rows are spread over ranks, as trainers and tasks see them: in a model or beside it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
+import torch
 from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError
@@ -46,8 +47,22 @@ class EmbeddingModule(nn.Module, ABC):
     """Begins the names of its traffic in the meter."""
     row_ids: Tensor | None = None
     """int64 [rows], of one table: ids of its rows, where they stand in another order."""
+    device: torch.device
+    """Where its rows are."""
     moves: int
     """How often tables have moved to another plan, so that their parameters are others: the same on all ranks."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:  # noqa: FBT001, FBT002
+        """What `to`, `cuda` or `half` do: RecipeError where rows, which are no parameters, would have to move along."""
+        here = torch.empty(0, device=self.device)
+        there = fn(here)
+        if (there.device, there.dtype) != (here.device, here.dtype):
+            raise RecipeError(
+                f"{type(self).__name__} was made on {here.device} in {here.dtype} and cannot move to {there.device} in "
+                f"{there.dtype}: make it with device = torch.device({there.device.type!r}), in float32"
+            )
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     @abstractmethod
     def start_rows(self, ids: Tensor) -> RowLookup:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
+from windrow.training.callbacks import Callback
 from windrow.training.checkpoint import (
     CheckpointHeader,
     CheckpointOptions,
@@ -44,9 +46,13 @@ __all__ = ["FitOptions", "Run"]
 @contextlib.contextmanager
 def _closing_callbacks(trainer: "Trainer") -> Iterator[None]:
     """Call `on_close` of each callback, whatever another one's has raised."""
+
+    def close(own: Callback, _: object, error: BaseException | None, __: object) -> None:
+        own.on_close(trainer, error)  # What it returns must not take the error for dealt with.
+
     with contextlib.ExitStack() as stack:
         for callback in reversed(trainer.callbacks):
-            stack.push(lambda _, error, __, own=callback: own.on_close(trainer, error))
+            stack.push(functools.partial(close, callback))
         yield
 
 

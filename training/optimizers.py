@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
+from windrow.comm.gradients import gradient_strides
+
 if TYPE_CHECKING:
     from windrow.training.task import TrainingOptions
 
@@ -41,8 +43,11 @@ def make_optimizer(parameters: Sequence[nn.Parameter], options: "TrainingOptions
     kind: Any = without_compiler(kinds[options.optimizer])
     # An optimiser of nothing is refused by torch.
     learnt = parameters or [nn.Parameter(torch.empty(0))]
-    # A third of the time of the separate operations on CPUs; for real numbers only.
-    fused = options.optimizer == "adam" and all(parameter.is_floating_point() for parameter in learnt)
+    # A third of the time of the separate operations on CPUs; for real numbers only, and memory in the same order as
+    # that of gradients and state: PyTorch's loop takes them one after another, whatever their strides.
+    fused = options.optimizer == "adam" and all(
+        one.is_floating_point() and one.stride() == gradient_strides(one) for one in learnt
+    )
     how = {"fused": True} if fused else {}
     optimizer: torch.optim.Optimizer = kind(learnt, lr=options.learning_rate, weight_decay=options.weight_decay, **how)
     return optimizer

@@ -364,7 +364,7 @@ def summed_loss(loss: Loss, output: Any, labels: Tensor, weights: Tensor | None 
         return mean * len(labels) if found.dim() == 0 else found.sum()
     if found.dim() == 0:
         raise RecipeError("the loss is a mean over rows, but rows have weights: return one value for each row")
-    return found @ weights
+    return (found * weights).sum()  # Autocast would round what it multiplies as matrices.
 
 
 def measured(metrics: Metrics, outputs: Tensor, labels: Tensor) -> dict[str, float]:

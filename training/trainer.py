@@ -6,8 +6,8 @@ A step::
                                               buckets travel meanwhile
 
 Everything random is a function of (seed, epoch, step, ...): a trainer holds no generator, so the whole state of a run
-is that of model, optimiser and tables, and its position (epoch, step). For models whose forward method has no parameter
-``dropout``, torch's generator, which `nn.Dropout` draws from, is seeded for every forward pass.
+is that of model, optimiser and tables, and its position (epoch, step). Torch's generator, which `nn.Dropout` draws
+from, is seeded for every forward pass that may draw from it.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.training.callbacks import Callback
 from windrow.training.checkpoint import Checkpoint, CheckpointHeader, WhichCheckpoint, load_together
-from windrow.training.dropout import seeded_generator, takes_dropout
+from windrow.training.dropout import draws_from_torch, seeded_generator
 from windrow.training.fit import FitOptions, Run
 from windrow.training.journal import TrainingResult
 from windrow.training.optimizers import make_optimizer
@@ -120,7 +120,7 @@ class Trainer:
             world.meter = Meter()
         check_model(model)
         self._device = device = device_of(model)
-        self._draws = not takes_dropout(model)
+        self._draws = draws_from_torch(model)
         watch = self.stopwatch
         task.attach(
             Setup(world=world, model=model, device=device, options=self.options, seed=seed, wire=wire, stopwatch=watch)
@@ -135,7 +135,7 @@ class Trainer:
         self._dense = task.dense_parameters()
         self._reducer, self._reduced = self._make_reducer(task.reduced_parameters()), self._to_reduce()
         self._optimizer = make_optimizer(self._dense, self.options)
-        self._loss = 0.0
+        self._loss = torch.zeros((), dtype=torch.float64, device=device)
 
     # ------------------------------------------------------------------------------------------------------ learning
 
@@ -172,7 +172,7 @@ class Trainer:
         Raises:
             DataError: the loss became NaN or infinite.
         """
-        self._loss = loss_before if self.world.rank == 0 else 0.0
+        self._loss.fill_(loss_before if self.world.rank == 0 else 0.0)
         self.train_steps(epoch, range(first_step, self.steps_per_epoch), after_step)
         check_buffers(self.world, self.model, self.task.dense_state)
         return self.loss_so_far() / self.task.samples_per_epoch
@@ -186,9 +186,9 @@ class Trainer:
         Returns:
             Loss summed (not averaged) over this rank's samples.
         """
-        self._loss = 0.0
+        self._loss.zero_()
         self.train_steps(epoch, range(step, step + 1))
-        return self._loss
+        return float(self._loss)
 
     def loss_so_far(self) -> float:
         """Sum of the losses of the epoch's samples up to now, over all ranks. Collective.
@@ -198,7 +198,7 @@ class Trainer:
         Raises:
             DataError: the loss became NaN or infinite.
         """
-        total = torch.tensor(self._loss, dtype=torch.float64)
+        total = self._loss.cpu().clone()
         with self.stopwatch.measure("wait"):
             self.world.all_reduce(total, stage="loss")
         if not bool(torch.isfinite(total)):
@@ -259,11 +259,14 @@ class Trainer:
             for step in steps:
                 # Before the minibatch is asked for: its lookups find tables that learn at this rate.
                 self._set_learning_rates(epoch, step)
+                # Added up where it was computed: to read it would be to wait for a GPU.
                 self._loss += self._learn(next(minibatches), epoch, step)
                 if after_step is not None:
                     after_step(step + 1)
+                    if not self.model.training:  # It has measured.
+                        self.model.train()
 
-    def _learn(self, minibatch: Any, epoch: int, step: int) -> float:
+    def _learn(self, minibatch: Any, epoch: int, step: int) -> Tensor | float:
         """Take a step on a minibatch; the loss summed over this rank's samples. Collective."""
         group = self._group_of(step)
         is_last = step + 1 == group.stop
@@ -277,7 +280,7 @@ class Trainer:
             )
         with self._forward_mode(epoch, step):
             loss = self.task.loss(minibatch, epoch, step)
-        value = 0.0
+        value: Tensor | float = 0.0
         if loss is not None:
             if not loss.requires_grad:
                 raise RecipeError(
@@ -287,7 +290,7 @@ class Trainer:
             samples = sum(self.task.global_batch_size(epoch, member) for member in group)
             with self.stopwatch.measure("backward"), self._reducer.holding(self.task.holds_sums or not is_last):
                 (loss / samples).backward()
-            value = loss.item()
+            value = loss.detach()
         if not is_last:
             return value
         with self.stopwatch.measure("wait"):
@@ -340,7 +343,7 @@ class Trainer:
         """Measure the model. Collective.
 
         Args:
-            splits: "train", "validation" or "test"; none: validation and test.
+            splits: "validation", "test", or of a graph "train"; none: validation and test.
             options: see `evaluate` of the task.
 
         Returns:

@@ -116,8 +116,8 @@ def _export_model(arguments: argparse.Namespace, run_folder: RunFolder) -> int:
     from windrow.launch.recommendation_recipe import RecommendationRecipe
     from windrow.launch.training import make_trainer, without_pretrained
     from windrow.partition.tables.planners import PlanOptions
+    from windrow.recsys.exporting import export
     from windrow.recsys.log.store import LogStore
-    from windrow.recsys.serving import export
 
     recipe = load_any_recipe(run_folder.recipe_file)
     if not isinstance(recipe, RecommendationRecipe) or recipe.log.format == "interactions":

@@ -353,7 +353,10 @@ class LogStore:
             raise StoreError(f"{self.path} was prepared by another version of windrow ({error}): {CURE}") from error
 
     def tables(self, *, dim: int) -> "list[EmbeddingBagConfig]":
-        """Configurations of the tables of all features, `dim` columns each, to make an `EmbeddingBagCollection` of."""
+        """Configurations of the tables of all features, `dim` columns each, to make an `EmbeddingBagCollection` of.
+
+        Where ids have weights (`FeatureEntry.weighted`), make it with ``is_weighted=True``; else they are not used.
+        """
         from windrow.recsys.tables.options import EmbeddingBagConfig
 
         features: dict[str, list[str]] = {}

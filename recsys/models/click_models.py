@@ -43,16 +43,25 @@ def label_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None = None, *
     Raises:
         RecipeError: there are not as many outputs as labels.
     """
-    if outputs.numel() != labels.numel() or len(outputs) != len(labels):
-        raise RecipeError(
-            f"the model gives outputs of shape {list(outputs.shape)} for labels of shape {list(labels.shape)}: give "
-            "one for each label, or a loss of your own"
-        )
+    check_outputs(outputs, labels)
     outputs = outputs.reshape(labels.shape)
     reduction = "sum" if weights is None else "none"
     loss = F.binary_cross_entropy_with_logits if kind == "binary" else F.mse_loss
     found = loss(outputs, labels, reduction=reduction)
-    return found if weights is None else (found.flatten(1).sum(1) if found.dim() > 1 else found) @ weights
+    if weights is not None:
+        found = (found.flatten(1).sum(1) * weights).sum() if found.dim() > 1 else (found * weights).sum()
+    return found
+
+
+def check_outputs(outputs: Any, labels: Tensor) -> None:
+    """Refuse outputs that are not one for each label: RecipeError."""
+    shape = list(outputs.shape) if isinstance(outputs, Tensor) else None
+    if shape is None or outputs.numel() != labels.numel() or len(outputs) != len(labels):
+        found = f"type {type(outputs).__name__}" if shape is None else f"shape {shape}"
+        raise RecipeError(
+            f"the model gives outputs of {found} for labels of shape {list(labels.shape)}: give one for each label, or "
+            "a loss and metrics of your own"
+        )
 
 
 class DenseModel(nn.Module, ABC):

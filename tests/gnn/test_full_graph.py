@@ -162,8 +162,8 @@ def test_every_evaluation_sees_the_weights_of_its_epoch(spmd, kind, order, more)
         model = make_model(kind, UNDIRECTED, **more)
         with Trainer(world, model, task, learning_rate=0.01, seed=0) as trainer:
             for epoch in range(2):
-                if model.options.residual:  # What it adds up has no gradient in the first epoch.
-                    model.input_linear.requires_grad_(epoch > 0)
+                # What it adds up has no gradient in the first epoch.
+                (model.input_linear if model.options.residual else model.layers[0]).requires_grad_(epoch > 0)
                 predicted = task.predict()
                 exact = gather_predictions(world, part, infer_exactly(world, part, model.eval()))
                 torch.testing.assert_close(predicted, exact, rtol=1e-4, atol=1e-4)

@@ -60,6 +60,18 @@ def test_predictions_equal_the_whole_graph_in_one_piece(spmd, kind):
         torch.testing.assert_close(predictions, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_rows_of_some_vertices_come_in_their_order(spmd):
+    ids = torch.randperm(NUM_VERTICES, generator=torch.Generator().manual_seed(1))[:17]
+
+    def body(world):
+        part = make_part(world)
+        own = part.original_ids[own_vertices(part, ids)]
+        return gather_predictions(world, part, own, ids), part.original_ids[ids]
+
+    for found, expected_ids in spmd(body):
+        assert torch.equal(found, expected_ids)
+
+
 def test_chunks_change_nothing():
     part = make_part(Loopback.single())
     done = []

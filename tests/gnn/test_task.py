@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from windrow.caching.selection import CacheOptions
-from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.wire import WireOptions
@@ -18,7 +18,7 @@ from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph, partition
 from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.synthetic import community_graph, typed_community_graph
-from windrow.gnn.task import NodeTask
+from windrow.gnn.task import NodeTask, loss_sum
 from windrow.partition import PartitionOptions
 from windrow.partition.book import PartitionBook
 from windrow.training.trainer import Trainer
@@ -306,6 +306,40 @@ def test_vertices_that_came_later_and_hidden_vectors(spmd, residual):
                 made = model.readout(hidden) if residual else model.layer_forward(1, block, hidden)
             torch.testing.assert_close(outputs, made, rtol=1e-4, atol=1e-4)
             assert hidden.shape == (of.num_vertices, 8)
+
+
+def test_features_stay_as_they_were_stored(tmp_path):
+    world = Loopback.single()
+    whole = partition(make_graph(), world)
+    short, model = (
+        whole.stored_as("bf16"),
+        build_model(ModelOptions(num_layers=1), in_features=6, out_features=3, seed=0),
+    )
+    with pytest.raises(RecipeError, match=r'wire\.vectors = "int8" with sampler\.storage = "bf16": rows travel'):
+        Trainer(world, model, NodeTask(short, (2,)), wire="int8")
+    with Trainer(world, model, NodeTask(short, (2,)), wire="bf16", epochs=1) as trainer:
+        trainer.fit(run_folder=tmp_path / "run")
+    with Trainer(world, model, NodeTask(whole, (2,)), wire="bf16", epochs=2) as trainer:
+        with pytest.raises(StoreError, match=r"task\.features was 'bfloat16' and is 'float32'"):
+            trainer.fit(run_folder=tmp_path / "run", resume=True)
+
+
+def test_labels_are_not_rounded_to_what_autocast_gives():
+    years = torch.tensor([[2013.0], [1999.0]])
+    assert float(loss_sum("regression", torch.tensor([[2016.0], [2000.0]], dtype=torch.bfloat16), years)) == 10
+
+
+@pytest.mark.parametrize("task", ["binary", "multi-label", "regression"])
+def test_outputs_of_another_width_are_refused_in_the_first_step(task):
+    graph = community_graph(240, 2 if task == "binary" else 4, seed=3, num_features=6, task=task)
+    part = partition(graph, Loopback.single())
+    model = build_model(ModelOptions(num_layers=1), in_features=6, out_features=part.num_outputs + 1, seed=0)
+    with Trainer(Loopback.single(), model, NodeTask(part, (2,))) as trainer:
+        message = r"gives outputs of shape \[\d+, \d\] for labels of .* of a " + task
+        with pytest.raises(RecipeError, match=message):
+            trainer.train_step(0, 0)
+        with pytest.raises(RecipeError, match=message):
+            trainer.evaluate()
 
 
 def test_hidden_vectors_that_are_not_there_are_refused():

@@ -14,6 +14,7 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
 from windrow.recsys.batches.batch import Batch
+from windrow.recsys.models.click_models import ClickModel
 from windrow.training.dense import make_linear
 
 DIM = 8
@@ -152,6 +153,30 @@ class StopAfter(wr.Callback):
         trainer.should_stop = record.epoch >= self.epochs
 
 
+class Dropping(ClickModel):
+    """Draws from torch's generator inside a `Recommender`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = make_linear(2 * DIM, 1, generator=torch.Generator().manual_seed(1))
+        self.drop = nn.Dropout(0.5)
+
+    def finish(self, begun: Tensor, embeddings: Any, context: Any = None) -> Tensor:
+        output: Tensor = self.linear(self.drop(embeddings.pooled()))
+        return output.flatten()
+
+
+def test_dropout_of_pytorch_in_a_recommender_is_that_of_the_step(log: recsys.LogStore) -> None:
+    def losses(first: int) -> float:
+        world = Loopback.single()
+        model = recsys.Recommender(OwnNet(world).tables, None, Dropping())
+        with torch.random.fork_rng(), wr.Trainer(world, model, recsys.ClickTask(log), batch_size=48) as trainer:
+            torch.rand(first)
+            return trainer.train_epoch(0)
+
+    assert losses(0) == losses(5)
+
+
 def test_what_would_not_be_honoured_is_refused(log: recsys.LogStore) -> None:
     world = Loopback.single()
     with pytest.raises(RecipeError, match=r"holds no embedding tables: make an EmbeddingBagCollection"):
@@ -167,6 +192,33 @@ def test_what_would_not_be_honoured_is_refused(log: recsys.LogStore) -> None:
             trainer.predict("tset")
     with wr.Trainer(world, OwnNet(world), recsys.ClickTask(log, metrics={})) as trainer:
         assert "auc" in trainer.evaluate()["validation"]
+
+
+def test_two_outputs_need_metrics_of_ones_own(log: recsys.LogStore) -> None:
+    class TwoOutputs(OwnNet):
+        def forward(self, batch: Batch, dropout: Any = None) -> Tensor:
+            return torch.stack([super().forward(batch), batch.dense[:, 0]], 1)
+
+    def loss(output: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(output, labels.long())
+
+    world = Loopback.single()
+    message = r"shape \[48, 2\] for labels of shape \[48\]: .* loss and metrics of your"
+    trainer = wr.Trainer(world, TwoOutputs(world), recsys.ClickTask(log, loss=loss), batch_size=48)
+    with trainer, pytest.raises(RecipeError, match=message):
+        trainer.train_epoch(0)
+    metrics = {"accuracy": lambda output, labels: float((output.argmax(1) == labels).float().mean())}
+    with wr.Trainer(world, TwoOutputs(world), recsys.ClickTask(log, loss=loss, metrics=metrics)) as trainer:
+        trainer.train_epoch(0)
+        assert trainer.evaluate()["test"]["accuracy"] > 0.4
+
+
+def test_tables_stay_where_they_were_made() -> None:
+    net = OwnNet(Loopback.single())
+    assert net.to("cpu").float() is net
+    for move in (net.half, lambda: net.to("meta")):
+        with pytest.raises(RecipeError, match=r"Collection was made on cpu in torch\.float32 and cannot move"):
+            move()
 
 
 def test_patience_needs_validation_samples(log: recsys.LogStore, tmp_path: Path) -> None:

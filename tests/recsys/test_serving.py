@@ -3,6 +3,7 @@
 import struct
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
 from windrow.recsys.batches.batch import Batch
+from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.serving import TABLES, ServedModel
 from windrow.recsys.tables.options import PoolingType, TableOptions, TableOverrides
@@ -57,13 +59,13 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> recsys.LogStore:
 class OwnNet(nn.Module):
     """Tables of two widths, and a mean over the samples' own values; calls tables and shapes as users do."""
 
-    def __init__(self, world: World, log: recsys.LogStore) -> None:
+    def __init__(self, world: World, log: recsys.LogStore, *, is_weighted: bool = True) -> None:
         super().__init__()
         item, past = log.tables(dim=8)
         past = recsys.EmbeddingBagConfig(
             name=past.name, num_embeddings=past.num_embeddings, embedding_dim=3, feature_names=past.feature_names
         )
-        self.tables = recsys.EmbeddingBagCollection([item, past], is_weighted=True, world=world, plan="row_wise")
+        self.tables = recsys.EmbeddingBagCollection([item, past], is_weighted=is_weighted, world=world, plan="row_wise")
         self.head = make_linear(12, 2, generator=torch.Generator().manual_seed(2))
 
     def forward(self, batch: Batch, dropout: Any = None) -> Tensor:
@@ -111,6 +113,7 @@ PER_TABLE = TableOptions(
 SHARDED = TableOptions(form="robe", compression=1.5, robe_block=2, robe_sharded=True)
 MODELS = {
     "own": OwnNet,
+    "own, unweighted": partial(OwnNet, is_weighted=False),
     "dlrm": kind_of_recommender(bottom=(8,)),
     "robe": kind_of_recommender(ROBE, bottom=(8,)),
     "robe, sharded": kind_of_recommender(SHARDED, bottom=(8,)),
@@ -295,6 +298,13 @@ def test_tables_of_few_bits_are_small(log: recsys.LogStore, tmp_path: Path) -> N
         assert size == 8 + header + item * row_bytes[0] + past * row_bytes[1]
 
 
+class SumOfPooled(ClickModel):
+    def finish(self, begun: Tensor, embeddings: Any, context: Any = None) -> Tensor:
+        del begun, context
+        total: Tensor = embeddings.pooled().sum(1)
+        return total
+
+
 def test_weights_that_do_not_fit_ids_are_refused(served: ServedModel, tmp_path: Path) -> None:
     dense, ids = torch.zeros(2, 1), torch.tensor([2, 3, 4, 5])
     with pytest.raises(DataError, match="weights go with lengths"):
@@ -318,6 +328,16 @@ def test_weights_that_do_not_fit_ids_are_refused(served: ServedModel, tmp_path: 
     recsys.export(Sums(), log, tmp_path / "model")
     weighted = recsys.load(tmp_path / "model")
     assert len(weighted.predict({"a": [[1], [2, 3]], "much": [[1.0], [1.0, 2.0]]})) == 2
+    few = recsys.EmbeddingBagConfig(name="a", num_embeddings=5, embedding_dim=4, feature_names=["a"])
+    unweighted = recsys.EmbeddingBagCollection([few], world=Loopback.single())
+    model = recsys.Recommender(unweighted, None, SumOfPooled())
+    with wr.Trainer(Loopback.single(), model, recsys.ClickTask(log)) as trainer:
+        assert trainer.task.opening_lines() == [
+            "ids of a have weights, which no collection of the model takes (is_weighted = True)"
+        ]
+    recsys.export(model, log, tmp_path / "few")
+    with pytest.raises(DataError, match=r"id 7 is outside its table: rows are \[5\]"):
+        recsys.load(tmp_path / "few").score(torch.zeros(1, 0), torch.tensor([7]))
     with pytest.raises(DataError, match="column 'much' has 1 weights for 2 ids: give one for each"):
         weighted.predict({"a": [[1], [2, 3]], "much": [[1.0], [1.0]]})
 
@@ -390,6 +410,13 @@ def test_what_cannot_be_exported_or_loaded(log: recsys.LogStore, tmp_path: Path)
     with pytest.raises(RecipeError, match=r"DependsOnValues cannot be exported: torch\.export says"):
         recsys.export(DependsOnValues(Loopback.single(), log), log, tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
+
+    def caught(world: World) -> int:
+        with pytest.raises(RecipeError, match=r"cannot be exported: torch\.export says"):  # By every rank.
+            recsys.export(DependsOnValues(world, log), log, tmp_path / "model")
+        return int(world.all_reduce(torch.ones(1), stage="test"))
+
+    assert Loopback.run(2, caught) == [2, 2]
     with pytest.raises(StoreError, match="no exported model"):
         recsys.load(tmp_path)
     recsys.export(OwnNet(Loopback.single(), log), log, tmp_path / "model")

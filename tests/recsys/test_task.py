@@ -22,7 +22,7 @@ from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.jagged import keyed
 from windrow.recsys.embeddings import Embeddings
-from windrow.recsys.models.click_models import ClickModel
+from windrow.recsys.models.click_models import ClickModel, label_loss
 from windrow.recsys.recommender import Recommender, pipelined
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
@@ -31,6 +31,7 @@ from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, T
 from windrow.recsys.task import RecommendationTask, TrainingOptions
 from windrow.training.callbacks import Callback
 from windrow.training.schedule import ScheduleOptions, learning_rate_factor
+from windrow.training.task import summed_loss
 from windrow.training.trainer import Trainer
 
 DIM = 8
@@ -392,6 +393,33 @@ def test_patience_wants_an_evaluator_of_validation_samples(tmp_path):
             other.fit(run_folder=tmp_path / "run", patience=2)
     with pytest.raises(RecipeError, match=f"batch_size = 7, but the source gives {SAMPLES} samples in its first"):
         Trainer(world, trainer.model, RecommendationTask(MadeUpLog(world)), batch_size=7)
+
+
+def test_models_are_measured_without_dropout():
+    class Evaluator(OnTest):
+        def evaluate(self):
+            return {"test": {"training": float(model.training)}}
+
+    world = Loopback.single()
+    with make_trainer(world) as first:
+        model = first.model
+    with Trainer(world, model, RecommendationTask(MadeUpLog(world), Evaluator()), batch_size=SAMPLES) as trainer:
+        trainer.train_epoch(0)
+        assert trainer.evaluate() == {"test": {"training": 0.0}}
+
+
+def test_what_says_how_a_log_is_read_is_refused_without_one():
+    world = Loopback.single()
+    task = RecommendationTask(MadeUpLog(world))
+    with pytest.raises(RecipeError, match=r"^training.shuffle and training.reader_shards: for prepared logs"):
+        Trainer(world, make_trainer(world).model, task, TrainingOptions(shuffle="none", reader_shards=4))
+
+
+def test_autocast_rounds_no_weights_of_samples():
+    labels, weights = torch.zeros(1), torch.tensor([257.0])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert float(label_loss(torch.ones(1), labels, weights, kind="real")) == 257
+        assert float(summed_loss(lambda output, _: output.square(), torch.ones(1), labels, weights)) == 257
 
 
 def test_what_reads_ahead_is_closed_when_a_step_fails():

@@ -27,6 +27,7 @@ from windrow.training.callbacks import Callback, MLflow, TensorBoard, Tracker, W
 from windrow.training.dense import make_linear
 from windrow.training.dropout import DropoutContext
 from windrow.training.journal import EpochRecord, TrainingResult, read_records
+from windrow.training.replicas import check_buffers
 from windrow.training.schedule import ScheduleOptions
 from windrow.training.task import measured, summed_loss
 from windrow.training.trainer import Trainer
@@ -98,7 +99,7 @@ def test_a_model_and_a_loss_of_ones_own_do_not_depend_on_the_world(spmd: Any, lo
         with make_trainer(world, loss=loss, metrics={"mine": accuracy}, fanouts=(-1, -1)) as trainer:
             losses = [trainer.train_epoch(epoch) for epoch in range(3)]
             chosen = trainer.task.graph.original_ids[trainer.task.graph.test_ids]  # type: ignore[attr-defined]
-            assert torch.equal(trainer.predict("test"), trainer.predict()[chosen])
+            torch.testing.assert_close(trainer.predict("test"), trainer.predict()[chosen], rtol=1e-4, atol=1e-5)
             return losses, trainer.evaluate(), trainer.predict()
 
     expected, figures, scores = body(Loopback.single())
@@ -163,6 +164,68 @@ def test_forward_passes_run_under_autocast() -> None:
     assert losses[-1] < losses[0]
     assert seen == {torch.bfloat16}
     assert {parameter.dtype for parameter in trainer.model.parameters()} == {torch.float32}
+
+
+class NamingNet(Net):
+    """Takes the context of dropout by its name alone, behind another parameter."""
+
+    def forward(  # type: ignore[override]
+        self, blocks: Sequence[Block], x: Tensor, _: bool = False, *, dropout: DropoutContext | None
+    ) -> Tensor:
+        return super().forward(blocks, x, dropout)
+
+
+def test_dropout_is_given_by_name_in_training_and_in_evaluation() -> None:
+    nets = [kind(dropout=0.4) for kind in (Net, NamingNet)]
+    first, second = (make_trainer(Loopback.single(), net=net) for net in nets)
+    assert first.train_epoch(0) == second.train_epoch(0)
+    assert first.evaluate() == second.evaluate()
+
+
+def columns_first(weight: Tensor) -> Tensor:
+    return weight.t().contiguous().t()
+
+
+def with_gaps(weight: Tensor) -> Tensor:
+    return torch.stack([weight, weight], 2)[..., 0]
+
+
+@pytest.mark.parametrize("kept", [columns_first, with_gaps])
+def test_weights_may_be_in_any_order_in_memory(spmd: Any, kept: Callable[[Tensor], Tensor]) -> None:
+    def body(world: World) -> tuple[list[float], list[float]]:
+        def losses(net: Net) -> list[float]:
+            with make_trainer(world, net=net) as trainer:
+                return [trainer.train_epoch(epoch) for epoch in range(3)]
+
+        other = Net()
+        for linear in (*other.own, *other.others):
+            assert isinstance(linear, nn.Linear)
+            linear.weight = nn.Parameter(kept(linear.weight.detach()))
+        return losses(Net()), losses(other)
+
+    for plain, found in spmd(body):
+        assert found == pytest.approx(plain, rel=1e-5)
+
+
+@pytest.mark.parametrize("wire", ["fp32", "bf16"])
+def test_callbacks_may_measure_between_steps(spmd: Any, wire: str) -> None:
+    """In fp32 through the store that minibatches are under way in."""
+
+    def body(world: World, kind: type[Net] = Net) -> tuple[list[float], list[float]]:
+        def losses(*, measures: bool) -> list[float]:
+            with make_trainer(world, net=kind(dropout=0.4), wire=wire) as trainer:
+
+                def after_step(done: int) -> None:
+                    if measures and done % 2:
+                        trainer.evaluate("validation")
+
+                return [trainer.train_epoch(epoch, after_step=after_step) for epoch in range(2)]
+
+        return losses(measures=False), losses(measures=True)
+
+    # Ranks that are threads draw from one generator of torch.
+    for without, between in [*spmd(body), body(Loopback.single(), DrawingNet)]:
+        assert between == without
 
 
 @pytest.mark.parametrize("kind", [Net, DrawingNet])
@@ -343,6 +406,19 @@ class Notes(Tracker):
         return lambda scalars, epoch: run["epochs"].append(epoch), close, called
 
 
+class Contented(Callback):
+    """Returns what a tracker's own call gave."""
+
+    def on_close(self, trainer: Trainer, error: BaseException | None) -> bool:  # type: ignore[override]
+        return True
+
+
+def test_a_callback_does_not_hide_the_error_of_a_run(tmp_path: Path) -> None:
+    trainer = make_trainer(Loopback.single(), callbacks=[Contented(), Fail(after=1)])
+    with pytest.raises(KilledError):
+        trainer.fit(run_folder=tmp_path / "run")
+
+
 def test_runs_of_other_programs_go_on_with_the_training_and_are_closed(tmp_path: Path) -> None:
     runs: list[dict[str, Any]] = []
     for after in (1, 2):  # The first has no checkpoint yet, so that the second begins anew.
@@ -440,6 +516,10 @@ def test_settings_of_a_run_without_a_recipe_are_kept(tmp_path: Path) -> None:
         ({"accumulate": 0}, "^accumulate = 0 must be an integer of at least 1$"),
         ({"wire": "bf17"}, "vectors = 'bf17' must be one of 'fp32', 'fp16', 'bf16', 'int8', 'int4'"),
         ({"net": nn.Sequential(nn.BatchNorm1d(3))}, r"^0 is BatchNorm1d: .*Use nn.LayerNorm"),
+        (
+            {"net": nn.Sequential(nn.Linear(3, 3).bfloat16())},
+            r"^0 is Linear with weights in torch.bfloat16, .*autocast",
+        ),
     ],
     ids=str,
 )
@@ -564,6 +644,16 @@ def test_buffers_that_part_are_refused() -> None:
     make_trainer(Loopback.single(), net=Counting()).train_epoch(0)
     with pytest.raises(RecipeError, match="the buffer 'seen' of the model is not the same on all ranks"):
         Loopback.run(2, lambda world: make_trainer(world, net=Counting()).train_epoch(0))
+
+
+def test_tied_weights_are_no_buffers() -> None:
+    def body(world: World) -> None:
+        net = Net()
+        net.own[1].weight = net.others[1].weight
+        # Sums of gradients may differ in the last bit.
+        check_buffers(world, net, lambda: {name: value + world.rank for name, value in net.state_dict().items()})
+
+    Loopback.run(2, body)
 
 
 def test_one_rank_may_stop_all(spmd: Any, shared_tmp_path: Path) -> None:
