@@ -319,9 +319,9 @@ def test_features_stay_as_they_were_stored(tmp_path):
         Trainer(world, model, NodeTask(short, (2,)), wire="int8")
     with Trainer(world, model, NodeTask(short, (2,)), wire="bf16", epochs=1) as trainer:
         trainer.fit(run_folder=tmp_path / "run")
-    with Trainer(world, model, NodeTask(whole, (2,)), wire="bf16", epochs=2) as trainer:
-        with pytest.raises(StoreError, match=r"task\.features was 'bfloat16' and is 'float32'"):
-            trainer.fit(run_folder=tmp_path / "run", resume=True)
+    trainer = Trainer(world, model, NodeTask(whole, (2,)), wire="bf16", epochs=2)
+    with trainer, pytest.raises(StoreError, match=r"task\.features was 'bfloat16' and is 'float32'"):
+        trainer.fit(run_folder=tmp_path / "run", resume=True)
 
 
 def test_labels_are_not_rounded_to_what_autocast_gives():
