@@ -286,7 +286,7 @@ class _Workspace(threading.local):
     def __init__(self, num_vertices: int, largest_degree: int) -> None:
         self.num_vertices = num_vertices
         self.base = 1
-        self.first_seen: npt.NDArray[np.int32] = np.zeros(num_vertices, np.int32)
+        self.first_seen: npt.NDArray[np.int32] = np.zeros(0, np.int32)
         self.taken: npt.NDArray[np.uint64] = np.zeros(largest_degree // 64 + 1, np.uint64)
         self.found = 0
         """Vertices in the frontier."""
@@ -302,6 +302,8 @@ class _Workspace(threading.local):
 
     def begin(self, seeds: npt.NDArray[np.int64]) -> None:
         """Forget the last sample and make `seeds` the frontier."""
+        if not len(self.first_seen):  # A thread that never samples needs none: it is as long as the graph.
+            self.first_seen = np.zeros(self.num_vertices, np.int32)
         self.base += self.found
         if self.base > LARGEST_INT32 - self.num_vertices:
             self.first_seen.fill(0)

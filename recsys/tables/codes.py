@@ -140,14 +140,17 @@ class Codes(Form):
         ]
 
     def step(self, stored: Sequence[Tensor], world: "World | None") -> Sequence[tuple[int, Tensor]]:
-        """See `Form.step`. All ranks cluster alike, without messages. Cost: rows x entries x columns, now and then."""
-        del world
+        """See `Form.step`. Cost: rows x entries x columns, now and then, and codes and books of rank 0 to the others."""
         self._steps += 1
         if not self._every or self._steps % self._every:
             return ()
         with torch.no_grad():
             before, now = copy(self), [values.detach().cpu().clone() for values in stored]
-            for values, found in zip(stored, self._clustered(lambda ids: before.rows(0, ids, now)), strict=True):
+            books = self._clustered(lambda ids: before.rows(0, ids, now))
+            if world is not None and world.size > 1:
+                # Processors of other kinds may differ in the last bit, and so in the closest entry.
+                self.codes, books = world.broadcast_object((self.codes, books), root=0, stage="clusters")
+            for values, found in zip(stored, books, strict=True):
                 values.copy_(found)
         self._hash_helpers(self._clusterings + 1)
         every = torch.arange(self.stored[0].num_rows, device=stored[0].device)

@@ -1,6 +1,7 @@
 """Codes that are hashes, chosen for a dense table, or clustered while tables learn."""
 
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
+from windrow.recsys.tables import codes
 from windrow.recsys.tables.codes import Codes, k_means
 from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm
 from windrow.recsys.tables.forms import whole_table
@@ -46,6 +48,26 @@ def test_a_table_of_few_vectors_comes_back_nearly():
     error = (form.whole_table("t", [books]) - table).square()
     assert float(error.mean()) < 0.1 * float(table.square().mean())
     assert float((error < 1e-8).float().mean()) > 0.7
+
+
+def test_ranks_whose_processors_cluster_differently_take_the_codes_of_rank_0(monkeypatch):
+    flips = count()
+
+    def differently(vectors, clusters):
+        centres = k_means(vectors, clusters)
+        return centres.flip(0) if next(flips) % 2 else centres
+
+    monkeypatch.setattr(codes, "k_means", differently)
+
+    def body(world):
+        form = make(code_every=1)
+        stored = random_values(form)
+        form.step(stored, world)
+        return form.codes, stored
+
+    (first, books), (second, others) = Loopback.run(2, body)
+    assert torch.equal(first, second)
+    assert all(map(torch.equal, books, others))
 
 
 def test_k_means_lowers_the_error_and_keeps_empty_centres():
