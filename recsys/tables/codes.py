@@ -140,7 +140,7 @@ class Codes(Form):
         ]
 
     def step(self, stored: Sequence[Tensor], world: "World | None") -> Sequence[tuple[int, Tensor]]:
-        """See `Form.step`. Cost: rows x entries x columns, now and then, and codes and books of rank 0 to the others."""
+        """See `Form.step`. Cost: rows x entries x columns, now and then; all ranks take what rank 0 finds."""
         self._steps += 1
         if not self._every or self._steps % self._every:
             return ()
