@@ -19,8 +19,11 @@ ON_ONE_AND_TWO_RANKS = pytest.mark.parametrize("ranks", [1, pytest.param(2, mark
 
 
 @pytest.fixture
-def run_example(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunExample:
-    """Run an example as a script; gives the lines that it printed."""
+def run_example(
+    repository: Path, shared_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> RunExample:
+    """Run an example as a script, elsewhere, where its run folders go; gives the lines that it printed."""
+    monkeypatch.chdir(shared_tmp_path)
 
     def run(name: str, *arguments: str) -> list[str]:
         script = str(repository / "examples" / name)
