@@ -182,6 +182,29 @@ def test_inference_from_all_neighbours_is_the_same_by_layers_and_by_minibatches(
             assert figures == pytest.approx(same_metrics[split])
 
 
+@pytest.mark.parametrize("method", ["exact", "sampled"])
+def test_callbacks_may_measure_between_steps(spmd, method):
+    """Lookups of minibatches that were under way are given up where evaluation reads the same store, and made again."""
+
+    def body(world):
+        def losses(*, measures):
+            part = part_of(make_graph(), world)
+            embedding = make_embedding(part, world, init_fn=first_rows)
+            evaluation = gnn.EvaluationOptions(method=method)
+            with make_trainer(world, part, embedding, evaluation=evaluation) as trainer:
+
+                def after_step(done):
+                    if measures and done % 2:
+                        trainer.evaluate("validation")
+
+                return [trainer.train_epoch(epoch, after_step=after_step) for epoch in range(2)]
+
+        return losses(measures=False), losses(measures=True)
+
+    for without, between in spmd(body):
+        assert between == pytest.approx(without, rel=1e-6)
+
+
 def test_ranks_without_seeds_take_part(spmd):
     def body(world):
         part = part_of(make_graph(), world)
