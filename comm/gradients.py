@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from windrow.comm.error_feedback import ErrorFeedback
+from windrow.comm.errors import RecipeError
 from windrow.comm.transfer import Pending
 from windrow.comm.wire import Codec
 from windrow.comm.world import World
@@ -60,6 +61,9 @@ class GradientReducer:
         codec: how float32 gradients travel (`World.start_all_reduce`), all others as they are; must agree. None: as
             they are.
         bucket_bytes: a bucket is closed once it holds this much.
+
+    Raises:
+        RecipeError: a parameter that learns has fewer than 32 bits.
     """
 
     def __init__(
@@ -76,6 +80,11 @@ class GradientReducer:
         self._next = 0
         self._holds = False
         trained = [parameter for parameter in parameters if parameter.requires_grad]
+        for short in {parameter.dtype for parameter in trained} & {torch.float16, torch.bfloat16}:
+            raise RecipeError(
+                f"weights in {short} learn nothing from small gradients: keep those that learn in float32, and set "
+                'training.autocast = "bf16" to compute in bf16'
+            )
         for group in _pack(list(reversed(trained)), bucket_bytes):
             self._add_bucket(group, codec)
         self.shapes = [list(parameter.shape) for parameter in trained]

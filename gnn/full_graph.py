@@ -171,6 +171,7 @@ class WholeGraphTask(VertexTask[Minibatch]):
             raise RecipeError(
                 f"how many blocks does {type(model).__name__} take? Say {type(self).__name__}(..., num_layers = ...)"
             )
+        self._num_layers = num_layers
         if setup.options.accumulate != 1:
             raise RecipeError(
                 f"training.accumulate = {setup.options.accumulate}: each step computes the whole graph anyway, so that "

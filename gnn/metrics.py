@@ -20,6 +20,7 @@ from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.gnn.graph import Task, known_labels
+from windrow.training.task import is_one_each
 
 __all__ = [
     "LOWER_IS_BETTER",
@@ -126,7 +127,7 @@ def _real_measure(metric: Metric, numbers: Tensor, labels: Tensor) -> float:
 
 def check_outputs(task: Task, outputs: Tensor, labels: Tensor) -> None:
     """Refuse outputs that are not as many as labels, of tasks where each label has one: RecipeError."""
-    if task != "single-label" and outputs.numel() != labels.numel():
+    if task != "single-label" and not is_one_each(outputs, labels):
         raise RecipeError(
             f"the model gives outputs of shape {list(outputs.shape)} for labels of shape {list(labels.shape)} of a "
             f"{task} task: give one for each label (part.num_outputs for each vertex; two classes are one logit), or a "

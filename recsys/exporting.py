@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import RecipeError, WindrowError
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.partition.manifest import write_document
 from windrow.recsys.batches.batch import Batch
@@ -24,6 +24,7 @@ from windrow.recsys.recommender import Recommender, collections_of
 from windrow.recsys.serving import DENSE, FORMAT_VERSION, FORMS, LOG, MODEL, TABLES, Output, TableBits, layout_of
 from windrow.recsys.sharded.collection import ShardedTables
 from windrow.recsys.tables.options import TableOptions, pooling_of
+from windrow.training.dropout import run_model
 from windrow.training.shard_files import write_safetensors
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ def export(
 
     Memory: the largest table, on every rank.
     """
-    check_replaceable(Path(folder), overwrite=overwrite, what="exported model", marker=MODEL)
     collections = collections_of(model)
     outputs = [_outputs(collection) for collection in collections]
     stored = [(collection, spec) for collection in collections for spec in collection.stored_specs()]
@@ -73,14 +73,17 @@ def export(
     names = {output.table for of_collection in outputs for output in of_collection}
     if len(tables) < len(stored) or len(names) < sum(len(collection.configs) for collection in collections):
         raise RecipeError("two collections of the model have tables of one name: give each table a name of its own")
-    world, program, refusal = collections[0].world, None, ""
+    world, program = collections[0].world, None
+    refusal: WindrowError | None = None
     if world.rank == 0:
         try:
+            check_replaceable(Path(folder), overwrite=overwrite, what="exported model", marker=MODEL)
             program = _traced(model, collections, outputs, log)
-        except RecipeError as error:
-            refusal = str(error)
-    if refusal := world.broadcast_object(refusal, root=0, stage="export"):
-        raise RecipeError(refusal)
+        except WindrowError as error:
+            refusal = error
+    (refusal,) = world.broadcast_object((refusal,), root=0, stage="export")
+    if refusal is not None:
+        raise refusal
     if program is None:
         for name, (collection, _) in tables.items():
             collection.stored_table(name)
@@ -161,7 +164,6 @@ def _outputs(collection: ShardedTables[Any]) -> list[Output]:
 def _traced(
     model: nn.Module, collections: Sequence[ShardedTables[Any]], outputs: Sequence[Sequence[Output]], log: LogStore
 ) -> Any:
-    program = _Program(model, collections, outputs, num_labels=len(log.labels)).eval()
     samples, items = torch.export.Dim("samples", min=1), 0
     generator = torch.Generator().manual_seed(0)
     example: list[Tensor] = [torch.rand(3, log.num_dense, generator=generator)]
@@ -176,11 +178,14 @@ def _traced(
             shapes += [{0: torch.export.Dim(f"items_{items}", min=1)}, {0: samples}]
             items += 1
     try:
+        program = _Program(model, collections, outputs, num_labels=len(log.labels)).eval()
         with torch.no_grad():
             return torch.export.export(
                 program, tuple(example), dynamic_shapes=(shapes[0], tuple(shapes[1:])), strict=False
             )
-    except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
+    except WindrowError:
+        raise
+    except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise RecipeError(
             f"{type(model).__name__} cannot be exported: torch.export says {reason}. Take sizes from tensor.shape, let "
@@ -215,7 +220,7 @@ class _Program(nn.Module):
         labels = dense.new_zeros(dense.shape[0], self._num_labels)
         numbers = torch.zeros(dense.shape[0], dtype=torch.int64, device=dense.device)
         try:
-            result: Tensor = self.model(Batch(dense, cast("KeyedJaggedTensor", None), labels, numbers))
+            result: Tensor = run_model(self.model, Batch(dense, cast("KeyedJaggedTensor", None), labels, numbers))
         finally:
             for stub in self._stubs:
                 stub.given = []

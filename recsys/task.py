@@ -98,7 +98,9 @@ class TrainingOptions(training.TrainingOptions):
         names = ("shuffle", "shuffle_rows", "reader_shards", "reader_memory_bytes")
         given = [f"training.{name}" for name in names if getattr(self, name) != getattr(usual, name)]
         if given := [*given, *others]:
-            raise RecipeError(f"{' and '.join(given)}: for prepared logs, and this source is none: leave it out")
+            raise RecipeError(
+                f"{' and '.join(given)}: for prepared logs that a task reads, not for a source of its own: leave it out"
+            )
 
 
 class RecommendationTask(Task[Lookups]):
@@ -120,6 +122,8 @@ class RecommendationTask(Task[Lookups]):
     data: ClassVar[Literal["graph", "log"]] = "log"
     default_options: ClassVar[training.TrainingOptions] = TrainingOptions()
 
+    _reads_log: ClassVar[bool] = False
+    """Whether the task makes the source, by the trainer's options."""
     _label_kind: LabelKind = "binary"
     _measures_labels = False
     """Whether outputs are compared with labels by the product's own metrics, whatever the loss is."""
@@ -151,7 +155,7 @@ class RecommendationTask(Task[Lookups]):
         Raises:
             RecipeError: there are none, they were made for other number formats than the trainer's, or nothing of
                 them can travel early as `TrainingOptions.lookahead` asks for; minibatches have another size than the
-                options say, or these say how a log is read, and the source is none.
+                options say, or these say how a log is read, as the source does.
         """
         self._model = PrefetchedModel(self.setup.model)
         for embedding in self.embeddings:
@@ -162,7 +166,7 @@ class RecommendationTask(Task[Lookups]):
             self._model.check_lookahead()
         self.steps_per_epoch = self._source.steps_per_epoch
         self.samples_per_epoch = self._source.samples_per_epoch
-        if isinstance(options, TrainingOptions) and not isinstance(self._source, BatchReader):
+        if isinstance(options, TrainingOptions) and not self._reads_log:
             options.check_unread()
         asked, given = options.batch_size, self._source.global_batch_size(0, 0)
         # Those of one size, nearly, have at least half as many as were asked for.
@@ -251,6 +255,8 @@ class ClickTask(RecommendationTask):
     Raises:
         DataError: the log has no labels, or those of a split are all the same.
     """
+
+    _reads_log: ClassVar[bool] = True
 
     def __init__(
         self,

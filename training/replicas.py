@@ -29,12 +29,6 @@ def check_model(model: nn.Module) -> None:
                     f"{name or 'the model'} is {type(module).__name__} without sizes yet: give it its number of inputs "
                     "(part.num_features, say), or run it once before it is trained"
                 )
-            if own.requires_grad and own.dtype in (torch.float16, torch.bfloat16):
-                raise RecipeError(
-                    f"{name or 'the model'} is {type(module).__name__} with weights in {own.dtype}, in which sums of "
-                    'gradients over ranks lose too much: keep them in float32, and set training.autocast = "bf16" to '
-                    "compute in bf16"
-                )
 
 
 def copy_from_rank_0(world: World, state: Mapping[str, Tensor]) -> None:

@@ -367,6 +367,12 @@ def summed_loss(loss: Loss, output: Any, labels: Tensor, weights: Tensor | None 
     return (found * weights).sum()  # Autocast would round what it multiplies as matrices.
 
 
+def is_one_each(outputs: Tensor, labels: Tensor) -> bool:
+    """Whether there is one output for each label of each row, also where there are no rows."""
+    of_rows = [(tensor.shape[:1], tensor.shape[1:].numel()) for tensor in (outputs, labels)]
+    return of_rows[0] == of_rows[1]
+
+
 def measured(metrics: Metrics, outputs: Tensor, labels: Tensor) -> dict[str, float]:
     """What metrics give for rows: RecipeError where it is no single number."""
     values = dict[str, float]()

@@ -24,6 +24,7 @@ from windrow.recsys.models.interaction_kernels import multiply_pairs, multiply_p
 from windrow.recsys.models.options import ModelOptions
 from windrow.training.dense import make_linear
 from windrow.training.dropout import DropoutContext
+from windrow.training.task import is_one_each
 
 __all__ = ["DCN", "DLRM", "MLP", "ClickModel", "DenseModel", "label_loss"]
 
@@ -55,9 +56,9 @@ def label_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None = None, *
 
 def check_outputs(outputs: Any, labels: Tensor) -> None:
     """Refuse outputs that are not one for each label: RecipeError."""
-    shape = list(outputs.shape) if isinstance(outputs, Tensor) else None
-    if shape is None or outputs.numel() != labels.numel() or len(outputs) != len(labels):
-        found = f"type {type(outputs).__name__}" if shape is None else f"shape {shape}"
+    if not isinstance(outputs, Tensor) or not is_one_each(outputs, labels):
+        is_tensor = isinstance(outputs, Tensor)
+        found = f"shape {list(outputs.shape)}" if is_tensor else f"type {type(outputs).__name__}"
         raise RecipeError(
             f"the model gives outputs of {found} for labels of shape {list(labels.shape)}: give one for each label, or "
             "a loss and metrics of your own"

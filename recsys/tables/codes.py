@@ -140,14 +140,19 @@ class Codes(Form):
         ]
 
     def step(self, stored: Sequence[Tensor], world: "World | None") -> Sequence[tuple[int, Tensor]]:
-        """See `Form.step`. Cost: rows x entries x columns, now and then; all ranks take what rank 0 finds."""
+        """See `Form.step`. Now and then rank 0 clusters, and all ranks take what it finds.
+
+        Cost: rows x entries x columns, and a message of the books and of 4 bytes for each row and part.
+        """
         self._steps += 1
         if not self._every or self._steps % self._every:
             return ()
         with torch.no_grad():
             before, now = copy(self), [values.detach().cpu().clone() for values in stored]
-            books = self._clustered(lambda ids: before.rows(0, ids, now))
-            if world is not None and world.size > 1:
+            books: list[Tensor] = []
+            if world is None or world.rank == 0:
+                books = self._clustered(lambda ids: before.rows(0, ids, now))
+            if world is not None:
                 # Processors of other kinds may differ in the last bit, and so in the closest entry.
                 self.codes, books = world.broadcast_object((self.codes, books), root=0, stage="clusters")
             for values, found in zip(stored, books, strict=True):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.loopback import Loopback
 from windrow.comm.quantize import packed_offsets
 from windrow.comm.wire import WireOptions
@@ -480,6 +480,28 @@ def test_a_resumed_run_ends_like_one_that_was_never_killed(spmd, messages):
 
     for expected, losses in spmd(body):
         assert losses == expected
+
+
+def test_a_resumed_run_has_as_many_blocks(tmp_path):
+    class Own(torch.nn.Module):
+        def __init__(self, num_layers):
+            super().__init__()
+            self.num_layers = num_layers
+            self.linear = make_linear(6, 3, generator=torch.Generator().manual_seed(1))
+
+        def forward(self, blocks, x):
+            return self.linear(x)
+
+    def fit(of_model, epochs, **options):
+        world = Loopback.single()
+        task = FullGraphTask(make_part(world, UNDIRECTED), **options)
+        with Trainer(world, Own(of_model), task, epochs=epochs) as trainer:
+            trainer.fit(run_folder=tmp_path / "run", resume="auto")
+
+    fit(1, 1)
+    with pytest.raises(StoreError, match=r"task\.num_layers was 1 and is 3"):
+        fit(3, 2)
+    fit(1, 2, num_layers=1)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

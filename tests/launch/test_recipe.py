@@ -193,7 +193,7 @@ def test_interactions_need_no_store() -> None:
         ({"log": {"paths": ["a.csv"], "format": "csv"}}, "needs a value for 'store'"),
         (INTERACTIONS | {"log": {"paths": ["a", "b"], "format": "interactions"}}, "give one path in log.paths"),
         (INTERACTIONS | {"deduplication": {"groups": [["history"]]}}, "deduplication.groups: for prepared logs"),
-        (INTERACTIONS | {"training": {"shuffle": "none"}}, "training.shuffle: for prepared logs, and this source is"),
+        (INTERACTIONS | {"training": {"shuffle": "none"}}, "training.shuffle: for prepared logs"),
         (
             {
                 "log": {"paths": ["a.csv"], "format": "csv"},

@@ -3,6 +3,7 @@
 import struct
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,8 @@ class OwnNet(nn.Module):
         self.tables = recsys.EmbeddingBagCollection([item, past], is_weighted=is_weighted, world=world, plan="row_wise")
         self.head = make_linear(12, 2, generator=torch.Generator().manual_seed(2))
 
-    def forward(self, batch: Batch, dropout: Any = None) -> Tensor:
+    def forward(self, batch: Batch, *, dropout: Any) -> Tensor:
+        del dropout
         pooled = self.tables(batch.sparse)
         width = torch.cat([pooled["past"], pooled["item"], batch.dense], 1)
         outputs: Tensor = self.head(torch.relu(width.view(batch.num_samples, -1)))
@@ -401,8 +403,8 @@ def test_loading_needs_no_mpi(log: recsys.LogStore, served: ServedModel) -> None
 class DependsOnValues(OwnNet):
     """Decides by a value."""
 
-    def forward(self, batch: Batch, dropout: Any = None) -> Tensor:
-        outputs = super().forward(batch, dropout)
+    def forward(self, batch: Batch, *, dropout: Any) -> Tensor:
+        outputs = super().forward(batch, dropout=dropout)
         return outputs * 2 if float(outputs.sum()) > 0 else outputs
 
 
@@ -412,8 +414,11 @@ def test_what_cannot_be_exported_or_loaded(log: recsys.LogStore, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
     def caught(world: World) -> int:
-        with pytest.raises(RecipeError, match=r"cannot be exported: torch\.export says"):  # By every rank.
-            recsys.export(DependsOnValues(world, log), log, tmp_path / "model")
+        locked = OwnNet(world, log)
+        locked.lock = threading.Lock()  # Cannot be copied.
+        for model in (DependsOnValues(world, log), locked):
+            with pytest.raises(RecipeError, match=r"cannot be exported: torch\.export says"):  # By every rank.
+                recsys.export(model, log, tmp_path / "model")
         return int(world.all_reduce(torch.ones(1), stage="test"))
 
     assert Loopback.run(2, caught) == [2, 2]

@@ -411,7 +411,9 @@ def test_models_are_measured_without_dropout():
 def test_what_says_how_a_log_is_read_is_refused_without_one():
     world = Loopback.single()
     task = RecommendationTask(MadeUpLog(world))
-    with pytest.raises(RecipeError, match=r"^training.shuffle and training.reader_shards: for prepared logs"):
+    with pytest.raises(
+        RecipeError, match=r"^training.shuffle and training.reader_shards: for prepared logs that a task"
+    ):
         Trainer(world, make_trainer(world).model, task, TrainingOptions(shuffle="none", reader_shards=4))
 
 
