@@ -198,7 +198,7 @@ class Trainer:
         Raises:
             DataError: the loss became NaN or infinite.
         """
-        total = self._loss.cpu().clone()
+        total = self._loss.to("cpu", copy=True)
         with self.stopwatch.measure("wait"):
             self.world.all_reduce(total, stage="loss")
         if not bool(torch.isfinite(total)):

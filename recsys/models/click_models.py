@@ -49,9 +49,8 @@ def label_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None = None, *
     reduction = "sum" if weights is None else "none"
     loss = F.binary_cross_entropy_with_logits if kind == "binary" else F.mse_loss
     found = loss(outputs, labels, reduction=reduction)
-    if weights is not None:
-        found = (found.flatten(1).sum(1) * weights).sum() if found.dim() > 1 else (found * weights).sum()
-    return found
+    # Not as a product of matrices, which autocast would round.
+    return found if weights is None else (found.t() * weights).sum()
 
 
 def check_outputs(outputs: Any, labels: Tensor) -> None:

@@ -99,7 +99,8 @@ def test_a_model_and_a_loss_of_ones_own_do_not_depend_on_the_world(spmd: Any, lo
         with make_trainer(world, loss=loss, metrics={"mine": accuracy}, fanouts=(-1, -1)) as trainer:
             losses = [trainer.train_epoch(epoch) for epoch in range(3)]
             chosen = trainer.task.graph.original_ids[trainer.task.graph.test_ids]  # type: ignore[attr-defined]
-            torch.testing.assert_close(trainer.predict("test"), trainer.predict()[chosen], rtol=1e-4, atol=1e-5)
+            # Of other minibatches, whose products are rounded otherwise.
+            torch.testing.assert_close(trainer.predict("test"), trainer.predict()[chosen], rtol=1e-5, atol=1e-6)
             return losses, trainer.evaluate(), trainer.predict()
 
     expected, figures, scores = body(Loopback.single())
