@@ -38,7 +38,6 @@ LOCAL_RANK = (
     "OMPI_COMM_WORLD_LOCAL_RANK",  # Open MPI's mpirun
     "MPI_LOCALRANKID",  # MPICH's mpirun
     "SLURM_LOCALID",  # srun
-    "LOCAL_RANK",  # torchrun
 )
 
 LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun")
@@ -59,6 +58,9 @@ def launched_size(environment: Mapping[str, str] = os.environ) -> int:
 
 def launched_local_rank(environment: Mapping[str, str] = os.environ) -> int:
     """This process's number among those on its machine: which GPU is its own; 0 where no launcher says."""
+    if launched_by_torchrun(environment):
+        # Its workers also have what srun told torchrun itself.
+        return int(environment.get("LOCAL_RANK", 0))
     return next((int(environment[name]) for name in LOCAL_RANK if name in environment), 0)
 
 

@@ -51,6 +51,7 @@ __all__ = [
     "checked_dataclass",
     "described",
     "refusal",
+    "resolved_path",
     "sections_field",
 ]
 
@@ -76,7 +77,12 @@ Sections: TypeAlias = Annotated[Mapping[str, Value], Field(json_schema_extra={"s
 def _path(value: object, info: ValidationInfo) -> object:
     if not isinstance(value, str | Path):
         return value
-    return (info.context / value).resolve() if info.context else Path(value)
+    return resolved_path(info.context / value) if info.context else Path(value)
+
+
+def resolved_path(path: Path) -> Path:
+    """The absolute path, its folder without links; the file keeps its name, whose ending says how it is stored."""
+    return path.parent.resolve() / path.name
 
 
 PathOption: TypeAlias = Annotated[Path, BeforeValidator(_path)]

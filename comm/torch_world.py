@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
 from windrow.comm.errors import DeadlineError, PeerFailedError
-from windrow.comm.launcher import DEFAULT_DEADLINE_S, Rendezvous
+from windrow.comm.launcher import DEFAULT_DEADLINE_S, Rendezvous, launched_local_rank
 from windrow.comm.reduction import ReduceOp
 from windrow.comm.transfer import Request, Tensors, as_bytes
 from windrow.comm.wire import Codec
@@ -120,6 +120,9 @@ class TorchWorld(World):
         if is_duplicate:
             self._group = dist.new_group(timeout=patience, backend=backend)
             return
+        if backend == "nccl" and torch.cuda.current_device() == 0:
+            # Nobody has chosen one, and NCCL wants a GPU for each rank.
+            torch.cuda.set_device(launched_local_rank() % torch.cuda.device_count())
         store = TCPStore(
             rendezvous.host,
             rendezvous.port,

@@ -248,6 +248,11 @@ class WireOptions:
             learnt: whether there are rows of vertices that are learnt, too.
         """
         storage = next((name for name, shorter in SHORTER.items() if shorter == dtype), "fp32")
+        if dtype == torch.float64 and self.vectors != "fp32":
+            raise RecipeError(
+                f'wire.vectors = "{self.vectors}" with features of {dtype}, whose rows travel as they are: leave it '
+                "out, or make the features float32"
+            )
         if storage != "fp32" and self.vectors not in ("fp32", storage):
             raise RecipeError(
                 f'wire.vectors = "{self.vectors}" with sampler.storage = "{storage}": rows travel as they are stored, '

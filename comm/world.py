@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from windrow.comm.errors import CollectiveMismatchError, RecipeError
+from windrow.comm.errors import CollectiveMismatchError, RecipeError, WindrowError
 from windrow.comm.launcher import DEFAULT_DEADLINE_S
 from windrow.comm.meter import Operation, Tracer, trace_clock_ns
 from windrow.comm.reduction import ReduceOp, reduce_in_steps
@@ -402,6 +402,25 @@ class World(ABC):
         """Give every rank the root's (small, picklable) object; other ranks' arguments are ignored. Collective."""
         everyone: list[Any] = self.all_gather_object(value if self.rank == root else None, stage=stage)
         result: T = everyone[root]
+        return result
+
+    def from_rank_0(self, make: Callable[[], T], *, stage: str) -> T:
+        """Give every rank what a function returns on rank 0, (small,) picklable. Collective.
+
+        Raises:
+            WindrowError: that of the function, on every rank.
+        """
+        found: T | None = None
+        refusal: WindrowError | None = None
+        if self.rank == 0:
+            try:
+                found = make()
+            except WindrowError as error:
+                refusal = error
+        told: tuple[Any, WindrowError | None] = self.broadcast_object((found, refusal), root=0, stage=stage)
+        if told[1] is not None:
+            raise refusal or told[1]
+        result: T = told[0]
         return result
 
     def barrier(self, *, stage: str) -> None:

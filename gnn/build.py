@@ -23,6 +23,7 @@ __all__ = [
     "assemble_graph",
     "assemble_typed_graph",
     "check_edges",
+    "check_number",
     "check_self_loops",
     "csc_from_edges",
     "csc_from_keys",
@@ -82,6 +83,15 @@ def csc_from_edges(
     )
 
 
+def check_number(num_vertices: int) -> None:
+    """Refuse more vertices than can be told apart in pairs: DataError."""
+    if num_vertices > MAX_VERTICES:
+        raise DataError(
+            f"{num_vertices} vertices are too many: the limit is {MAX_VERTICES}. Where an edge list's ids are not the "
+            'numbers from 0 on, set graph.edge_list.ids = "integers"; else split the graph.'
+        )
+
+
 def check_edges(
     sources: Tensor | npt.NDArray[np.integer],
     destinations: Tensor | npt.NDArray[np.integer],
@@ -89,8 +99,7 @@ def check_edges(
     describe_edge: Callable[[int], str],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Both ends of edges as int64, each a vertex; DataError as `csc_from_edges`."""
-    if num_vertices > MAX_VERTICES:
-        raise DataError(f"{num_vertices} vertices are too many: the limit is {MAX_VERTICES}; split the graph.")
+    check_number(num_vertices)
     sources = _checked(sources, "source", num_vertices, describe_edge)
     destinations = _checked(destinations, "destination", num_vertices, describe_edge)
     if sources.size != destinations.size:

@@ -191,7 +191,7 @@ def _check_dtypes(graph: "Graph") -> None:
     expected: dict[str, tuple[torch.dtype, ...]] = {
         "indptr": ids,
         "indices": (torch.int32, torch.int64),
-        "features": (torch.float32, torch.float64, torch.float16, torch.bfloat16),
+        "features": (torch.float32, torch.float64, torch.float16),
         "labels": (torch.float32,) if graph.task in HAS_COLUMNS else ids,
         "train_ids": ids,
         "validation_ids": ids,

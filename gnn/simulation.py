@@ -102,7 +102,15 @@ def simulate(
     row_bytes, wire_row_bytes = row_sizes(sampling.sampler, sampling.wire, view.features)
     looked_at = np.linspace(0, ranks - 1, min(RANKS_LOOKED_AT, ranks)).round().astype(int).tolist()
     samplers, cache = view.samplers(), sampling.cache
-    rankings = [rank_part(view, part, sampling, samplers=samplers) for part in looked_at]
+    hosts = np.array(links.hosts if cache.shared_memory else range(ranks))
+    # Ranks of one host read each other's rows in shared memory.
+    others = [np.flatnonzero(hosts != hosts[part]) for part in range(ranks)]
+    rankings = [
+        rank_part(
+            view, part, sampling, samplers=samplers, near=frozenset(range(ranks)) - {part, *others[part].tolist()}
+        )
+        for part in looked_at
+    ]
     if isinstance(cache.alpha, str):
         worthwhile = [ranking.worthwhile(sampling.epochs) for ranking in rankings]
         remote = [ranking.num_remote for ranking in rankings]
@@ -114,8 +122,9 @@ def simulate(
     kept = [ranking.num_kept(capacity) for ranking, capacity in of_ranks]
     steps = rankings[0].steps
     remote_rows = float(np.sum(found)) / len(looked_at) / steps
-    asked = np.full((ranks, ranks), remote_rows / max(1, ranks - 1))
-    np.fill_diagonal(asked, 0.0)
+    asked = np.zeros((ranks, ranks))
+    for part, elsewhere in enumerate(others):
+        asked[part, elsewhere] = remote_rows / max(1, len(elsewhere))
     asked[looked_at] = np.array(found) / steps
     work = measure(view)
     largest = max(map(view.book.part_size, range(ranks)))
@@ -127,7 +136,7 @@ def simulate(
         received_bytes=remote_rows * wire_row_bytes,
         memory_bytes=largest * row_bytes + max(kept) * wire_row_bytes,
         work=work,
-        time=estimate_epoch(work, links, asked if ranks > 1 else None, wire_row_bytes, steps=steps),
+        time=estimate_epoch(work, links, asked if any(map(len, others)) else None, wire_row_bytes, steps=steps),
         pipelined=pipelined,
     )
 

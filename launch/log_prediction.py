@@ -11,6 +11,7 @@ rank 0        writes them as Parquet, in the order of the log, whole or not at a
 import contextlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ import numpy.typing as npt
 
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
-from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import check_writable, writing
+from windrow.comm.world import World
+from windrow.launch.commands.arguments import LONG_DEADLINE_S, check_writable, writing
 from windrow.launch.prediction import Prediction, arrow_table
-from windrow.launch.rank_process import joined_job
+from windrow.launch.rank_process import RunOptions, joined_job
 from windrow.launch.recipe import AnyRecipe, Recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.training import make_trainer, without_pretrained
@@ -69,13 +70,13 @@ def predict_log(
     with ending_all_ranks():
         check_writable(out, parquet=True)
     with (
-        _new_samples(recipe, files, out) as rows,
-        joined_job(recipe.run) as (world, device),
+        joined_job(_run_options(recipe, files)) as (world, device),
         make_trainer(world, without_pretrained(recipe), device) as trainer,
     ):
         epoch = trainer.load_weights(run_folder.path, checkpoint).header.epoch
         store = LogStore.open(recipe.store)
-        predicted = trainer.predict(split) if rows is None else trainer.predict(log=LogStore.open(rows))
+        with _new_samples(world, recipe, files, out) as rows:
+            predicted = trainer.predict(split) if rows is None else trainer.predict(log=rows)
         if store.manifest.label_kind == "binary":
             predicted = predicted.sigmoid()
         if world.rank == 0:
@@ -104,14 +105,14 @@ def evaluate(
         WindrowError: as of `predict_log`, and where samples have no labels.
     """
     with (
-        _new_samples(recipe, files, run_folder.path / "evaluated") as rows,
-        joined_job(recipe.run) as (world, device),
+        joined_job(_run_options(recipe, files)) as (world, device),
         make_trainer(world, without_pretrained(recipe), device) as trainer,
     ):
         header = trainer.load_weights(run_folder.path, checkpoint).header
         if isinstance(recipe, Recipe):
             check_fits(header, recipe=header.recipe, data_fingerprint=trainer.task.fingerprint, data="graph")
-        return trainer.evaluate() if rows is None else trainer.evaluate(log=LogStore.open(rows))
+        with _new_samples(world, recipe, files, run_folder.path / "evaluated") as rows:
+            return trainer.evaluate() if rows is None else trainer.evaluate(log=rows)
 
 
 def recommend(
@@ -152,27 +153,33 @@ def recommend(
     return Prediction(out=out, rows=len(wanted), epoch=epoch)
 
 
+def _run_options(recipe: AnyRecipe, files: Sequence[Path]) -> RunOptions:
+    """How the job runs: where samples are mapped, ranks wait for that."""
+    if not files:
+        return recipe.run
+    if not isinstance(recipe, RecommendationRecipe) or recipe.log.format == "interactions":
+        with ending_all_ranks():
+            raise RecipeError("--log is for the run of a model of clicks: leave it out")
+    return replace(recipe.run, deadline_s=max(recipe.run.deadline_s, LONG_DEADLINE_S))
+
+
 @contextlib.contextmanager
-def _new_samples(recipe: AnyRecipe, files: Sequence[Path], beside: Path) -> Iterator[Path | None]:
-    """Map samples to a store beside a file, by rank 0, which the others wait for; None without files."""
+def _new_samples(world: World, recipe: AnyRecipe, files: Sequence[Path], beside: Path) -> Iterator[LogStore | None]:
+    """Map samples to a store beside a file, which is gone afterwards; None without files. Collective."""
     if not files:
         yield None
         return
+    assert isinstance(recipe, RecommendationRecipe)
     folder = beside.absolute().with_name(f".{beside.name}.samples")
-    is_first = launched_rank() == 0
-    with ending_all_ranks():
-        if not isinstance(recipe, RecommendationRecipe) or recipe.log.format == "interactions":
-            raise RecipeError("--log is for the run of a model of clicks: leave it out")
-        if is_first:
-            with make_progress(rank=0) as progress:
-                like = LogStore.open(recipe.store)
-                report = progress.report
-                prepare_rows(folder, [file.absolute() for file in files], like, overwrite=True, progress=report)
-                progress.finish()
     try:
-        yield folder
+        with make_progress(rank=world.rank) as progress:
+            like, paths = LogStore.open(recipe.store), [file.absolute() for file in files]
+            rows = prepare_rows(folder, paths, like, overwrite=True, progress=progress.report, world=world)
+            progress.finish()
+        yield rows
+        world.barrier(stage="samples")
     finally:
-        if is_first:
+        if world.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -279,7 +279,8 @@ def _open_graph(world: World, recipe: Recipe, file: Path | None, store: Path | N
         own_scaling = _scaling_of(opened)
     elif file is not None:
         # A split would be drawn where there are labels, whatever there is of each class.
-        changes: dict[str, Any] = {"format": "auto", "random_split": SplitOptions(kind="fractions")}
+        changes: dict[str, Any] = {"random_split": SplitOptions(kind="fractions")}
+        changes["format"] = recipe.graph.format if file.suffix == Path(recipe.graph.path).suffix else "auto"
         changes["task"] = task if measured else recipe.graph.task
         if recipe.graph.standardise == "standard":
             changes["standardise"] = "none"

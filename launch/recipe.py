@@ -87,6 +87,11 @@ class Recipe(PartitionJob):
         if self.full_graph.enabled:
             self._check_full_graph()
             return
+        if self.full_graph != FullGraphOptions():
+            raise RecipeError(
+                "the section [full_graph] counts for nothing where minibatches are sampled: set full_graph.enabled = "
+                "true, or leave it out"
+            )
         self._check_fanouts("sampler", self.sampler.fanouts)
         if self.evaluation.fanouts:
             self._check_fanouts("evaluation", self.evaluation.fanouts)

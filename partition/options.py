@@ -52,6 +52,8 @@ METIS_BYTES_PER_EDGE, METIS_BYTES_PER_VERTEX = 120, 450
 METIS_PROCESS_BYTES = 420_000_000
 """METIS's process before it has a graph: Python with torch and DGL; measured."""
 MEMORY_INFO = Path("/proc/meminfo")
+CURES = {"METIS": 'partition.method = "fennel"', "vertex order": 'partition.order = "original"'}
+"""What does without the parts of `estimate_memory`, and of more, whose names begin so."""
 CONTROL_GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
@@ -127,12 +129,14 @@ def check_memory(needed: Mapping[str, int], available_bytes: int | None) -> str:
         DataError: with the shortfall in bytes and the cure.
     """
     total = sum(needed.values())
+    cures = [cure for name, cure in CURES.items() if any(part.startswith(name) for part in needed)]
     parts = ", ".join(f"{name} {_gigabytes(size)}" for name, size in needed.items())
     words = f"{_gigabytes(total)} ({parts})"
     if available_bytes is not None and total > available_bytes:
         raise DataError(
             f"partitioning needs about {words}, {_gigabytes(available_bytes)} are free: short of "
-            f'{total - available_bytes} bytes; use method = "fennel", or a machine with more memory'
+            f"{total - available_bytes} bytes; use {' and '.join(cures)}{', or ' * bool(cures)}a machine with more "
+            "memory"
         )
     return words
 

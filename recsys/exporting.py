@@ -73,23 +73,19 @@ def export(
     names = {output.table for of_collection in outputs for output in of_collection}
     if len(tables) < len(stored) or len(names) < sum(len(collection.configs) for collection in collections):
         raise RecipeError("two collections of the model have tables of one name: give each table a name of its own")
-    world, program = collections[0].world, None
-    refusal: WindrowError | None = None
-    if world.rank == 0:
-        try:
-            check_replaceable(Path(folder), overwrite=overwrite, what="exported model", marker=MODEL)
-            program = _traced(model, collections, outputs, log)
-        except WindrowError as error:
-            refusal = error
-    (refusal,) = world.broadcast_object((refusal,), root=0, stage="export")
-    if refusal is not None:
-        raise refusal
-    if program is None:
+    world, programs = collections[0].world, []
+
+    def trace() -> None:
+        check_replaceable(Path(folder), overwrite=overwrite, what="exported model", marker=MODEL)
+        programs.append(_traced(model, collections, outputs, log))
+
+    world.from_rank_0(trace, stage="export")
+    if not programs:
         for name, (collection, _) in tables.items():
             collection.stored_table(name)
         return
     with atomic_folder(Path(folder), overwrite=overwrite) as path:
-        torch.export.save(program, path / DENSE)
+        torch.export.save(programs[0], path / DENSE)
         layout = {name: layout_of(bits_of[name], spec.rows, spec.dim) for name, (_, spec) in tables.items()}
         write_safetensors(
             path / TABLES,

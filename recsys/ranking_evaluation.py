@@ -269,13 +269,15 @@ class RankingEvaluator(_Evaluator):
         """
         if not 1 <= k <= self._num_items:
             raise RecipeError(f"k = {k}: must be 1 .. {self._num_items}, the number of items")
-        if len(users) and not 0 <= users.min() <= users.max() < self._interactions.num_users:
+        none = (torch.empty(0, k, dtype=torch.int64), torch.empty(0, k))
+        if not len(users):
+            return none
+        if not 0 <= users.min() <= users.max() < self._interactions.num_users:
             wrong = users.min() if users.min() < 0 else users.max()
             raise DataError(f"there is no user {wrong}: they are 0 .. {self._interactions.num_users - 1}")
         known = tuple(self._interactions.splits().values())
         _, bests = self._search(users, self._batch, {"": known}, k)
         own = [(best[""].items.cpu(), best[""].scores.float().cpu()) for best in bests]
-        none = (torch.empty(0, k, dtype=torch.int64), torch.empty(0, k))
         items, scores = (
             torch.cat(self._world.all_gather(torch.cat([empty, *parts]), stage="recommendations"))
             for empty, *parts in zip(none, *own, strict=True)

@@ -80,5 +80,19 @@ class RecommendationSections:
                 "interactions are read from one file, and from one more for the test split: give one path in log.paths "
                 "and at most one in split.test_paths"
             )
+        split, plain = self.split, LogSplitOptions()
+        names = ("fractions", "instants", "column", "seed", "validation_paths")
+        unread = [name for name in names if getattr(split, name) != getattr(plain, name)]
+        if unread or split.by == "time":
+            raise RecipeError(
+                f'split.{unread[0] if unread else "by"} with format = "interactions": leave it out. The test split is '
+                'one file (split.by = "files", split.test_paths), and interactions.validation_fraction is left out of '
+                "training for validation"
+            )
+        if split.test_paths and self.log.paths[0].suffix == ".npz":
+            raise RecipeError(
+                f"split.test_paths with interactions in {self.log.paths[0]}, a file that has its own test split: leave "
+                "it out"
+            )
         others = {"deduplication.groups": self.deduplication.groups, "transforms": self.transforms}
         self.training.check_unread(*(name for name, given in others.items() if given))

@@ -1,13 +1,12 @@
 """A recommendation model by recipe: its tables, model, minibatches and evaluation."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from windrow.comm.errors import RecipeError, WindrowError
+from windrow.comm.errors import RecipeError
 from windrow.comm.world import World
-from windrow.partition.tables.plan import Plan
 from windrow.partition.tables.planners import make_plan
 from windrow.recsys.batches.interaction_reader import InteractionReader, Neighbourhoods
 from windrow.recsys.batches.interactions import read_interactions
@@ -112,7 +111,8 @@ def _two_tower(
         is_weighted=True,
         device=device,
         world=world,
-        plan=_planned(world, lambda: make_plan(recipe.plan, specs, world.size, workload)),
+        # Processors of several kinds may round predicted costs differently.
+        plan=world.from_rank_0(lambda: make_plan(recipe.plan, specs, world.size, workload), stage="plan"),
         optimizer=recipe.tables,
         wire=recipe.wire,
         seed=seed,
@@ -137,23 +137,6 @@ def _two_tower(
     return recommender, task
 
 
-def _planned(world: World, make: Callable[[], Plan]) -> Plan:
-    """What one rank plans for all, since processors of several kinds may round predicted costs differently.
-
-    What it refuses all ranks raise, so that a caller may go on with another recipe.
-    """
-    found: Plan | WindrowError | None = None
-    if world.rank == 0:
-        try:
-            found = make()
-        except WindrowError as error:
-            found = error
-    told: Any = world.broadcast_object(found, root=0, stage="plan")
-    if isinstance(told, WindrowError):
-        raise told
-    return cast("Plan", told)
-
-
 def _click_recommender(
     world: World,
     recipe: RecommendationSections,
@@ -163,7 +146,8 @@ def _click_recommender(
     links: "Links | None",
 ) -> Recommender:
     """Tables and model with first values. Collective."""
-    plan = _planned(world, lambda: plan_tables(recipe, store, world.size, links))
+    # Processors of several kinds may round predicted costs differently.
+    plan = world.from_rank_0(lambda: plan_tables(recipe, store, world.size, links), stage="plan")
     bag_tables, sequence_tables = table_configs(recipe, store)
     if not bag_tables and not sequence_tables:
         raise RecipeError(f"{store.path} has no features, and no tables without them: name some in [log.features]")

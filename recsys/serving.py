@@ -38,9 +38,10 @@ from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.row_groups import ColumnChoice, decoded
 from windrow.recsys.batches.transforms import TransformOptions, Transforms
 from windrow.recsys.batches.windows import GroupBatches, Piece, batch_of_pieces, read_window
+from windrow.recsys.log.clustering.log_files import is_text
 from windrow.recsys.log.options import LogSplitOptions
 from windrow.recsys.log.prepare import are_text
-from windrow.recsys.log.readers import RawBlock
+from windrow.recsys.log.readers import CRITEO_COLUMNS, NUM_CATEGORICAL, RawBlock, read_criteo_ids
 from windrow.recsys.log.sample_mapper import SampleMapper, read_vocabularies
 from windrow.recsys.log.staging import check_weights, conformed, staged_columns
 from windrow.recsys.log.store import LogStore
@@ -413,10 +414,10 @@ class ServedModel:
             )
         if weights is not None:
             _check_weights(weights, ids, lengths)
-        if lengths is None:
-            if ids.numel() != features * samples:
-                raise DataError(f"{ids.numel()} ids for {samples} samples of {features} features: give one each")
-        else:
+        what, given_each = ("ids", ids) if lengths is None else ("lengths", lengths)
+        if given_each.numel() != features * samples:
+            raise DataError(f"{given_each.numel()} {what} for {samples} samples of {features} features: give one each")
+        if lengths is not None:
             lengths, ids = lengths.view(features, samples).long().contiguous(), ids.contiguous()
             starts, one_each = np.empty(features + 1, np.int64), np.empty(features, np.bool_)
             if not summarise(lengths.numpy(), ids.numpy(), self._rows_of_features, starts, one_each):
@@ -461,6 +462,11 @@ class ServedModel:
             raise DataError(f"the request is no table ({error}): give lists of one value a sample by column") from error
         if not rows.num_rows:
             raise DataError("no samples to predict")
+        if self._rules.format == "criteo":
+            # There a file has hexadecimal text, and its reader reads numbers.
+            for place, name in enumerate(rows.schema.names):
+                if name in CRITEO_COLUMNS[-NUM_CATEGORICAL:] and is_text(rows[name].type):
+                    rows = rows.set_column(place, name, read_criteo_ids(rows[name]))
         (batch,) = rows.combine_chunks().to_batches()
         names = tuple(rows.schema.names)
         block = RawBlock(batch=batch, file=Path("request"), columns_in_file=names, unit="row", first=0, file_share=1.0)

@@ -387,15 +387,20 @@ def save_together(
     Raises:
         StoreError: a rank could not write; the same on every rank, naming those that failed.
     """
-    path: Path | None = None
-    if world.rank == 0:
-        path = begin_checkpoint(folder, header.position, with_tables=tables is not None)
+
+    def begin() -> Path:
+        return begin_checkpoint(folder, header.position, with_tables=tables is not None)
+
+    def save(files: Mapping[str, str]) -> Path:
+        if tables is None:
+            begin()
+        return save_checkpoint(folder, replace(header, table_files=files), state, keep=keep)
+
+    files: Mapping[str, str] = {}
     if tables is not None:
         # Nobody writes before the folder is there.
-        path = world.broadcast_object(path, root=0, stage=STAGE)
-        header = replace(header, table_files=_write_shards(world, tables_folder(path), tables))
-    if world.rank == 0:
-        save_checkpoint(folder, header, state, keep=keep)
+        files = _write_shards(world, tables_folder(world.from_rank_0(begin, stage=STAGE)), tables)
+    world.from_rank_0(lambda: save(files), stage=STAGE)
 
 
 def load_together(
@@ -418,14 +423,14 @@ def load_together(
         StoreError: there is none, or it does not fit.
     """
     damaged: dict[Path, str] = {}
+
+    def load() -> Checkpoint:
+        found = load_checkpoint(folder, which, damaged_tables=damaged)
+        check(found.header)
+        return replace(found, state=found.state["trainer"]["model"]) if weights_only else found
+
     while True:
-        checkpoint: Checkpoint | None = None
-        if world.rank == 0:
-            checkpoint = load_checkpoint(folder, which, damaged_tables=damaged)
-            check(checkpoint.header)
-            if weights_only:
-                checkpoint = replace(checkpoint, state=checkpoint.state["trainer"]["model"])
-        checkpoint = world.broadcast_object(checkpoint, root=0, stage=STAGE)
+        checkpoint = world.from_rank_0(load, stage=STAGE)
         found = _find_damage(world, checkpoint)
         if not found:
             for message in checkpoint.damaged if world.rank == 0 else ():
@@ -520,8 +525,8 @@ def _write_shards(world: World, folder: Path, tables: Sequence[StoredTables]) ->
             "room, or the folder writable, then go on with --resume."
         )
     files = {name: checksum for files, _ in everyone for name, checksum in files.items()}
-    absent = [name for name in files if not (folder / name).is_file()]
-    if world.rank == 0 and absent:
+    absent = world.from_rank_0(lambda: [name for name in files if not (folder / name).is_file()], stage=STAGE)
+    if absent:
         raise StoreError(
             f"rank 0 does not see {', '.join(absent)} in {folder}, which other ranks have written: put the run folder "
             "on a file system that all machines share"

@@ -98,8 +98,7 @@ class Run:
 
     def restore(self, folder: Path) -> None:
         """Go back to the latest checkpoint of a run. Collective."""
-        if self._world.rank == 0:
-            open_run_folder(folder)
+        self._world.from_rank_0(lambda: open_run_folder(folder), stage="run folder")
         checkpoint = load_together(self._world, RunFolder(folder).checkpoint_folder, self._check)
         state, header = checkpoint.state, checkpoint.header
         self._trainer.load_state_dict(state["trainer"])

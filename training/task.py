@@ -1,6 +1,7 @@
 """What a trainer learns from: a task gives minibatches, loss and metrics; and how the weights are learnt."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field
@@ -46,8 +47,8 @@ Metrics: TypeAlias = Mapping[str, Metric]
 
 Minibatch = TypeVar("Minibatch")
 
-VECTORS = ": vectors"
-"""Ends the stages in which rows of embedding tables travel; others move ids and gradients."""
+VECTORS = (": vectors", ": vectors early")
+"""End the stages in which rows of embedding tables travel; others move ids and gradients."""
 
 
 @checked_dataclass
@@ -153,6 +154,12 @@ class Task(ABC, Generic[Minibatch]):
         """Take up what the trainer tells, and find the tables. The trainer calls it before anything else."""
         self.setup = setup
         self.embeddings = [module for module in setup.model.modules() if isinstance(module, EmbeddingModule)]
+        names = Counter(spec.name for embedding in self.embeddings for spec in embedding.specs)
+        if twice := [name for name, times in names.items() if times > 1]:
+            raise RecipeError(
+                f"two collections of the model have a table {twice[0]!r}, which checkpoints could not tell apart: give "
+                "each table a name of its own"
+            )
 
     @abstractmethod
     def start(self) -> None:
@@ -211,7 +218,8 @@ class Task(ABC, Generic[Minibatch]):
         """Rows that this rank exchanged since the meter of its world was reset: here, of embedding tables."""
         meter = self.setup.world.meter
         assert meter is not None
-        return sum((meter.totals(f"{embedding.stage}{VECTORS}") for embedding in self.embeddings), start=Traffic())
+        stages = {f"{embedding.stage}{ending}" for embedding in self.embeddings for ending in VECTORS}
+        return sum(map(meter.totals, stages), start=Traffic())
 
     @abstractmethod
     def placement(self) -> dict[str, Any]:

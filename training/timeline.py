@@ -83,6 +83,7 @@ LOG_ROWS: Rows = {
     "counts": ": counts",
     "ids": ": ids",
     "lookup": "lookup",
+    "vectors early": ": vectors early",
     "vectors": ": vectors",
     "unpack": "pooled",
     **_COMPUTED,

@@ -54,8 +54,8 @@ class Trainer:
 
     Args:
         world: all its ranks make the same trainer. A meter is given to it where it has none.
-        model: any module that the task can call; on the device to train on. Weights and buffers of rank 0 are copied to
-            all ranks.
+        model: any module that the task can call; on the device to train on. Weights and buffers of rank 0, but for
+            those that its state dict leaves out, are copied to all ranks.
         task: minibatches, loss and metrics.
         options: how the weights are learnt; None: the task's defaults.
         changes: fields of `TrainingOptions` that take the place of those in `options`.
@@ -424,9 +424,7 @@ class Trainer:
                 rows.
         """
         world, task = self.world, self.task
-        folder = RunFolder(Path(run_folder))
-        if world.rank == 0:
-            open_run_folder(folder.path)
+        folder = world.from_rank_0(lambda: open_run_folder(Path(run_folder)), stage="run folder")
 
         def check(header: CheckpointHeader) -> None:
             if task.embeddings and header.data_fingerprint not in (task.fingerprint, *task.ancestors):

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from windrow.comm.errors import DataError
-from windrow.gnn.build import assemble_graph
+from windrow.gnn.build import assemble_graph, check_number
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.readers.table_files import ColumnType, Share, TableFile
@@ -218,6 +218,7 @@ def read_edges(
     sources, destinations = (np.array(end.to_numpy()) for end in (source, destination))
     largest = max(sources.max(initial=-1), destinations.max(initial=-1))
     num_vertices = int(largest) + 1 if tables[1] is None else tables[1].num_vertices
+    check_number(num_vertices)
     return EdgeTable(sources, destinations, np.arange(num_vertices), edge_rows)
 
 

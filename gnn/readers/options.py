@@ -8,11 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from windrow.comm.errors import RecipeError
-from windrow.comm.options import NonNegativeInt, checked_dataclass
+from windrow.comm.options import NonNegativeInt, checked_dataclass, resolved_path
 from windrow.gnn.build import SelfLoops
 from windrow.gnn.vertex_data import SplitOptions, Standardise, TaskOption
 
-__all__ = ["EdgeListOptions", "GraphFormat", "GraphOptions"]
+__all__ = ["TABLE_ENDINGS", "EdgeListOptions", "GraphFormat", "GraphOptions"]
+
+TABLE_ENDINGS = (".parquet", ".pq", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
+"""Of files that are read as tables: an edge list, or a type of vertices or edges."""
 
 GraphFormat = Literal["auto", "npz", "edge-list", "metis", "ogb", "dgl", "typed"]
 """How a graph is stored on disk; "auto" goes by the file's ending."""
@@ -72,7 +75,7 @@ class GraphOptions:
     path: Annotated[str, Field(min_length=1)]
     """File, or folder of a graph with types or of an OGB data set."""
     format: GraphFormat = "auto"
-    """How it is stored; "auto": .npz; .csv, .tsv, .csv.gz, .parquet (edge list); .graph, .metis; .dgl, .bin;
+    """How it is stored; "auto": .npz; .csv, .tsv, .csv.gz, .parquet, .pq (edge list); .graph, .metis; .dgl, .bin;
     a folder with a folder "edges" (typed: a file for each type of vertices and edges), another folder (OGB)."""
     split: NonNegativeInt = 0
     """Which of a data set's several fixed splits to use."""
@@ -99,8 +102,7 @@ class GraphOptions:
 
     def __post_init__(self) -> None:
         """Refuse columns of a vertex file where there is none: RecipeError."""
-        # A folder of a graph with types has no ending.
-        if self.format != "typed" and (self.format != "auto" or Path(self.path).suffix):
+        if self.format == "edge-list" or (self.format == "auto" and self.path.endswith(TABLE_ENDINGS)):
             self.edge_list.check_vertex_file()
 
     @property
@@ -118,7 +120,9 @@ class GraphOptions:
         """The same options with absolute paths; relative ones start from a folder, for example that of a recipe."""
         vertex_file = self.edge_list.vertex_file
         if vertex_file:
-            vertex_file = str((folder / vertex_file).resolve())
+            vertex_file = str(resolved_path(folder / vertex_file))
         return replace(
-            self, path=str((folder / self.path).resolve()), edge_list=replace(self.edge_list, vertex_file=vertex_file)
+            self,
+            path=str(resolved_path(folder / self.path)),
+            edge_list=replace(self.edge_list, vertex_file=vertex_file),
         )

@@ -13,7 +13,7 @@ from windrow.gnn.readers.libraries import read_dgl
 from windrow.gnn.readers.metis_file import read_metis
 from windrow.gnn.readers.npz import read_npz
 from windrow.gnn.readers.ogb_folder import read_ogb_folder
-from windrow.gnn.readers.options import GraphOptions
+from windrow.gnn.readers.options import TABLE_ENDINGS, GraphOptions
 from windrow.gnn.readers.typed_folder import is_typed_folder, read_typed_folder
 from windrow.gnn.vertex_data import standardise_features
 
@@ -21,10 +21,7 @@ __all__ = ["check_fitting", "fitting", "format_of", "read_graph"]
 
 READERS: dict[str, tuple[Callable[[GraphOptions], Graph], tuple[str, ...]]] = {
     "npz": (read_npz, (".npz",)),
-    "edge-list": (
-        lambda options: read_edge_list_and_names(options)[0],
-        (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet"),
-    ),
+    "edge-list": (lambda options: read_edge_list_and_names(options)[0], TABLE_ENDINGS),
     "metis": (read_metis, (".graph", ".metis")),
     "ogb": (read_ogb_folder, ()),
     "dgl": (read_dgl, (".dgl", ".bin")),
@@ -32,7 +29,12 @@ READERS: dict[str, tuple[Callable[[GraphOptions], Graph], tuple[str, ...]]] = {
 }
 """What reads each format, and the endings of its files."""
 
-ONLY_OF = {"split": ("npz", "dgl"), "split_name": ("ogb",), "first_vertex_id": ("npz",)}
+ONLY_OF = {
+    "split": ("npz", "dgl"),
+    "split_name": ("ogb",),
+    "first_vertex_id": ("npz",),
+    "edge_list": ("edge-list", "typed"),
+}
 """Options that some formats alone have."""
 
 
@@ -111,5 +113,7 @@ def fitting(options: GraphOptions) -> GraphOptions:
 
 def _foreign(options: GraphOptions) -> list[str]:
     """Options that are set, and that files of this format do not have."""
-    form = format_of(options)
-    return [name for name, forms in ONLY_OF.items() if getattr(options, name) and form not in forms]
+    form, plain = format_of(options), GraphOptions(path=options.path)
+    return [
+        name for name, forms in ONLY_OF.items() if form not in forms and getattr(options, name) != getattr(plain, name)
+    ]

@@ -212,7 +212,7 @@ class TableFile:
 
         try:
             yield
-        except (OSError, UnicodeDecodeError, pa.ArrowInvalid) as error:
+        except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
             if not self.is_parquet:
                 _check_encoding(self.path)
             kind = "Parquet" if self.is_parquet else "CSV"

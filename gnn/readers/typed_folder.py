@@ -18,13 +18,11 @@ from windrow.comm.errors import DataError, RecipeError
 from windrow.gnn.build import VertexRows, assemble_typed_graph
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.edge_list import read_edges, read_vertex_table
-from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
+from windrow.gnn.readers.options import TABLE_ENDINGS, EdgeListOptions, GraphOptions
 from windrow.gnn.readers.table_files import TableFile
 from windrow.gnn.types import EdgeType
 
 __all__ = ["columns_of_type", "is_typed_folder", "read_typed_folder", "vertex_files"]
-
-ENDINGS = (".parquet", ".pq", ".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
 
 def is_typed_folder(path: Path) -> bool:
@@ -45,7 +43,7 @@ def read_typed_folder(options: GraphOptions) -> Graph:
     if not edge_files:
         raise DataError(
             f"{folder / 'edges'}: there are no files of edges; write SOURCE__NAME__DESTINATION with one of the endings "
-            f"{', '.join(ENDINGS)}"
+            f"{', '.join(TABLE_ENDINGS)}"
         )
     chosen = {name: _columns(columns, path) for name, path in vertex_files(folder).items()}
     for wanted, option in ((columns.label_columns, "label_columns"), (columns.split_column, "split_column")):
@@ -55,8 +53,8 @@ def read_typed_folder(options: GraphOptions) -> Graph:
     unknown = sorted({end for edge in edge_files for end in edge[::2]} - tables.keys())
     if unknown and columns.ids != "rows":
         raise DataError(
-            f"{folder}: there is no file vertices/{unknown[0]} with one of the endings {', '.join(ENDINGS)}, which "
-            f'says what the vertices of that type are called (ids = "{columns.ids}"); add it'
+            f"{folder}: there is no file vertices/{unknown[0]} with one of the endings {', '.join(TABLE_ENDINGS)}, "
+            f'which says what the vertices of that type are called (ids = "{columns.ids}"); add it'
         )
     edges = {
         edge: read_edges(path, columns, (tables.get(edge[0]), tables.get(edge[2]))) for edge, path in edge_files.items()
@@ -99,7 +97,7 @@ def _files(folder: Path) -> dict[str, Path]:
     """The table files of a folder by name without ending."""
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        ending = next((one for one in ENDINGS if path.name.endswith(one)), None)
+        ending = next((one for one in TABLE_ENDINGS if path.name.endswith(one)), None)
         if ending is None:
             continue
         name = path.name.removesuffix(ending)

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windrow.comm.connect import connect, ending_all_ranks
+from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_size
 from windrow.launch.commands.arguments import check_writable, writing
@@ -36,6 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--describe", type=Path, metavar="FILE", help="description of a network (*.toml) instead of this one"
     )
+    parser.add_argument(
+        "--backend",
+        choices=("auto", "mpi", "gloo", "nccl"),
+        default="auto",
+        help="what ranks communicate through, as run.backend of the recipe that is to know these links (default: auto)",
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the links (*.json)")
 
 
@@ -54,8 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
             "--describe FILE"
         )
     from windrow.comm.hosts import gather_hosts
+    from windrow.launch.rank_process import RunOptions, joined_job
 
-    with connect() as world:
+    options = RunOptions(backend=arguments.backend, device="cuda" if arguments.backend == "nccl" else "cpu")
+    with joined_job(options) as (world, _):
         links, source = known_links(world, hosts=gather_hosts(world), folder=cache_folder(), measure=arguments.measure)
         if world.rank == 0:
             _show(links, source, arguments.out)

@@ -8,6 +8,9 @@ from windrow.comm.errors import DataError, StoreError
 
 __all__ = ["check_replaceable", "file_labels", "repeated_files", "resolve_files"]
 
+ENDINGS = (".parquet", ".pq", ".csv", ".tsv", ".txt", ".libfm")
+"""Of files of a log, each with or without ".gz" behind it."""
+
 
 def resolve_files(paths: Sequence[Path]) -> tuple[Path, ...]:
     """Turn paths and patterns with ``*``, ``?`` and ``**`` into files: those of one pattern by path.
@@ -53,14 +56,20 @@ def repeated_files(files: Sequence[Path]) -> str:
 
 
 def file_labels(files: Sequence[Path]) -> dict[Path, str]:
-    """What the virtual column ``file`` holds: the name of each file of a log without its endings.
+    """What the virtual column ``file`` holds: the name of each file of a log without `ENDINGS`.
 
-    ``folder/name`` for all of them where two files have the same name.
+    Where two files have the same name, all are called by as many of their folders as tell them apart: ``folder/name``;
+    where they differ in their endings alone, by their paths.
     """
-    stems = {path: path.name.split(".")[0] for path in files}
-    if len(set(stems.values())) == len(stems):
-        return stems
-    return {path: f"{path.parent.name}/{stem}" for path, stem in stems.items()}
+    stems: dict[Path, Path] = {}
+    for path in files:
+        name = path.name.removesuffix(".gz")
+        stems[path] = path.with_name(next((name.removesuffix(end) for end in ENDINGS if name.endswith(end)), name))
+    for depth in range(1, max((len(stem.parts) for stem in stems.values()), default=0) + 1):
+        labels = {path: "/".join(stem.parts[-depth:]) for path, stem in stems.items()}
+        if len(set(labels.values())) == len(labels):
+            return labels
+    return {path: str(path) for path in files}
 
 
 def check_replaceable(folder: Path, *, overwrite: bool, what: str, marker: str) -> None:

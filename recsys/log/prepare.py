@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from windrow.comm.errors import DataError, RecipeError
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.recsys.batches.prefetch import prefetch
+from windrow.recsys.log.clustering.log_files import open_parquet
 from windrow.recsys.log.conform import ColumnUse
 from windrow.recsys.log.duckdb_sql import failures_explained
 from windrow.recsys.log.files import check_replaceable, file_labels, repeated_files, resolve_files
@@ -337,10 +338,11 @@ def _meet(world: "World | None") -> None:
 
 
 def _list_columns(path: Path) -> frozenset[str]:
-    from pyarrow import parquet, types
+    from pyarrow import types
 
     tests = (types.is_list, types.is_large_list, types.is_fixed_size_list)
-    return frozenset(field.name for field in parquet.read_schema(path) if any(test(field.type) for test in tests))
+    with open_parquet(path) as file:
+        return frozenset(field.name for field in file.schema_arrow if any(test(field.type) for test in tests))
 
 
 def _check_base(base: LogStore, log: LogOptions) -> None:

@@ -17,6 +17,7 @@ CSV has a header line, commas or tabs, plain or compressed.
 
 import gzip
 import os
+import string
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ from windrow.recsys.log.clustering.log_files import open_parquet
 from windrow.recsys.log.options import LogFormat
 from windrow.recsys.log.readers_kernels import parse_criteo, parse_libfm
 
-__all__ = ["CRITEO_COLUMNS", "RawBlock", "TextType", "read_log"]
+__all__ = ["CRITEO_COLUMNS", "NUM_CATEGORICAL", "RawBlock", "TextType", "read_criteo_ids", "read_log"]
 
 TextType = Literal["int64", "float64", "string"]
 """What the fields of a column of a text file are read as."""
@@ -133,6 +134,24 @@ def _read_criteo(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iter
     yield from ordered_map(parse, prefetch(_text_blocks(files)), workers=_parsers())
 
 
+def read_criteo_ids(texts: Any) -> Any:
+    """Categories as they stand in a log of Criteo's, ``pyarrow`` text, as ids: int64, null where one is empty.
+
+    Raises:
+        DataError: one is not up to 16 hexadecimal digits.
+    """
+    import pyarrow as pa
+
+    def id_of(text: str | None) -> int | None:
+        if not text:
+            return None
+        if len(text) > 16 or set(text) - set(string.hexdigits):
+            raise DataError(f"{text!r} is no category of Criteo's: expected up to 16 hexadecimal digits or nothing")
+        return int(np.uint64(int(text, 16)).astype(np.int64))
+
+    return pa.array([id_of(text) for text in texts.to_pylist()], pa.int64())
+
+
 def _criteo_message(block: _TextBlock, line: int, field: int) -> str:
     fields = block.data.split(b"\n", line + 1)[line].rstrip(b"\r").split(b"\t")
     where = block.place.where(line)
@@ -176,7 +195,22 @@ def _read_libfm(files: Sequence[Path], columns: Mapping[str, TextType]) -> Itera
         wanted = {name: array for name, array in found.items() if name in columns}
         return block.parsed(pa.RecordBatch.from_pydict(wanted), tuple(found))
 
-    yield from ordered_map(parse, prefetch(_text_blocks(files)), workers=_parsers())
+    before: RawBlock | None = None
+    for block in ordered_map(parse, prefetch(_text_blocks(files)), workers=_parsers()):
+        fields = [
+            sum(name.startswith(FIELD_PREFIX) for name in one.columns_in_file) for one in (block, before or block)
+        ]
+        if before is not None and fields[0] != fields[1]:
+            raise _unequal_pairs(block.where(0), fields[0], before.where(0), fields[1])
+        before = replace(block, batch=None)
+        yield block
+
+
+def _unequal_pairs(where: str, pairs: int, other: str, other_pairs: int) -> DataError:
+    return DataError(
+        f"{where}: {pairs} pairs, but {other} has {other_pairs}; columns {FIELD_PREFIX}0 ... need as many in every "
+        f"line: read column {IDS_COLUMN!r} with multi_hot = true instead"
+    )
 
 
 def _libfm_fields(block: _TextBlock, offsets: npt.NDArray[np.int64], ids: npt.NDArray[np.int64]) -> dict[str, Any]:
@@ -185,11 +219,8 @@ def _libfm_fields(block: _TextBlock, offsets: npt.NDArray[np.int64], ids: npt.ND
     lengths = np.diff(offsets)
     other = np.flatnonzero(lengths != lengths[0])
     if len(other):
-        raise DataError(
-            f"{block.place.where(int(other[0]))}: {lengths[other[0]]} pairs, but line {block.place.first} has "
-            f"{lengths[0]}; columns {FIELD_PREFIX}0 ... need as many in every line: read column {IDS_COLUMN!r} with "
-            "multi_hot = true instead"
-        )
+        where = block.place.where(int(other[0]))
+        raise _unequal_pairs(where, lengths[other[0]], f"line {block.place.first}", lengths[0])
     matrix = ids[: offsets[-1]].reshape(len(lengths), -1)
     return {
         f"{FIELD_PREFIX}{field}": pa.array(np.ascontiguousarray(matrix[:, field])) for field in range(matrix.shape[1])

@@ -192,7 +192,8 @@ def _joined_schema(batch: Any, schema: Any, known: set[str], block: RawBlock) ->
     fields = []
     for place, array in enumerate(batch.columns):
         field = batch.schema.field(place) if schema is None else schema.field(place)
-        if array.null_count < len(array):
+        # An empty list has no value either, and says nothing of those of others.
+        if len(array.flatten() if pa.types.is_list(array.type) else array.drop_null()):
             if field.name in known and array.type != field.type:
                 raise DataError(
                     f"{block.where(0)}: column of {field.name!r} holds {array.type}, but {field.type} in the rows "

@@ -32,7 +32,7 @@ from windrow.recsys.sharded.copies import read_copies, write_copies
 from windrow.recsys.sharded.in_flight import InFlightLookup, drop_early
 from windrow.recsys.sharded.layout import Lookup, OwnerLayout
 from windrow.recsys.sharded.lookahead import Lookahead
-from windrow.recsys.sharded.moving import move_state
+from windrow.recsys.sharded.moving import move_state, share_replicas
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, read_samples, unpack
 from windrow.recsys.sharded.rank_tables import RankTables
 from windrow.recsys.sharded.tables_of_ranks import TablesOfRanks, checked_groups, table_specs
@@ -306,6 +306,7 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
                 write_pretrained(pieces, path, shape, self.row_ids)
             elif init_fn is not None and pieces:
                 write_table(pieces, first_values(init_fn, table.name, shape, seed=self._seed), self.row_ids)
+        share_replicas(self.world, [] if self.is_meta else self._owned(), stage=f"{self.stage}: first values")
 
     @property
     def is_meta(self) -> bool:

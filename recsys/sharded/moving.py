@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from windrow.recsys.tables.table import TableBatch
 from windrow.training.shard_files import ROW_IDS, LocalTable, StateTensor, StoredTables, join_parts
 
 if TYPE_CHECKING:
     from windrow.comm.world import World
 
-__all__ = ["Parcel", "move_state", "plan_rounds"]
+__all__ = ["Parcel", "move_state", "plan_rounds", "share_replicas"]
 
 VALUES_AT_ONCE = 1 << 22
 """Values that a rank sends, and gets, in a round at most: 16 MB of float32."""
@@ -39,6 +40,24 @@ class Parcel:
     """These rows, in all columns of its piece."""
     parts: tuple[tuple[int, int, LocalTable], ...]
     """Rank, place among what that one stores, and what this has of them; by rows and columns."""
+
+
+def share_replicas(world: "World", tables: Sequence[TableBatch], *, stage: str) -> None:
+    """Give tables that every rank holds the values of rank 0. Collective.
+
+    Processors of other kinds may round first values otherwise, and find other codes or directions for pretrained rows;
+    and what a user's function writes may differ from process to process.
+
+    Args:
+        world: the ranks.
+        tables: that this rank stores; replicated ones are the same on every rank, in the same order.
+        stage: name of the traffic; must agree.
+    """
+    for batch in tables if world.size > 1 else ():
+        if batch.replicated:
+            state = batch.state() if world.rank == 0 else []
+            parts = [replace(part, tensor=part.tensor.detach().cpu()) for part in state]
+            batch.load_state(world.broadcast_object(parts, root=0, stage=stage))
 
 
 def move_state(world: "World", before: Sequence[StoredTables], after: Sequence[StoredTables], *, stage: str) -> None:

@@ -129,7 +129,7 @@ class Codes(Form):
 
     def _begin(self) -> None:
         self._steps = 0
-        self.codes = torch.empty(0, self.parts, dtype=torch.int32) if self._given is None else self._given
+        self.codes = torch.empty(0, self.parts, dtype=torch.int32) if self._given is None else self._given.clone()
         self._hash_helpers(0)
 
     def _hash_helpers(self, clusterings: int) -> None:

@@ -210,9 +210,8 @@ class CompressedTables:
         self.batch.step()
         for member, rows in self.form.step(tuple(self.batch.parameters()), world if self.batch.replicated else None):
             self.batch.renew(member, rows, range(self.batch.num_cold))
-        found, computed = self.form.take_found()
-        if world.meter is not None and found + computed:
-            world.meter.record_found(f"{stage}: rows of compressed tables", local=computed, cached=found, remote=0)
+            if self.batch.replicated:
+                self.batch.share_rows(world, member, rows, stage=f"{stage}: renewed rows")
 
 
 def share_forms(world: "World", forms: Sequence[tuple[Form, int | None]], *, stage: str) -> None:

@@ -159,6 +159,16 @@ class DenseGradientTableBatch(TableBatch):
             mean = sum(float(other.sum()) for other in others) / sum(other.numel() for other in others)
             state[rows] = mean if is_square else 0
 
+    def share_rows(self, world: "World", member: int, rows: Tensor, *, stage: str) -> None:
+        """Give rows [n] of a member the values and the state that they have on rank 0. Collective.
+
+        Ranks of other processors, or with another number of threads, may have rounded them otherwise.
+        """
+        states = [state for state in self._stored(member).values() if state.ndim]
+        found = world.broadcast_object([state[rows].cpu() for state in states], root=0, stage=stage)
+        for state, values in zip(states, found, strict=True):
+            state[rows] = values.to(state.device)
+
     @property
     def learning_rate(self) -> float:
         """Of the next step."""

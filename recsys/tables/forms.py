@@ -193,10 +193,6 @@ class Form(ABC):
         del stored, world
         return ()
 
-    def take_found(self) -> tuple[int, int]:
-        """Lookups since the last call of rows that are stored as they are, and of others; (0, 0) if none can be."""
-        return 0, 0
-
     def index_bytes(self) -> int:
         """Memory for what is needed beside the stored tables."""
         return 0

@@ -84,7 +84,6 @@ class WithHotRows(Form):
         self._index_of: list[tuple[Tensor, Tensor] | None] = []
         """Of each table the hot rows in ascending order, and their places; None where these are the first rows."""
         self._index()
-        self._hits, self._misses = 0, 0
         self._seen: list[tuple[int, Longs, Longs]] = []
 
     @property
@@ -152,9 +151,6 @@ class WithHotRows(Form):
         found, inverse, times = distinct(self._hot_first(table, ids), places + self.tables[table].num_rows)
         hot = int(torch.searchsorted(found, places))
         cold_ids = found[hot:] if self._index_of[table] is None else found[hot:] - places
-        if torch.is_grad_enabled():
-            hits, lookups = int(times[:hot].sum()), len(ids)
-            self._hits, self._misses = self._hits + hits, self._misses + lookups - hits
         hot_vectors = embedding(
             found[:hot], stored[len(self.cold.stored) + table], sparse=len(self.cold.stored) + table in self.by_row
         )
@@ -228,11 +224,6 @@ class WithHotRows(Form):
         leaves = (rows >= 0) & torch.from_numpy(~np.isin(rows.numpy(), best))
         rows[leaves] = -1
         return np.setdiff1d(best, hot)
-
-    def take_found(self) -> tuple[int, int]:
-        """See `Form.take_found`."""
-        taken, self._hits, self._misses = (self._hits, self._misses), 0, 0
-        return taken
 
     def index_bytes(self) -> int:
         """See `Form.index_bytes`: which rows are hot, and counts."""

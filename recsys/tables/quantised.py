@@ -128,7 +128,12 @@ class QuantisedRows(Form):
             return
         ids, arriving = self.take_waiting()
         found, places, _ = distinct(ids, self.tables[0].num_rows)
-        change = arriving.new_zeros(len(found), arriving.shape[1]).index_add_(0, places, arriving)
+        change = arriving.new_zeros(len(found), arriving.shape[1])
+        if change.device.type == "cpu":
+            change.index_add_(0, places, arriving)
+        else:
+            # `index_add_` adds in any order there, and copies of the table must stay equal.
+            change.index_put_((places,), arriving, accumulate=True)
         rates = change.new_full((len(found),), learning_rate)
         if self._kind == "rowwise_adagrad":
             squares = kept[0][found] + change.square().mean(1)

@@ -122,6 +122,8 @@ class TensorTrain(Form):
 
     def reference_rows(self, ids: Tensor, stored: Sequence[Tensor]) -> Tensor:
         """The formula by batched products, on any device; what is computed is kept for the backward pass."""
+        if not len(ids):
+            return stored[0].new_empty(0, self.tables[0].dim)
         prefixes, digits, parents = ids, [], []
         for rows in reversed(self.rows_of):
             digits.append(prefixes % rows)

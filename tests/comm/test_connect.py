@@ -181,8 +181,13 @@ def test_rank_and_size_are_read_from_the_launchers_environment(environment, rank
 
 @pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", "LOCAL_RANK"])
 def test_the_place_on_the_machine_is_read_too(name):
-    assert launched_local_rank({name: "3"}) == 3
+    torchrun = {"RANK": "5", "WORLD_SIZE": "8"} if name == "LOCAL_RANK" else {}
+    assert launched_local_rank({name: "3", **torchrun}) == 3
     assert launched_local_rank({}) == 0
+
+
+def test_workers_of_torchrun_inside_a_slurm_job_have_places_of_their_own():
+    assert launched_local_rank({"SLURM_LOCALID": "0", "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}) == 1
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])

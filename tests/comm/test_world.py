@@ -173,6 +173,18 @@ def test_objects(everywhere):
     assert all(result == expected for result in results)
 
 
+def test_what_rank_0_makes_or_refuses_every_rank_hears(everywhere):
+    def body(world):
+        def refuse():
+            raise RecipeError(f"refused by {world.rank}")
+
+        with pytest.raises(RecipeError, match="refused by 0"):
+            world.from_rank_0(refuse, stage="test")
+        return world.from_rank_0(lambda: [world.rank], stage="test")
+
+    assert all(result == [0] for result in everywhere(body))
+
+
 def test_debug_mode_raises_the_same_error_on_every_rank(everywhere):
     def body(world):
         world.all_reduce(torch.ones(3), stage="agreed")

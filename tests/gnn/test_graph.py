@@ -124,6 +124,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"indptr": torch.tensor([0.0, 1.0])}, "indptr has dtype float32; convert it to int64."),
     ({"indices": torch.zeros(4, dtype=torch.int16)}, "indices has dtype int16; convert it to int32 or"),
     ({"features": torch.zeros(4, 2, dtype=torch.int64)}, "features has dtype int64; convert it to float32"),
+    ({"features": torch.zeros(4, 2, dtype=torch.bfloat16)}, "features has dtype bfloat16; convert it to float32"),
     ({"labels": torch.zeros(4)}, "labels has dtype float32; convert it to int64."),
     ({"train_ids": ids(0).int()}, "train_ids has dtype int32; convert it to int64."),
     ({"indptr": ids()}, "indptr has shape (0,); give one offset per vertex and one more, [N + 1]."),

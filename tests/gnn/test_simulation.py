@@ -35,7 +35,7 @@ def network(ranks: int) -> Links:
     return described_links(NetworkDescription(nodes=ranks, rate="100mbit", latency_us=10.0))
 
 
-def simulated(ranks: int, **options: Any) -> Any:
+def simulated(ranks: int, *, links: Links | None = None, **options: Any) -> Any:
     views = list[PartitionedGraph]()
 
     def measure(view: PartitionedGraph) -> StepWork:
@@ -43,10 +43,22 @@ def simulated(ranks: int, **options: Any) -> Any:
         return WORK
 
     sampling = options.pop("sampling", SAMPLING)
-    found = simulate(GRAPH, sampling, ranks, network(ranks), measure, partition=RANDOM, **options)
+    found = simulate(GRAPH, sampling, ranks, links or network(ranks), measure, partition=RANDOM, **options)
     (view,) = views
     assert view.book.num_parts == ranks
     return found, view
+
+
+def test_ranks_of_one_host_ask_each_other_for_nothing() -> None:
+    one, two = (
+        described_links(NetworkDescription(nodes=nodes, ranks_per_node=4 // nodes, rate="100mbit", latency_us=10.0))
+        for nodes in (1, 2)
+    )
+    sampling = replace(SAMPLING, cache=CacheOptions(alpha=0.1, shared_memory=False))
+    apart, shared = (simulated(4, links=two, sampling=chosen)[0] for chosen in (sampling, SAMPLING))
+    assert 0 < shared.remote_rows < apart.remote_rows
+    nothing, _ = simulated(4, links=one)
+    assert (nothing.remote_rows, nothing.time.exchange_s) == (0, 0)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.1, "auto"])

@@ -245,6 +245,10 @@ def test_vertices_of_another_graph(prepared: Path, tmp_path: Path) -> None:
         assert about["graph"] == str(*options.values())
         assert "accuracy" not in about
     assert predicted(recipe, run, out, graph=tmp_path / "few.npz", splits=("test",)).figures.keys() == {"test"}
+    # In files that are called otherwise the format is that of the run's own.
+    (tmp_path / "few.npz").rename(tmp_path / "few.arrays")
+    named = dataclasses.replace(recipe, graph=dataclasses.replace(recipe.graph, path="g.arrays", format="npz"))
+    assert predicted(named, run, out, graph=tmp_path / "few.arrays").rows == 300
 
 
 def test_features_of_another_graph_are_scaled_as_those_of_the_runs(tmp_path: Path) -> None:

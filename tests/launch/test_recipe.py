@@ -107,6 +107,7 @@ def test_every_path_may_be_typed() -> None:
             {"full_graph": {"enabled": True}, "training": {"accumulate": 2}},
             "training.accumulate = 2 with full_graph.enabled = true, where every step takes all vertices",
         ),
+        ({"full_graph": {"messages": "int4"}}, "set full_graph.enabled = true, or leave it out"),
         ({"full_graph": {"enabled": True, "messages": "int3"}}, "[full_graph] messages = 'int3' must be one of 'wire'"),
     ],
 )
@@ -192,6 +193,13 @@ def test_interactions_need_no_store() -> None:
         ({"log": INTERACTIONS["log"], "store": "s"}, 'format = "interactions" and model.kind = "dlrm"'),
         ({"log": {"paths": ["a.csv"], "format": "csv"}}, "needs a value for 'store'"),
         (INTERACTIONS | {"log": {"paths": ["a", "b"], "format": "interactions"}}, "give one path in log.paths"),
+        (
+            INTERACTIONS | {"split": {"fractions": [0.6, 0.2, 0.2]}},
+            "split.fractions with format = .interactions.: leave",
+        ),
+        (INTERACTIONS | {"split": {"by": "time"}}, "split.by with format = .interactions.: leave it out"),
+        (INTERACTIONS | {"split": {"by": "files", "validation_paths": ["v"]}}, "split.validation_paths with format"),
+        (INTERACTIONS | {"split": {"by": "files", "test_paths": ["t"]}}, "g.npz, a file that has its own test split"),
         (INTERACTIONS | {"deduplication": {"groups": [["history"]]}}, "deduplication.groups: for prepared logs"),
         (INTERACTIONS | {"training": {"shuffle": "none"}}, "training.shuffle: for prepared logs"),
         (

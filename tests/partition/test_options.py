@@ -28,6 +28,10 @@ def test_shortfall_is_named():
     assert check_memory(estimate, 5_000_000_000) == check_memory(estimate, None) == "5.00 GB (METIS 5.00 GB)"
     with pytest.raises(DataError, match=r'needs about 5.00 GB .*4.00 GB are free: short of 1000000000 bytes.*"fennel"'):
         check_memory(estimate, 4_000_000_000)
+    with pytest.raises(DataError, match=r'bytes; use partition.order = "original", or a machine with more memory'):
+        check_memory({"assignment": 5_000_000_000, "vertex order": 1}, 4_000_000_000)
+    with pytest.raises(DataError, match="bytes; use a machine with more memory"):
+        check_memory({"assignment": 5_000_000_000}, 4_000_000_000)
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,7 @@ def test_recommendations_are_the_best_of_what_is_new_to_users(spmd, monkeypatch)
             evaluator.recommend(np.array([37]), 3)
         with pytest.raises(RecipeError, match="k = 51"):
             evaluator.recommend(users, 51)
+        assert [tuple(part.shape) for part in evaluator.recommend(users[:0], 3)] == [(0, 3), (0, 3)]
         return evaluator.recommend(users, 3), evaluator.recommend(users, NUM_ITEMS)
 
     known = np.logical_or.reduce([dense(lists) for lists in INTERACTIONS.splits().values()])[users]

@@ -170,6 +170,7 @@ def test_requests_of_ids(served: ServedModel) -> None:
         ([2, 3, 4, 30], None, "id 30 is outside its table"),
         ([2, -1, 4, 5], [1, 1, 1, 1], "id -1 is outside its table"),
         ([2, 3, 4], None, "3 ids for 2 samples of 2 features"),
+        ([2, 3, 4], [1, 1, 1], "3 lengths for 2 samples of 2 features"),
         ([2, 3, 4], [1, 1, 1, 1], "lengths add up to 4, but there are 3 ids"),
         ([2, 3, 4, 5], [1, -1, 2, 2], "a length is -1: expected 0 or more"),
     ):

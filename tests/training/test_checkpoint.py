@@ -457,3 +457,15 @@ def test_a_folder_without_one_is_refused(tmp_path: Path) -> None:
         load(Loopback.single(), tmp_path)
     with pytest.raises(StoreError, match="no intact checkpoint"):
         load(Loopback.single(), tmp_path, "latest")
+
+
+def test_what_rank_0_cannot_read_or_write_every_rank_hears(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    def body(world: World) -> None:
+        with pytest.raises(StoreError, match="no intact checkpoint"):
+            load_together(world, tmp_path, lambda _: None)
+        with pytest.raises(StoreError, match="cannot make"):
+            save_together(world, tmp_path / "file", header_of(1, 2), {}, None, keep=1)
+
+    Loopback.run(2, body, deadline_s=30)

@@ -106,6 +106,7 @@ def test_a_whole_graph_with_vertex_file(tmp_path, ids, ending):
     [
         ("s,d\n0,1\n2,-1\n", {}, "edges.csv, row 2: destination -1 is not a vertex; the graph has 3"),
         ("s,d\n0,1\n2,\n", {}, "edges.csv, row 2: column 'd' is empty"),
+        ("s,d\n0,9000000000000\n", {}, 'not the numbers from 0 on, set graph.edge_list.ids = "integers"'),
         ("s,d\n0,1\nx,1\n", {}, "Row #3: CSV conversion error to int64: invalid value 'x'"),
         ("s d\n0 1\n", {}, "the only column is ['s d']; an edge needs two. Is the delimiter right?"),
         ("s,d\n0,1\n", {"destination_column": "s"}, "source and destination are both column 's'; name two"),

@@ -17,6 +17,7 @@ from windrow.gnn.vertex_data import SplitOptions
         ("a.csv", "edge-list"),
         ("a.v2.csv.gz", "edge-list"),
         ("a.parquet", "edge-list"),
+        ("a.pq", "edge-list"),
         ("a.graph", "metis"),
         ("a.metis", "metis"),
         ("a.bin", "dgl"),
@@ -49,6 +50,23 @@ def test_a_pickle_is_never_opened(tmp_path, ending):
 def test_a_missing_file_is_named():
     with pytest.raises(DataError, match=r"nowhere.npz: no such file or folder; correct the path"):
         read_graph(GraphOptions(path="nowhere.npz"))
+
+
+def test_a_link_keeps_its_ending_and_folders_may_have_dots(tmp_path):
+    (tmp_path / "blob").write_text("s,d\n0,1\n1,2\n")
+    (tmp_path / "g.csv").symlink_to("blob")
+    assert read_graph(GraphOptions(path="g.csv").resolved(tmp_path)).num_edges == 4
+    (tmp_path / "v1.0" / "edges").mkdir(parents=True)
+    typed = GraphOptions(path="v1.0", edge_list=EdgeListOptions(label_columns=("field",)))
+    assert format_of(typed.resolved(tmp_path)) == "typed"
+
+
+def test_columns_are_for_tables(tmp_path):
+    (tmp_path / "g.graph").write_text("2 1\n2\n1\n")
+    chosen = GraphOptions(path=str(tmp_path / "g.graph"), edge_list=EdgeListOptions(weight_column="w"))
+    with pytest.raises(RecipeError, match=r"graph.edge_list = .*'w'.* is for files in edge-list and typed, but"):
+        read_graph(chosen)
+    assert read_graph(fitting(chosen)).num_edges == 2
 
 
 @pytest.mark.parametrize("options", [{"split": 1}, {"split_name": "random"}, {"first_vertex_id": 1}])
@@ -92,6 +110,6 @@ def test_paths_are_relative_to_a_folder(tmp_path):
 def test_options_that_cannot_be_used():
     with pytest.raises(RecipeError, match="ids is 'names' and there is a vertex_file"):
         EdgeListOptions(ids="names", vertex_file="v.csv")
-    for given in ({"path": "a.npz"}, {"path": "folder", "format": "ogb"}):
+    for given in ({"path": "a.csv"}, {"path": "edges", "format": "edge-list"}):
         with pytest.raises(RecipeError, match=r"columns \['class'\] belong to a vertex file; set vertex"):
             GraphOptions(**given, edge_list=EdgeListOptions(label_columns=("class",)))

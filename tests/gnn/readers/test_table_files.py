@@ -38,6 +38,9 @@ def test_parquet(tmp_path):
         rows(path, {"b": "string"})
     with pytest.raises(DataError, match=r"t.parquet: no readable Parquet file, of columns .*int64.* .Failed to parse"):
         rows(path, {"b": "int64"}, missing_allowed=True)
+    parquet.write_table(pa.table({"c": [[1.0], [2.0]]}), path)
+    with pytest.raises(DataError, match=r"t.parquet: no readable Parquet file, of columns .*float32.* .*ist"):
+        rows(path, {"c": "float32"})
 
 
 def test_several_blocks_are_one_table(tmp_path):

@@ -27,6 +27,12 @@ def test_labels_are_names_and_folders_where_names_are_equal(folder: Path) -> Non
     both = [folder / "b/men.csv.gz", folder / "b/women.csv.gz"]
     assert list(file_labels(both).values()) == ["men", "women"]
     assert list(file_labels([*both, folder / "a/men.csv.gz"]).values()) == ["b/men", "b/women", "a/men"]
+    parts = [folder / "b" / f"part.{number}.parquet" for number in range(2)]
+    assert list(file_labels(parts).values()) == ["part.0", "part.1"]
+    deep = [folder / name for name in ("x/men/men.csv", "y/men/men.csv")]
+    assert list(file_labels(deep).values()) == ["x/men/men", "y/men/men"]
+    alike = [folder / "a.csv", folder / "a.csv.gz"]
+    assert list(file_labels(alike).values()) == list(map(str, alike))
 
 
 def test_what_cannot_be_read_is_refused(folder: Path) -> None:

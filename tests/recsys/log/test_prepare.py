@@ -141,6 +141,9 @@ def test_contradictions_are_refused(tmp_path: Path) -> None:
         prepare_log(tmp_path / "store", log, LogSplitOptions())
     with pytest.raises(RecipeError, match=r"cluster = true needs the column of sessions: set session in \[log\]"):
         prepare_log(tmp_path / "store", log, LogSplitOptions(), cluster=True)
+    (tmp_path / "no.parquet").write_text("x")
+    with pytest.raises(DataError, match=r"no\.parquet: no readable Parquet file"):
+        prepare(tmp_path / "no.parquet", features=["item"])
     with pytest.raises(RecipeError, match="shard = true needs"):
         prepare_log(tmp_path / "store", log, LogSplitOptions(), shard=True)
     with pytest.raises(RecipeError, match="needs no preparation"):

@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.recsys.log import readers
-from windrow.recsys.log.readers import CRITEO_COLUMNS, RawBlock, read_log
+from windrow.recsys.log.readers import CRITEO_COLUMNS, RawBlock, read_criteo_ids, read_log
 from windrow.recsys.log.readers_kernels import parse_criteo, parse_libfm
 
 
@@ -39,6 +39,16 @@ def slow_criteo(line: str) -> dict[str, Any]:
     fields = line.rstrip("\r\n").split("\t")
     numbers = [int(field, 10 if place < 14 else 16) if field else None for place, field in enumerate(fields)]
     return dict(zip(CRITEO_COLUMNS, numbers, strict=True))
+
+
+def test_categories_as_text_are_those_of_the_reader(tmp_path: Path) -> None:
+    texts = ["05032141", "68fd1e64", "", "fFfFfFfFfFfFfFfF", "0"]
+    (tmp_path / "a.txt").write_text("".join(f"{criteo_line({14: text})}\n" for text in texts))
+    wanted = [row["C1"] for row in rows_of("criteo", tmp_path / "a.txt", ["C1"])]
+    assert read_criteo_ids(pa.array([*texts, None])).to_pylist() == [*wanted, None]
+    for wrong in ("68fd1e6g", "0" * 17, "-1"):
+        with pytest.raises(DataError, match=f"'{wrong}' is no category of Criteo's"):
+            read_criteo_ids(pa.array([wrong]))
 
 
 def criteo_line(changes: dict[int, str]) -> str:
@@ -128,6 +138,15 @@ def test_libfm_lists_of_any_length(tmp_path: Path) -> None:
     }
     with pytest.raises(DataError, match="line 2: 0 pairs, but line 1 has 2"):
         blocks_of("libfm", path, ["label", "field_0"])
+
+
+def test_libfm_lines_of_all_files_have_as_many_pairs(tmp_path: Path) -> None:
+    files = [tmp_path / "a.libfm", tmp_path / "b.libfm"]
+    for file, line in zip(files, ("1 3:1 7:1", "0 3:1 7:1 9:1"), strict=True):
+        file.write_text(f"{line}\n{line}\n")
+    with pytest.raises(DataError, match=r"b\.libfm, line 1: 3 pairs, but .*a\.libfm, line 1 has 2; columns field_0"):
+        list(read_log("libfm", files, {"field_0": "int64"}))
+    assert len(list(read_log("libfm", files, {"ids": "int64"}))) == 2
 
 
 @pytest.mark.parametrize("text", ["x 1:1", "1 a:1", "1 1:", "1 1", "1 1:1 2", "1 -1:1", "", "1 1:1e", "1 1:1x2:2"])

@@ -70,6 +70,15 @@ def test_a_column_that_a_file_lacks(tmp_path: Path) -> None:
         staged(tmp_path / "t.parquet", log_of(), LogSplitOptions(), block_of(**lacking))
 
 
+def test_empty_lists_say_nothing_of_the_others(tmp_path: Path) -> None:
+    numbers, empty = GOOD | {"history": [[5], None]}, GOOD | {"history": [[], []], "w": [[], []]}
+    for number, blocks in enumerate(([numbers, empty], [empty, numbers])):
+        path = tmp_path / f"{number}.parquet"
+        staged(path, log_of(), LogSplitOptions(), *(block_of(**block) for block in blocks))
+        found = [row or [] for row in parquet.read_table(path)["id.history"].to_pylist()]
+        assert sorted(found) == [[], [], [], [5]]
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -33,6 +34,30 @@ def test_first_values_do_not_depend_on_the_plan(small):
     for kind in ("row", "grid", "replicated", "mixed"):
         found = small.assembled(Loopback.run(3, lambda world, kind=kind: body(world, kind)))
         assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
+def test_replicas_begin_as_rank_0_has_them(small, tmp_path):
+    """Whatever a rank's own processor, or a function of the user, makes of them."""
+
+    def body(world):
+        def write(weight):
+            weight.fill_(world.rank)
+
+        table = replace(small.tables[0], init_fn=write, name="written")
+        values = torch.randn(table.num_embeddings, 4, generator=torch.Generator().manual_seed(world.rank))
+        path = tmp_path / f"{world.rank}.npy"
+        np.save(path, values)
+        trained = replace(small.tables[1], num_embeddings=table.num_embeddings, embedding_dim=4, name="trained")
+        per_table = {"trained": TableOverrides(form="narrow", compression=2)}
+        options = TableOptions(per_table=per_table, pretrained={"trained": path})
+        configs = [replace(table, feature_names=["a"]), replace(trained, feature_names=["b"])]
+        plan = small.make_plan("replicated", world.size, configs)
+        collection = EmbeddingBagCollection(configs, world=world, plan=plan, optimizer=options)
+        return {name: collection.whole_table(name) for name in ("written", "trained")}
+
+    one, other = Loopback.run(2, body)
+    assert not one["written"].any()
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_replicated_tables_are_parameters_and_sharded_ones_are_not(small):

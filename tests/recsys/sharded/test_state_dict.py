@@ -100,8 +100,8 @@ def test_ranks_hold_whole_tables_or_say_that_they_do_not(small):
 
 def test_checkpoints_of_the_dense_part_bring_no_table_together(small):
     def body(world):
-        world.meter = Meter()
         model = Model(make(small, "embedding_bags", world, "mixed"))
+        world.meter = Meter()
         task = RecommendationTask(None)
         setup = {"options": task.default_options, "seed": 0, "wire": WireOptions(), "stopwatch": Stopwatch()}
         task.attach(Setup(world=world, model=model, device=torch.device("cpu"), **setup))

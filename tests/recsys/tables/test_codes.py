@@ -183,6 +183,9 @@ def test_codes_that_are_given(tmp_path):
     assert not torch.equal(form.codes, chosen.int())
     form.start([books, helpers])
     assert torch.equal(form.codes, chosen.int())
+    form.codes.zero_()
+    form.start([books, helpers])
+    assert torch.equal(form.codes, chosen.int())
 
 
 def test_one_code_for_all_parts(tmp_path):

@@ -8,7 +8,6 @@ import torch
 from windrow.comm.errors import RecipeError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
-from windrow.comm.meter import Meter
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.compressed import CompressedTables, LookupThroughForm, make_forms
 from windrow.recsys.tables.forms import whole_table
@@ -184,17 +183,6 @@ def test_hot_rows_learn_from_all_ranks(optimizer):
     for name, table in alone.items():
         assert torch.equal(one[name], other[name])
         torch.testing.assert_close(one[name], table, rtol=1e-4, atol=1e-5)
-
-
-def test_hits_are_counted():
-    world = Loopback.single()
-    world.meter = Meter()
-    collection = make("tensor_train", world)
-    learn(collection, bags([3, 3, 250], [0, 199, 7]))
-    with torch.no_grad():
-        collection(bags([3, 3, 250], [0, 199, 7]))
-    found = world.meter.found(f"{collection.stage}: rows of compressed tables")
-    assert (found.cached, found.local) == (4, 2)
 
 
 @pytest.mark.parametrize("changes", [{}, {"hot_by": "gradients", "hot_leave": True, "hot_share": 0.01}])
