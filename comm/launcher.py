@@ -59,7 +59,6 @@ def launched_size(environment: Mapping[str, str] = os.environ) -> int:
 def launched_local_rank(environment: Mapping[str, str] = os.environ) -> int:
     """This process's number among those on its machine: which GPU is its own; 0 where no launcher says."""
     if launched_by_torchrun(environment):
-        # Its workers also have what srun told torchrun itself.
         return int(environment.get("LOCAL_RANK", 0))
     return next((int(environment[name]) for name in LOCAL_RANK if name in environment), 0)
 
@@ -70,6 +69,9 @@ def launched_by_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def _launcher(environment: Mapping[str, str]) -> tuple[str, str] | None:
+    if "TORCHELASTIC_RUN_ID" in environment:
+        # A worker of torchrun also has what srun told torchrun itself.
+        return RANK_AND_SIZE[-1]
     return next((names for names in RANK_AND_SIZE if all(name in environment for name in names)), None)
 
 

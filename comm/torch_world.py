@@ -120,8 +120,8 @@ class TorchWorld(World):
         if is_duplicate:
             self._group = dist.new_group(timeout=patience, backend=backend)
             return
-        if backend == "nccl" and torch.cuda.current_device() == 0:
-            # Nobody has chosen one, and NCCL wants a GPU for each rank.
+        if backend == "nccl" and not torch.cuda.is_initialized():
+            # Nobody has chosen a GPU yet, and NCCL wants one for each rank.
             torch.cuda.set_device(launched_local_rank() % torch.cuda.device_count())
         store = TCPStore(
             rendezvous.host,

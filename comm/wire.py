@@ -248,7 +248,7 @@ class WireOptions:
             learnt: whether there are rows of vertices that are learnt, too.
         """
         storage = next((name for name, shorter in SHORTER.items() if shorter == dtype), "fp32")
-        if dtype == torch.float64 and self.vectors != "fp32":
+        if dtype == torch.float64 and self.vectors != "fp32" and not learnt:
             raise RecipeError(
                 f'wire.vectors = "{self.vectors}" with features of {dtype}, whose rows travel as they are: leave it '
                 "out, or make the features float32"

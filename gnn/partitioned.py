@@ -319,8 +319,7 @@ def partition(graph: Graph, world: World, options: PartitionOptions | None = Non
         DataError: there are training vertices, but fewer than ranks.
     """
     options = replace(options or PartitionOptions(restarts=1, refine_cycles=1), num_parts=world.size)
-    made = assign_parts(graph, options) if world.rank == 0 else None
-    assignment: npt.NDArray[np.int32] = world.broadcast_object(made, root=0, stage="partition")
+    assignment = world.from_rank_0(lambda: assign_parts(graph, options), stage="partition")
     return PartitionedGraph.from_graph(graph, PartitionBook.from_assignment(assignment, world.size), world.rank)
 
 

@@ -110,7 +110,7 @@ class StoreOnRanks:
         overwrite: replace an existing store; must agree.
 
     Raises:
-        StoreError: on rank 0, the folder exists and `overwrite` is false.
+        StoreError: the folder exists and `overwrite` is false.
     """
 
     def __init__(self, world: "World", path: Path, *, overwrite: bool = False) -> None:
@@ -119,11 +119,12 @@ class StoreOnRanks:
         self._folder = Path()
 
     def __enter__(self) -> Self:
-        mine: Path | None = None
-        if self._world.rank == 0:
-            mine = self._end.enter_context(atomic_folder(self._path, overwrite=self._overwrite))
-            (mine / "shared").mkdir()
-        self._folder = self._world.broadcast_object(mine, root=0, stage=STAGE)
+        def make() -> Path:
+            folder = self._end.enter_context(atomic_folder(self._path, overwrite=self._overwrite))
+            (folder / "shared").mkdir()
+            return folder
+
+        self._folder = self._world.from_rank_0(make, stage=STAGE)
         return self
 
     def __exit__(

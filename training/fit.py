@@ -135,21 +135,12 @@ class Run:
     ) -> TrainingResult:
         """Run the epochs that are left. Collective."""
         trainer, task = self._trainer, self._task
-        journal: Journal | None = None
-        if self._world.rank == 0:
-            journal = Journal(
-                name,
-                settings,
-                folder,
-                start,
-                finished_epochs=self._finished,
-                shown_figures=task.shown_figures,
-                placement=task.placement(),
-            )
-        path = self._world.broadcast_object(
-            None if journal is None else journal.folder.path, root=0, stage="run folder"
-        )
-        trainer.run_folder = RunFolder(path)
+        journal = self._open_journal(folder, start, name, settings)
+
+        def conclude() -> TrainingResult:
+            assert journal is not None
+            return journal.conclude()
+
         with contextlib.ExitStack() as until_the_end:
             progress = until_the_end.enter_context(make_progress(rank=self._world.rank))
             for line in task.opening_lines():
@@ -176,10 +167,23 @@ class Run:
                 if timeline is not None:
                     timeline.epoch_finished(self._finished)
             task.settle()
-            concluded = None if journal is None else journal.conclude()
-            result: TrainingResult = self._world.broadcast_object(concluded, root=0, stage="result")
+            result = self._world.from_rank_0(conclude, stage="result")
             trainer.call("on_end", result)
         return result
+
+    def _open_journal(
+        self, folder: Path | None, start: Start, name: str, settings: Mapping[str, Any]
+    ) -> Journal | None:
+        """What rank 0 keeps in the run folder, which all ranks know from then on. Collective."""
+        made: list[Journal] = []
+
+        def open_folder() -> Path:
+            told = {"shown_figures": self._task.shown_figures, "placement": self._task.placement()}
+            made.append(Journal(name, settings, folder, start, finished_epochs=self._finished, **told))
+            return made[0].folder.path
+
+        self._trainer.run_folder = RunFolder(self._world.from_rank_0(open_folder, stage="run folder"))
+        return made[0] if made else None
 
     @property
     def _finished(self) -> int:

@@ -10,7 +10,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from windrow.comm.errors import RecipeError
 from windrow.comm.world import World
 
-__all__ = ["check_buffers", "check_model", "copy_from_rank_0"]
+__all__ = ["check_buffers", "check_model", "copy_from_rank_0", "digest"]
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -44,6 +44,11 @@ def copy_from_rank_0(world: World, state: Mapping[str, Tensor]) -> None:
             value.copy_(wanted[name])
 
 
+def digest(value: Tensor) -> bytes:
+    """Of the bytes of a tensor."""
+    return hashlib.blake2b(value.detach().cpu().flatten().view(torch.uint8).numpy().data, digest_size=8).digest()
+
+
 def check_buffers(world: World, model: nn.Module, state: Callable[[], Mapping[str, Tensor]]) -> None:
     """Refuse buffers of a model's state that are not the same on all ranks: RecipeError. Collective.
 
@@ -52,16 +57,12 @@ def check_buffers(world: World, model: nn.Module, state: Callable[[], Mapping[st
     if world.size == 1:
         return
     weights = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    own = {
-        name: hashlib.blake2b(value.cpu().flatten().view(torch.uint8).numpy().data, digest_size=8).digest()
-        for name, value in state().items()
-        if name not in weights
-    }
+    own = {name: digest(value) for name, value in state().items() if name not in weights}
     if not own:
         return
     everyone = world.all_gather_object(own, stage="buffers")
-    for name, digest in own.items():
-        if any(other[name] != digest for other in everyone):
+    for name in own:
+        if len({of_rank[name] for of_rank in everyone}) > 1:
             raise RecipeError(
                 f"the buffer {name!r} of the model is not the same on all ranks: each has changed it by its own rows. "
                 "Sum such statistics over all ranks (world.all_reduce), or leave them out"

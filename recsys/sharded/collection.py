@@ -32,7 +32,7 @@ from windrow.recsys.sharded.copies import read_copies, write_copies
 from windrow.recsys.sharded.in_flight import InFlightLookup, drop_early
 from windrow.recsys.sharded.layout import Lookup, OwnerLayout
 from windrow.recsys.sharded.lookahead import Lookahead
-from windrow.recsys.sharded.moving import move_state, share_replicas
+from windrow.recsys.sharded.moving import move_state, share_first_values
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, read_samples, unpack
 from windrow.recsys.sharded.rank_tables import RankTables
 from windrow.recsys.sharded.tables_of_ranks import TablesOfRanks, checked_groups, table_specs
@@ -284,10 +284,9 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
     def reset_parameters(self) -> None:
         """Write the first values again; what optimisers keep becomes zero. Collective."""
         drop_early(lookup for _, lookup in self._ahead)
-        for batch in self._owned():
-            for found in batch.state():
-                if found.name != ROW_IDS:
-                    found.tensor.zero_()
+        for found in chain.from_iterable(batch.state() for batch in self._owned()):
+            if found.name != ROW_IDS:
+                found.tensor.zero_()
         for batch in self._dense_batches():
             initialise(batch, self.held.options, self.held.rows, seed=self._seed)
         for compressed in self._compressed:
@@ -306,7 +305,9 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
                 write_pretrained(pieces, path, shape, self.row_ids)
             elif init_fn is not None and pieces:
                 write_table(pieces, first_values(init_fn, table.name, shape, seed=self._seed), self.row_ids)
-        share_replicas(self.world, [] if self.is_meta else self._owned(), stage=f"{self.stage}: first values")
+        written = {table.name for table in self.configs if init_fn_of(table) is not None}
+        if not self.is_meta:
+            share_first_values(self.world, self._peers, self._owned(), written, stage=f"{self.stage}: first values")
 
     @property
     def is_meta(self) -> bool:
@@ -548,10 +549,9 @@ class ShardedTables(EmbeddingModule, Generic[Result]):
         if self.is_meta:
             return {spec.name: [without_values(spec)] for spec in self.stored_specs()}
         found: dict[str, list[StateTensor]] = {spec.name: [] for spec in self.stored_specs()}
-        for batch in self.local_tables() if batches is None else batches:
-            for part in batch.state():
-                if part.name == "weight":
-                    found[part.piece.name].append(part)
+        for part in chain.from_iterable(one.state() for one in (self.local_tables() if batches is None else batches)):
+            if part.name == "weight":
+                found[part.piece.name].append(part)
         return found
 
     def _keys(self, prefix: str) -> dict[str, TableSpec]:

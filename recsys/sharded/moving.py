@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from windrow.recsys.tables.table import TableBatch
+from windrow.training.replicas import digest
 from windrow.training.shard_files import ROW_IDS, LocalTable, StateTensor, StoredTables, join_parts
 
 if TYPE_CHECKING:
     from windrow.comm.world import World
 
-__all__ = ["Parcel", "move_state", "plan_rounds", "share_replicas"]
+__all__ = ["Parcel", "move_state", "plan_rounds", "share_first_values"]
 
 VALUES_AT_ONCE = 1 << 22
 """Values that a rank sends, and gets, in a round at most: 16 MB of float32."""
@@ -42,22 +43,39 @@ class Parcel:
     """Rank, place among what that one stores, and what this has of them; by rows and columns."""
 
 
-def share_replicas(world: "World", tables: Sequence[TableBatch], *, stage: str) -> None:
-    """Give tables that every rank holds the values of rank 0. Collective.
+def share_first_values(
+    world: "World", peers: "World | None", tables: Sequence[TableBatch], written: set[str], *, stage: str
+) -> None:
+    """Give what several ranks hold the values that the first of them has. Collective.
 
     Processors of other kinds may round first values otherwise, and find other codes or directions for pretrained rows;
     and what a user's function writes may differ from process to process.
 
     Args:
-        world: the ranks.
-        tables: that this rank stores; replicated ones are the same on every rank, in the same order.
+        world: the ranks, which all hold replicated tables.
+        peers: those that hold the other tables of this rank; None: no others do.
+        tables: that this rank stores.
+        written: names of tables that a user's function has written.
         stage: name of the traffic; must agree.
+
+    Cost: a hash of their values, and the messages of those that differ; memory for one table beside them.
     """
-    for batch in tables if world.size > 1 else ():
-        if batch.replicated:
-            state = batch.state() if world.rank == 0 else []
-            parts = [replace(part, tensor=part.tensor.detach().cpu()) for part in state]
-            batch.load_state(world.broadcast_object(parts, root=0, stage=stage))
+    _share(world, [batch for batch in tables if batch.replicated], stage)
+    if peers is not None:
+        own = [batch for batch in tables if not batch.replicated]
+        _share(peers, [batch for batch in own if any(member.name in written for member in batch.members)], stage)
+
+
+def _share(world: "World", tables: Sequence[TableBatch], stage: str) -> None:
+    parts = [(batch, part) for batch in tables for part in batch.state() if part.is_value]
+    if world.size == 1 or not parts:
+        return
+    everyone = world.all_gather_object([digest(part.tensor) for _, part in parts], stage=stage)
+    for (batch, part), *found in zip(parts, *everyone, strict=True):
+        if len(set(found)) > 1:
+            pieces = part.tensor.detach().flatten().split(VALUES_AT_ONCE)
+            values = torch.cat([world.broadcast_object(piece.cpu(), root=0, stage=stage) for piece in pieces])
+            batch.load_state([replace(part, tensor=values.view(part.tensor.shape))])
 
 
 def move_state(world: "World", before: Sequence[StoredTables], after: Sequence[StoredTables], *, stage: str) -> None:

@@ -63,9 +63,8 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         is_weighted: rows are multiplied by the weights of their ids; not with mean pooling.
         device: of the tables; None for PyTorch's default device. On the meta device there are names and shapes, but no
             rows to look up.
-        world: None for this process alone.
-        plan: or the name of a planner, "greedy" say; None for whole tables, one rank after another. Must agree. With
-            copies of rows making the collection is collective.
+        world: all its ranks make the collection; None for this process alone.
+        plan: or the name of a planner, "greedy" say; None for whole tables, one rank after another. Must agree.
         groups: features whose lists come deduplicated, as `windrow.recsys.batches.deduplication.ikjt` draws it, group
             by group; may name features of other collections, too. Must agree.
         optimizer: how tables are stored and learn; must agree. None: row-wise Adagrad, fp32.

@@ -43,7 +43,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         need_indices: whether results have the ids as their weights.
         use_gather_select, use_gather_select_per_sharding: say which of two kernels TorchRec's sharded classes take, for
             the same results; there is no such choice here.
-        world: None for this process alone.
+        world: all its ranks make the collection; None for this process alone.
         plan: or the name of a planner, "greedy" say; None for whole tables, one rank after another. Must agree.
         groups: features whose lists come deduplicated, as `windrow.recsys.batches.deduplication.ikjt` draws it, group
             by group; may name features of other collections, too. Must agree.

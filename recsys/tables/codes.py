@@ -142,7 +142,7 @@ class Codes(Form):
     def step(self, stored: Sequence[Tensor], world: "World | None") -> Sequence[tuple[int, Tensor]]:
         """See `Form.step`. Now and then rank 0 clusters, and all ranks take what it finds.
 
-        Cost: rows x entries x columns, and a message of the books and of 4 bytes for each row and part.
+        Cost: rows x entries x columns, and a message of 4 bytes for each row and part.
         """
         self._steps += 1
         if not self._every or self._steps % self._every:
@@ -153,9 +153,10 @@ class Codes(Form):
             if world is None or world.rank == 0:
                 books = self._clustered(lambda ids: before.rows(0, ids, now))
             if world is not None:
-                # Processors of other kinds may differ in the last bit, and so in the closest entry.
-                self.codes, books = world.broadcast_object((self.codes, books), root=0, stage="clusters")
-            for values, found in zip(stored, books, strict=True):
+                # Processors of other kinds may differ in the last bit, and so in the closest entry. The caller gives
+                # all ranks the rows that are returned, as rank 0 has them.
+                self.codes = world.broadcast_object(self.codes, root=0, stage="codes")
+            for values, found in zip(stored, books, strict=False):
                 values.copy_(found)
         self._hash_helpers(self._clusterings + 1)
         every = torch.arange(self.stored[0].num_rows, device=stored[0].device)

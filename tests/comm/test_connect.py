@@ -187,7 +187,9 @@ def test_the_place_on_the_machine_is_read_too(name):
 
 
 def test_workers_of_torchrun_inside_a_slurm_job_have_places_of_their_own():
-    assert launched_local_rank({"SLURM_LOCALID": "0", "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}) == 1
+    of_srun = {"SLURM_LOCALID": "0", "PMI_RANK": "0", "PMI_SIZE": "2"}
+    worker = of_srun | {"TORCHELASTIC_RUN_ID": "none", "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
+    assert (launched_rank(worker), launched_size(worker), launched_local_rank(worker)) == (5, 8, 1)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])

@@ -317,6 +317,10 @@ def test_features_stay_as_they_were_stored(tmp_path):
     )
     with pytest.raises(RecipeError, match=r'wire\.vectors = "int8" with sampler\.storage = "bf16": rows travel'):
         Trainer(world, model, NodeTask(short, (2,)), wire="int8")
+    graph = make_graph()
+    wide = partition(replace(graph, features=graph.features.double()), world)
+    with pytest.raises(RecipeError, match=r'wire\.vectors = "int8" with features of torch\.float64, whose rows travel'):
+        Trainer(world, model, NodeTask(wide, (2,)), wire="int8")
     with Trainer(world, model, NodeTask(short, (2,)), wire="bf16", epochs=1) as trainer:
         trainer.fit(run_folder=tmp_path / "run")
     trainer = Trainer(world, model, NodeTask(whole, (2,)), wire="bf16", epochs=2)

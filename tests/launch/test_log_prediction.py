@@ -116,13 +116,14 @@ def test_refusals_name_the_cure(run_folder: Path, tmp_path: Path, capsys: pytest
         assert words in capsys.readouterr().err
 
 
-def test_what_is_wrong_with_the_run_is_said_before_samples_are_mapped(run_folder: Path, tmp_path: Path) -> None:
+def test_the_run_is_looked_at_before_samples_are(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = Path(shutil.copytree(run_folder.parent, tmp_path / "copy")) / "run"
     for file in (run / "checkpoints").iterdir():
         file.unlink() if file.is_file() else shutil.rmtree(file)
-    before = sorted(run.iterdir())
-    assert main(["evaluate", str(run), "--log", str(run_folder.parent / "log.csv")]) == 2
-    assert sorted(run.iterdir()) == before
+    assert main(["evaluate", str(run), "--log", "nowhere.csv"]) == 2
+    assert "no checkpoint in" in capsys.readouterr().err
 
 
 @pytest.mark.parallel(2)

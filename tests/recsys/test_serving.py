@@ -370,6 +370,29 @@ def test_a_compressed_table_with_first_values_is_served(tmp_path: Path) -> None:
     torch.testing.assert_close(served.vectors("a", torch.arange(9)), model.bags.whole_table("a"))
 
 
+def test_categories_of_criteo_come_as_in_its_files(tmp_path: Path) -> None:
+    texts = [f"{number:08x}" for number in (0x68FD1E64, 0x05032141, 0x25)]
+    rest = "\t".join(["1"] * 13 + ["{}"] + ["0"] * 25)
+    lines = [f"{number % 2}\t{rest.format(texts[number % 3])}\n" for number in range(60)]
+    (tmp_path / "log.txt").write_text("".join(lines))
+    rules = {"C1": recsys.FeatureOptions(ids="hash", rows=50)}
+    log = recsys.prepare(tmp_path / "log.txt", tmp_path / "log", format="criteo", features=rules)
+
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bags = recsys.EmbeddingBagCollection(log.tables(dim=4), world=Loopback.single())
+
+        def forward(self, batch: Batch) -> Tensor:
+            return self.bags(batch.sparse).values().sum(1)
+
+    recsys.export(Sums(), log, tmp_path / "model")
+    served = recsys.load(tmp_path / "model")
+    as_text, as_numbers = (served.predict({"C1": ids}) for ids in (texts, [int(text, 16) for text in texts]))
+    assert torch.equal(as_text, as_numbers)
+    assert len(as_text.unique()) == 3
+
+
 def test_dense_values_have_a_shape(served: ServedModel) -> None:
     for wrong in (torch.zeros(2, 2), torch.zeros(2), torch.zeros(2, 1, dtype=torch.float64)):
         with pytest.raises(DataError, match="expected float32"):

@@ -377,6 +377,7 @@ def test_row_by_the_formula(cores):
     ids = torch.tensor([999, 0, 17, 17, 998, 516])
     found = form.rows(0, ids, stored)
     torch.testing.assert_close(found, form.reference_rows(ids, stored))
+    assert form.reference_rows(ids[:0], stored).shape == form.rows(0, ids[:0], stored).shape == (0, 24)
     for row, number in zip(found, ids.tolist(), strict=True):
         digits, rest = [], number
         for rows in reversed(form.rows_of):
