@@ -58,6 +58,23 @@ def test_a_notice_while_it_drives_is_not_lost():
         wait_until(lambda: len(calls) == 2)
 
 
+def test_it_keeps_still_while_others_make_progress():
+    calls = []
+
+    def drive():
+        calls.append(1)
+        return True
+
+    with BackgroundProgress(drive, interval_s=0.3) as background:
+        background.notify()
+        until = time.monotonic() + 0.8
+        while time.monotonic() < until:
+            background.tested()
+            time.sleep(1e-3)
+        assert calls == []
+        wait_until(lambda: calls)
+
+
 def test_leaving_ends_the_thread_although_something_is_in_flight():
     threads = set(threading.enumerate())
     with BackgroundProgress(lambda: True, interval_s=1e-4) as background:
