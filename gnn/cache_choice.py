@@ -40,6 +40,7 @@ __all__ = [
     "choose_inference_cache",
     "count_accesses",
     "demand_of",
+    "parts_near",
     "rank_part",
     "row_sizes",
     "seed_order",
@@ -144,6 +145,14 @@ def count_accesses(sampler: NeighborSampler, order: SeedOrder, epochs: Iterable[
             # No vertex is twice among the input rows of a minibatch.
             counts[sampler.sample(order.seeds(epoch, step), epoch=epoch, step=step).input_ids.numpy()] += 1
     return counts
+
+
+def parts_near(hosts: Sequence[str] | None, parts: int) -> list[frozenset[int]]:
+    """The others whose rows each part reads in shared memory, by the machine of each; None: none does."""
+    return [
+        frozenset(part for part in range(parts) if hosts is not None and hosts[part] == hosts[of] and part != of)
+        for of in range(parts)
+    ]
 
 
 def rank_part(

@@ -15,7 +15,7 @@ from windrow.caching.selection import automatic_capacities, cache_capacity, leas
 from windrow.comm.errors import DataError
 from windrow.comm.links import Links
 from windrow.comm.wire_savings import FormatSaving, row_savings, saving_rows, sum_savings
-from windrow.gnn.cache_choice import Sampling, rank_part, row_sizes
+from windrow.gnn.cache_choice import Sampling, parts_near, rank_part, row_sizes
 from windrow.gnn.epoch_estimate import ID_BYTES, EpochTime, StepWork, estimate_epoch
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.training.journal import COLOURS, new_figure
@@ -114,8 +114,7 @@ def explain(
         )
     parts, vertices, cache = graph.book.num_parts, graph.num_vertices, sampling.cache
     row_bytes, wire_row_bytes = row_sizes(sampling.sampler, sampling.wire, graph.features)
-    hosts = links.hosts if links is not None and cache.shared_memory else range(parts)
-    near = [frozenset(part for part in range(parts) if hosts[part] == hosts[of] and part != of) for of in range(parts)]
+    near = parts_near(links.hosts if links is not None and cache.shared_memory else None, parts)
     remote = [vertices - sum(map(graph.book.part_size, {part, *near[part]})) for part in range(parts)]
     full = max(remote) * parts / vertices
     given = [] if isinstance(cache.alpha, str) else [cache.alpha]

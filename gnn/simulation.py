@@ -18,7 +18,7 @@ import numpy as np
 from windrow.caching.selection import automatic_capacities, cache_capacity
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.links import Links
-from windrow.gnn.cache_choice import Sampling, rank_part, row_sizes
+from windrow.gnn.cache_choice import Sampling, parts_near, rank_part, row_sizes
 from windrow.gnn.epoch_estimate import ID_BYTES, EpochTime, StepWork, estimate_epoch
 from windrow.gnn.graph import Graph
 from windrow.gnn.partitioned import PartitionedGraph, assign_parts
@@ -102,15 +102,8 @@ def simulate(
     row_bytes, wire_row_bytes = row_sizes(sampling.sampler, sampling.wire, view.features)
     looked_at = np.linspace(0, ranks - 1, min(RANKS_LOOKED_AT, ranks)).round().astype(int).tolist()
     samplers, cache = view.samplers(), sampling.cache
-    hosts = np.array(links.hosts if cache.shared_memory else range(ranks))
-    # Ranks of one host read each other's rows in shared memory.
-    others = [np.flatnonzero(hosts != hosts[part]) for part in range(ranks)]
-    rankings = [
-        rank_part(
-            view, part, sampling, samplers=samplers, near=frozenset(range(ranks)) - {part, *others[part].tolist()}
-        )
-        for part in looked_at
-    ]
+    near = parts_near(links.hosts if cache.shared_memory else None, ranks)
+    rankings = [rank_part(view, part, sampling, samplers=samplers, near=near[part]) for part in looked_at]
     if isinstance(cache.alpha, str):
         worthwhile = [ranking.worthwhile(sampling.epochs) for ranking in rankings]
         remote = [ranking.num_remote for ranking in rankings]
@@ -123,7 +116,8 @@ def simulate(
     steps = rankings[0].steps
     remote_rows = float(np.sum(found)) / len(looked_at) / steps
     asked = np.zeros((ranks, ranks))
-    for part, elsewhere in enumerate(others):
+    for part in range(ranks):
+        elsewhere = sorted(set(range(ranks)) - near[part] - {part})
         asked[part, elsewhere] = remote_rows / max(1, len(elsewhere))
     asked[looked_at] = np.array(found) / steps
     work = measure(view)
@@ -136,7 +130,7 @@ def simulate(
         received_bytes=remote_rows * wire_row_bytes,
         memory_bytes=largest * row_bytes + max(kept) * wire_row_bytes,
         work=work,
-        time=estimate_epoch(work, links, asked if any(map(len, others)) else None, wire_row_bytes, steps=steps),
+        time=estimate_epoch(work, links, asked if len(near[0]) + 1 < ranks else None, wire_row_bytes, steps=steps),
         pipelined=pipelined,
     )
 

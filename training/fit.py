@@ -123,9 +123,9 @@ class Run:
         source = self._options.init_from
         if source is None:
             return
-        has_best = best_checkpoint(RunFolder(source).checkpoint_folder) is not None
+        checkpoints = RunFolder(source).checkpoint_folder
+        has_best = self._world.from_rank_0(lambda: best_checkpoint(checkpoints) is not None, stage="checkpoint")
         which: WhichCheckpoint = "best" if has_best else "latest"
-        which = self._world.broadcast_object(which, root=0, stage="checkpoint")
         found = self._trainer.load_weights(source, which, grown=True)
         if self._world.rank == 0:
             print(f"windrow: starting from the weights of {found.path}, after epoch {found.header.epoch}")

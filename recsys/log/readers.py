@@ -195,14 +195,12 @@ def _read_libfm(files: Sequence[Path], columns: Mapping[str, TextType]) -> Itera
         wanted = {name: array for name, array in found.items() if name in columns}
         return block.parsed(pa.RecordBatch.from_pydict(wanted), tuple(found))
 
-    before: RawBlock | None = None
+    first: tuple[str, int] | None = None
     for block in ordered_map(parse, prefetch(_text_blocks(files)), workers=_parsers()):
-        fields = [
-            sum(name.startswith(FIELD_PREFIX) for name in one.columns_in_file) for one in (block, before or block)
-        ]
-        if before is not None and fields[0] != fields[1]:
-            raise _unequal_pairs(block.where(0), fields[0], before.where(0), fields[1])
-        before = replace(block, batch=None)
+        found = block.where(0), sum(name.startswith(FIELD_PREFIX) for name in block.columns_in_file)
+        first = first or found
+        if found[1] != first[1]:
+            raise _unequal_pairs(*found, *first)
         yield block
 
 

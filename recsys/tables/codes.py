@@ -147,17 +147,15 @@ class Codes(Form):
         self._steps += 1
         if not self._every or self._steps % self._every:
             return ()
-        with torch.no_grad():
-            before, now = copy(self), [values.detach().cpu().clone() for values in stored]
-            books: list[Tensor] = []
-            if world is None or world.rank == 0:
-                books = self._clustered(lambda ids: before.rows(0, ids, now))
-            if world is not None:
-                # Processors of other kinds may differ in the last bit, and so in the closest entry. The caller gives
-                # all ranks the rows that are returned, as rank 0 has them.
-                self.codes = world.broadcast_object(self.codes, root=0, stage="codes")
-            for values, found in zip(stored, books, strict=False):
-                values.copy_(found)
+        if world is None or world.rank == 0:
+            with torch.no_grad():
+                before, now = copy(self), [values.detach().cpu().clone() for values in stored]
+                for values, found in zip(stored, self._clustered(lambda ids: before.rows(0, ids, now)), strict=True):
+                    values.copy_(found)
+        if world is not None:
+            # Processors of other kinds may differ in the last bit, and so in the closest entry. The caller gives all
+            # ranks the rows that are returned, as rank 0 has them.
+            self.codes = world.broadcast_object(self.codes, root=0, stage="codes")
         self._hash_helpers(self._clusterings + 1)
         every = torch.arange(self.stored[0].num_rows, device=stored[0].device)
         return (0, every), (1, every)
